@@ -215,7 +215,7 @@ def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def read_regular_text(path: str, max_bytes: int) -> str:
-    """Returns the text of a local file that somebody else has written; it waits for no pipe and no device.
+    """Returns the text of a local file that this program did not write; it waits for no pipe and no device.
 
     Raises:
       OSError: it cannot be read, is no regular file or has more than `max_bytes`; `strerror` says which.

@@ -22,6 +22,7 @@ from official_trainer.errors import ExitCode, UserError, nearest
 _OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")
 _OVERRIDE = re.compile(r"~|[^-/=][^/=]*=")
+# As in `config.limits`, which cannot be imported here: `doctor` runs where nothing is installed.
 _MOST_FLAGFILES, _MOST_BYTES = 100, 1 << 20
 _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),

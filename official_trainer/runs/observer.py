@@ -18,7 +18,7 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.best import BestCheckpoint
-from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
@@ -186,7 +186,7 @@ class RunObserver(LoopObserver):
         """
         if self._saving is None:
             return ()
-        newest = committed_steps(self._job.model_dir)[-self._job.config.trainer.max_to_keep :]
+        newest = manifest.committed_steps(self._job.model_dir)[-self._job.config.trainer.max_to_keep :]
         return *newest, *self._saving
 
     def on_restore(self, state: LoopState) -> None:

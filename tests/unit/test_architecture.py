@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import io
 import json
 import re
@@ -16,10 +15,7 @@ import grimp
 import pytest
 
 from tests import ROOT
-
-ENGINE = ROOT / "official_trainer"
-TEMPLATE = ENGINE / "cli" / "template"
-PATHS = sorted(path for path in ENGINE.rglob("*.py") if TEMPLATE not in path.parents)
+from tests.support.source import ENGINE, PATHS, TEMPLATE, tree_of
 
 MAX_FUNCTION_LINES = 40
 MAX_PARAMETERS = 6
@@ -42,11 +38,6 @@ MANY_PARAMETERS = {
     "program/program.py Program.fit": (16, "the signature is Keras's"),
     "runs/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
 }
-
-
-@functools.cache
-def tree_of(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def name_of(path):

@@ -12,9 +12,9 @@ from official_trainer import cli
 from official_trainer.config import ConfigError, ExperimentConfig, resolve
 from official_trainer.runs.resume.config_changes import parse
 from tests import ROOT
+from tests.support.source import ENGINE, PATHS, tree_of
 from tests.support.workspace import copy_workspace
 
-PACKAGE = ROOT / "official_trainer"
 PAGE = ROOT / "docs" / "design" / "security.md"
 
 
@@ -110,13 +110,11 @@ IMPORTS_BY_NAME = {
 
 def calls():
     """Yields the module, the name and the node of every call in the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "template" in path.parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in PATHS:
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                yield str(path.relative_to(PACKAGE)), name, node
+                yield str(path.relative_to(ENGINE)), name, node
 
 
 def test_no_module_evaluates_text_loads_a_program_or_calls_a_shell():
@@ -141,7 +139,7 @@ def test_no_module_evaluates_text_loads_a_program_or_calls_a_shell():
     assert by_name == IMPORTS_BY_NAME.keys()
     assert loads <= LOADERS
     for module in LOADERS:
-        assert re.search(r"CSafeLoader", (PACKAGE / module).read_text(encoding="utf-8"))
+        assert re.search(r"CSafeLoader", (ENGINE / module).read_text(encoding="utf-8"))
 
 
 # The page.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import selectors
 import signal
@@ -74,8 +73,7 @@ class Starter:
 
     def __enter__(self) -> Starter:
         self._control, theirs = Pipe()
-        path = json.dumps([entry or os.getcwd() for entry in sys.path])
-        command = [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), *self._preload]
+        command = [sys.executable, "-c", _BOOT, isolation.search_path(), str(theirs.fileno()), *self._preload]
         with theirs:
             self._process = subprocess.Popen(
                 isolation.isolated(command) if self._is_isolated else command,

@@ -40,8 +40,12 @@ class IsolationError(UserError, OSError):
 
 def isolated(command: Sequence[str]) -> list[str]:
     """Returns the command that runs `command`, whose first word is a path, in a new network."""
-    path = json.dumps([entry or os.getcwd() for entry in sys.path])
-    return [sys.executable, "-c", _BOOT, path, *command]
+    return [sys.executable, "-c", _BOOT, search_path(), *command]
+
+
+def search_path() -> str:
+    """Returns where this process finds modules, as JSON, for a Python that has to find the same."""
+    return json.dumps([entry or os.getcwd() for entry in sys.path])
 
 
 def check() -> None:

@@ -42,6 +42,10 @@ KINDS = {
 }
 
 
+ALL_ARRAYS = [(kind, False) for kind in KINDS]
+DATASETS = [("ragged", True), ("sparse", True)]  # tf.data takes no matrix of SciPy
+
+
 def compiled(make, owner=lambda model: model):
     keras.utils.set_random_seed(1)
     found = owner(make())
@@ -49,15 +53,12 @@ def compiled(make, owner=lambda model: model):
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("as_dataset", cases([False, True], False))
+@pytest.mark.parametrize(("kind", "as_dataset"), cases([*ALL_ARRAYS, *DATASETS], *ALL_ARRAYS))
 def test_rows_of_any_kind_train_and_predict_as_in_keras(kind, as_dataset):
     """K9: the history, an evaluation and predictions; the last batch is smaller."""
     make, rows = KINDS[kind]
     x, y = rows(), TARGETS
     if as_dataset:
-        if kind == "of scipy":
-            pytest.skip("tf.data takes no matrix of SciPy")
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).batch(16), None
     found = []
     for owner in (Program, lambda model: model):

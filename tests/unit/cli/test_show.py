@@ -93,7 +93,7 @@ def test_control_characters_of_values_and_names_are_shown_as_escapes(workspace, 
 
 
 def test_control_characters_of_a_runs_params_are_shown_as_escapes(run_dir, capsys):
-    """N34: the file of a run that somebody else has made."""
+    """N34: the file of a run that another user has made."""
     with open(run_dir / "params.yaml", "a") as file:
         file.write(f"# {ESC}\n")
     assert cli.main(["show", "runs/seven"]) == 0

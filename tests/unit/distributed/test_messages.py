@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from official_trainer.distributed.messages import UnreadableError, UnsendableError, decode, encode
-from tests import ROOT
+from tests.support.source import ENGINE, tree_of
 
 
 class Code(enum.IntEnum):
@@ -105,10 +105,10 @@ _OVER_A_PIPE = {"launch/local/children.py", "launch/local/starter.py"}
 def test_no_module_imports_what_loads_objects_from_bytes():
     """T16: neither for the network nor for files."""
     found = {}
-    for path in (ROOT / "official_trainer").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path in ENGINE.rglob("*.py"):
+        tree = tree_of(path)
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        found[str(path.relative_to(ROOT / "official_trainer"))] = {name.partition(".")[0] for name in names}
+        found[str(path.relative_to(ENGINE))] = {name.partition(".")[0] for name in names}
     assert {path for path, names in found.items() if names & _LOADERS} == set()
     assert {path for path, names in found.items() if "multiprocessing" in names} == _OVER_A_PIPE

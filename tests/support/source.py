@@ -1,0 +1,17 @@
+"""The source of the package, for tests that read it; each file is parsed once in a process."""
+
+import ast
+import functools
+
+from tests import ROOT
+
+ENGINE = ROOT / "official_trainer"
+TEMPLATE = ENGINE / "cli" / "template"
+PATHS = sorted(path for path in ENGINE.rglob("*.py") if TEMPLATE not in path.parents)
+"""The modules of the package, without those that `init` copies into a workspace."""
+
+
+@functools.cache
+def tree_of(path):
+    """Returns the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
