@@ -23,7 +23,7 @@ def functions(file):
     return {node.name for node in ast.walk(tree_of(ROOT / "tests" / file)) if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("cells", lines(), ids=lambda cells: cells[0])
+@pytest.mark.parametrize("cells", list(lines()), ids=lambda cells: cells[0])
 def test_a_line_names_its_tests_or_why_there_are_none(cells):
     _, here, tests = cells
     found = TEST.findall(tests)
