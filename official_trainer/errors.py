@@ -33,7 +33,8 @@ class ExitCode(enum.IntEnum):
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed: a bug, in the task or in this package",
-    ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, or the checkpoint has another model",
+    ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, `model_dir` was moved, or the "
+    "checkpoint has another model",
     ExitCode.DATA: "the data is missing, empty or damaged, or ended early",
     ExitCode.NON_FINITE: "the loss is not finite, or above `trainer.loss_upper_bound`",
     ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "

@@ -59,6 +59,12 @@ class LockedError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
+class MovedError(LockedError):
+    """The directory was moved or removed: starting again with the same flag would begin another one at step 0."""
+
+    exit_code = ExitCode.CONFIG
+
+
 def lock_path(directory: str | os.PathLike[str], name: str = "lock") -> str:
     """Returns the file that the holder of a directory's lock renews."""
     return files.join(directory, f".{name}.json")
@@ -105,16 +111,16 @@ class DirectoryLock:
 
         Another process has taken the lock over, or the directory was moved or removed.
         """
-        return self._lost_to or self._moved_to()
+        return None if (loss := self._loss()) is None else str(loss)
 
     def check(self) -> None:
         """Returns if this object holds the lock.
 
         Raises:
-          LockedError: it has lost it, see `lost_to`.
+          LockedError: it has lost it, see `lost_to`; a MovedError if the directory was moved.
         """
-        if (reason := self.lost_to) is not None:
-            raise LockedError(reason)
+        if (loss := self._loss()) is not None:
+            raise loss
 
     def acquire(self) -> None:
         """Takes the lock, at once if it is free or its holder died on this machine.
@@ -174,7 +180,7 @@ class DirectoryLock:
             assert self._values is not None
             owner, self._values = self._values["owner"], None
             try:
-                if self._moved_to() is None and _owner(_read(self._path)) == owner:
+                if not self._flock.was_moved() and _owner(_read(self._path)) == owner:
                     files.remove(self._path)
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
@@ -188,21 +194,23 @@ class DirectoryLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        reason = self.lost_to if isinstance(error, Exception) else None
+        loss = self._loss() if isinstance(error, Exception) else None
         self.release()
-        if reason is not None and not isinstance(error, LockedError):
-            raise LockedError(reason) from error  # which explains the error of a file that is not there
+        if loss is not None and not isinstance(error, LockedError):
+            raise loss from error  # which explains the error of a file that is not there
 
     def _is_holder(self) -> bool:
         return self._values is not None and self._values["pid"] == os.getpid()  # not in a fork of the holder
 
-    def _moved_to(self) -> str | None:
-        """Returns a message if the directory at the path is not the one that was locked."""
+    def _loss(self) -> LockedError | None:
+        """Returns why this object does not hold the lock any more."""
+        if self._lost_to is not None:
+            return LockedError(self._lost_to)
         if not self._flock.was_moved():
             return None
         place = self._flock.directory()
         there = f"now at {place}" if place else "removed, or now elsewhere"
-        return (
+        return MovedError(
             f"{self._flag}={self._directory} was moved while this process wrote to it: the directory is {there}. What "
             f"was saved is there. Start it again with {self._flag}={place or 'its new place'}, and remove what may be "
             "at the old place by now."

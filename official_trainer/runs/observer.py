@@ -65,7 +65,7 @@ class TrainingProcess:
         self._has_started = False
         self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
-        self.record = RunRecord(job.model_dir, job.launch)
+        self.record = RunRecord(job.model_dir, job.launch, check=lock.check)
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)

@@ -124,12 +124,21 @@ class RunRecord:
       launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
         like), `argv`, `git_revision` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
+      check: called before each write; raises if the directory at `model_dir` is not that of this process any more.
     """
 
-    def __init__(self, model_dir: str, launch: Mapping[str, Any], *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        model_dir: str,
+        launch: Mapping[str, Any],
+        *,
+        clock: Callable[[], float] = time.time,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.model_dir = str(model_dir)
         self._launch = launch
         self._clock = clock
+        self._check = check
         self._before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
@@ -258,9 +267,11 @@ class RunRecord:
             self._status["step"] = self._run["steps"]["current"] = step
 
     def _write_run(self) -> None:
+        self._check()
         _write(files.join(self.model_dir, RUN_FILE), self._run)
 
     def _write_status(self) -> None:
+        self._check()
         self._status["updated"] = self._now()
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 

@@ -556,7 +556,7 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path):
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "another_there"])
 def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
-    """N6: exit code 75 and where it is now; nothing is written at the old place."""
+    """N6: exit code 2 and where it is now; nothing is written at the old place."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     message = (
@@ -571,7 +571,7 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
         assert re.fullmatch(message, held.lost_to)
         held.renew()
         (old / "missing").read_text()  # what a process that wants to go on would meet
-    assert caught.value.exit_code == ExitCode.RETRY
+    assert caught.value.exit_code == ExitCode.CONFIG  # a launcher does not begin another run at the old place
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     assert not old.exists() or os.listdir(old) == []
     with make(str(new)):

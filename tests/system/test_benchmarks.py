@@ -8,7 +8,19 @@ import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as command
-from benchmarks import actions, bookkeeping, clusters, commands, processes, report, resume, rounds, saves, steps
+from benchmarks import (
+    actions,
+    bookkeeping,
+    clusters,
+    commands,
+    processes,
+    refusals,
+    report,
+    resume,
+    rounds,
+    saves,
+    steps,
+)
 from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
 from tests.support.forked import start_server
@@ -152,7 +164,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, cli, saves, resume, bookkeeping, actions, clusters"
+        "no such part: stpes; parts are steps, job, cli, refusals, saves, resume, bookkeeping, actions, clusters"
         in capsys.readouterr().err
     )
 
@@ -169,6 +181,11 @@ def test_commands_are_measured():
     (comparison,) = commands.compare(1)
     assert set(comparison.values) == set(commands.COMMANDS)
     assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
+
+
+def test_hostile_configurations_are_refused():
+    (comparison,) = refusals.compare(1)
+    assert set(comparison.values) == set(refusals.FILES)
 
 
 def _as_measured_by_a_child(monkeypatch, module):

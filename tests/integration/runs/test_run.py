@@ -557,7 +557,7 @@ def test_a_run_whose_checkpoints_were_all_taken_away_does_not_begin_again_unaske
 
 @pytest.mark.parametrize("event", ["window", "evaluation", "last_evaluation"])
 def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(finished, tmp_path, monkeypatch, event):
-    """N1, N6: exit code 75, where it is now, no directory at the old place, and the same end."""
+    """N1, N6: exit code 2, where it is now, no directory at the old place, and the same end."""
     old, new = tmp_path / "old", tmp_path / "new"
 
     def move(state_step):
@@ -578,7 +578,7 @@ def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(fini
         )
     with pytest.raises(LockedError, match=rf"--model_dir={old} was moved while .* now at {new}") as caught:
         do(str(old))
-    assert caught.value.exit_code == ExitCode.RETRY
+    assert caught.value.exit_code == ExitCode.CONFIG
     # What a save that was under way has written there is no checkpoint.
     assert not (old / "run.json").exists()
     assert not committed_steps(str(old))

@@ -11,7 +11,7 @@ from tests.support.checkpoint_damage import FILE_HARMS, FOLDER_HARMS
 
 FEW = {
     "run.json": ["nested", "foreign"],
-    "params.yaml": ["link"],
+    "params.yaml": ["link", "nested", "pipe"],
     "status.json": ["pipe"],
     "metrics.jsonl": ["directory", "zeroed"],
     "ckpt-N.index": ["swapped"],
@@ -20,7 +20,7 @@ FEW = {
     "best": ["file", "deleted"],
     "continuous_eval/lease.json": ["empty"],
 }
-"""What the quick test damages, and how: each harm once; the full one finds every kind of file and folder."""
+"""What the quick test damages, and how: each harm at least once; the full one finds every kind of file and folder."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_every_verb_is_tried_or_has_no_run_directory():
 
 
 def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(runs, tmp_path):
-    """N3, N6: exit code 0, 2 or 75, a message, no traceback, no hang; each harm to one place."""
+    """N3, N6, N34: exit code 0, 2 or 75, a message, no traceback, no hang; each harm to one place."""
     cases = [(kind, harm) for kind, harms in FEW.items() for harm in harms]
     assert {harm for _, harm in cases} == {*FILE_HARMS, *FOLDER_HARMS}
     assert {*cases} <= {*hostile.all_cases(runs[0])}
@@ -59,7 +59,7 @@ def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(runs, tm
 
 @pytest.mark.full
 def test_every_damage_to_every_kind_of_file_and_folder(runs, tmp_path):
-    """N3, N6: as above, for all of them."""
+    """N3, N6, N34: as above, for all of them."""
     cases = hostile.all_cases(runs[0])
     assert len(cases) > 400
     assert broken(runs, cases, tmp_path) == []
