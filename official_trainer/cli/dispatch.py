@@ -66,6 +66,13 @@ def main(
         if (fault := files.as_storage_error(error)) is not None:
             terminal.report_error(str(fault))
             return int(fault.exit_code)
+        if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
+            terminal.report_error(
+                f"{sys.executable} has no module {error.name!r}, which official-trainer needs. Use the Python of the "
+                "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
+                "`python -m official_trainer doctor` names all that is missing."
+            )
+            return int(ExitCode.CONFIG)
         import traceback
 
         traceback.print_exc()
@@ -109,6 +116,15 @@ def _command(argv: list[str], script: str | None) -> int:
     arguments.argv = [*called.split(), *rest]
     with process.interruptible(), terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
         return int(module.run(arguments))
+
+
+def _is_imported_here(error: ModuleNotFoundError) -> bool:
+    """Whether a module of this package imports what is missing, and not a user's own."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__))) in place
 
 
 def _version() -> str:

@@ -171,6 +171,24 @@ def test_anything_else_has_a_traceback(monkeypatch, capsys):
     assert "RuntimeError: a bug" in err
 
 
+def test_a_package_that_is_not_installed_is_named():
+    """With Python alone, as in a checkout whose environment is not active."""
+    command = [sys.executable, "-S", "-m", "official_trainer", "show", "digits_cnn"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"error: {sys.executable} has no module 'lazy_loader', which official-trainer needs." in done.stderr
+    assert "doctor` names all that is missing" in done.stderr
+
+
+def test_a_module_that_a_user_lacks_has_a_traceback(monkeypatch, capsys):
+    def fails(argv, script):
+        exec("import no_such_module_of_theirs", {})
+
+    monkeypatch.setattr(dispatch, "_command", fails)
+    assert cli.main(["show"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_a_broken_pipe_inside_a_run_is_a_failure(monkeypatch, capsys):
     assert ends_with(monkeypatch, BrokenPipeError("worker")) == 1
     assert "BrokenPipeError: worker" in capsys.readouterr().err
