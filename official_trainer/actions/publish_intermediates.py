@@ -1,18 +1,20 @@
 """Values that the model publishes inside a step, its gradients and its weights, sent to the trackers.
 
-Owns: which of them are sent. Does not own: collecting them (`tasks/publish.py`, `engine/train_steps.py`), how they are
-shown (`tracking/`).
+Owns: which of them are sent, and under which tags. Does not own: collecting them (`tasks/publish.py`,
+`engine/train_steps.py`), how they are shown (`tracking/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.actions.action import Action, CallAt, Run
-from official_trainer.config import ActionConfig, Positive, When
+from official_trainer.config import ActionConfig, FrozenDict, Positive, When
+from official_trainer.errors import UserError
 from official_trainer.tasks import variables
 from official_trainer.tracking import Histogram, Image
 
@@ -29,6 +31,8 @@ class PublishIntermediatesConfig(ActionConfig):
       gradients: whether those of their gradients are, as `gradients/<path>`, and `gradient_norm`; of tasks that do not
         have a `train_step` of their own.
       patterns: what is sent, by patterns (shell style) of names, such as `gradients/*/kernel`.
+      tags: under which tag a name is sent, if it is another: patterns of names, each with the tag. Each `*` of the tag
+        is what the pattern's `*` at that place matched: `{gradients/*/kernel: slopes/*}`. The first pattern counts.
       max_images: how many pictures of one name at most; the model may publish fewer.
     """
 
@@ -36,10 +40,20 @@ class PublishIntermediatesConfig(ActionConfig):
     weights: bool = True
     gradients: bool = True
     patterns: tuple[str, ...] = ("*",)
+    tags: dict[str, str] = FrozenDict()
     max_images: Positive = 3
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for pattern, tag in self.tags.items():
+            if tag.count("*") > pattern.count("*"):
+                yield "tags", f"the tag '{tag}' has more `*` than its pattern '{pattern}', which is to fill them"
 
     def build(self) -> PublishIntermediates:
         return PublishIntermediates(self)
+
+
+class TagError(UserError, ValueError):
+    """Two names are sent under one tag."""
 
 
 class PublishIntermediates(Action):
@@ -47,17 +61,29 @@ class PublishIntermediates(Action):
 
     publishes = True
 
-    def __init__(self, config: PublishIntermediatesConfig) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: PublishIntermediatesConfig,
+        *,
+        select: Callable[[str], bool] = lambda name: True,
+        rewrite: Callable[[str], str] = lambda name: name,
+    ) -> None:
+        """Takes the section, and what only Python can say.
+
+        Args:
+          config: what is sent, and under which tags.
+          select: whether a name that the section allows is sent.
+          rewrite: returns the tag of a name that no pattern of `config.tags` matches.
+        """
+        self._config, self._select, self._rewrite = config, select, rewrite
 
     def on_step(self, run: Run) -> CallAt | None:
         if run.trainer.windows.published is None:
             # This step could not be foreseen, so its values were not collected. The next step is published instead.
             return CallAt(step=run.step + 1)
-        found = {**run.trainer.windows.published, **self._weights(run.trainer)}
-        sent = {name: value for name, value in found.items() if self._is_sent(name, value)}
-        media = {name: value for name, value in sent.items() if isinstance(value, Histogram | Image)}
-        if numbers := {name: value for name, value in sent.items() if name not in media}:
+        sent = self._tagged({**run.trainer.windows.published, **self._weights(run.trainer)})
+        media = {tag: value for tag, value in sent.items() if isinstance(value, Histogram | Image)}
+        if numbers := {tag: value for tag, value in sent.items() if tag not in media}:
             run.tracker.log("intermediates", run.step, numbers)
         if media:
             run.tracker.publish("intermediates", run.step, media)
@@ -70,11 +96,35 @@ class PublishIntermediates(Action):
         named = variables.flatten(trainer.model)
         return {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
 
-    def _is_sent(self, name: str, value: Any) -> bool:
+    def _tagged(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what is sent, by tag. Images share the name before their number.
+
+        Raises:
+          TagError: two names have one tag.
+        """
+        sent: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        for full_name, value in found.items():
+            name, slash, number = full_name.rpartition("/") if isinstance(value, Image) else (full_name, "", "")
+            if not self._is_sent(name) or int(number or 0) >= self._config.max_images:
+                continue
+            tag = f"{self._tag_of(name)}{slash}{number}"
+            if tag in sent:
+                raise TagError(
+                    f"{names[tag]!r} and {full_name!r} are both sent as {tag!r}; give them different tags, or leave "
+                    "one out (`patterns`)"
+                )
+            sent[tag], names[tag] = value, full_name
+        return sent
+
+    def _is_sent(self, name: str) -> bool:
         if not self._config.gradients and (name == "gradient_norm" or name.startswith("gradients/")):
             return False
-        if isinstance(value, Image):
-            name, _, number = name.rpartition("/")
-            if int(number) >= self._config.max_images:
-                return False
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._config.patterns)
+        return any(fnmatch.fnmatchcase(name, each) for each in self._config.patterns) and self._select(name)
+
+    def _tag_of(self, name: str) -> str:
+        for pattern, tag in self._config.tags.items():
+            if found := re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name, re.DOTALL):
+                filled = iter(found.groups())
+                return "".join(next(filled) if char == "*" else char for char in tag)
+        return self._rewrite(name)

@@ -5,8 +5,9 @@ import types
 import numpy as np
 import pytest
 
+from official_trainer import config as configuration
 from official_trainer.actions.action import CallAt, LoopState, Run
-from official_trainer.actions.publish_intermediates import PublishIntermediatesConfig
+from official_trainer.actions.publish_intermediates import PublishIntermediates, PublishIntermediatesConfig, TagError
 from official_trainer.tracking import Histogram, Image, Tracker
 from tests.support.publishing_runs import do, rows
 
@@ -34,18 +35,16 @@ def published():
     }
 
 
-def sent(values, **fields):
+def sent(values, select=None, rewrite=None, **fields):
     """Returns what the action asks for, and the names that it sends."""
     kernel = types.SimpleNamespace(name="dense/kernel:0", numpy=lambda: np.ones(3))
     statistic = types.SimpleNamespace(name="norm/mean:0", numpy=lambda: np.ones(3))
     model = types.SimpleNamespace(variables=[kernel, statistic], trainable_variables=[kernel])
     trainer = types.SimpleNamespace(windows=types.SimpleNamespace(published=values), model=model)
     tracker = Recording()
-    asked = (
-        PublishIntermediatesConfig(**fields)
-        .build()
-        .on_step(Run(state=LoopState(step=7), trainer=trainer, model_dir="", tracker=tracker))
-    )
+    options = {name: value for name, value in {"select": select, "rewrite": rewrite}.items() if value is not None}
+    action = PublishIntermediates(PublishIntermediatesConfig(**fields), **options)
+    asked = action.on_step(Run(state=LoopState(step=7), trainer=trainer, model_dir="", tracker=tracker))
     assert tracker.said.keys() <= {("intermediates", 7)}
     return asked, set(tracker.said.get(("intermediates", 7), {}))
 
@@ -67,6 +66,49 @@ EVERYTHING = {*published(), "weights/dense/kernel"}
 def test_what_is_sent_is_chosen(fields, left_out):
     """B7: weights, gradients, patterns of names, so many pictures of a name."""
     assert sent(published(), **fields) == (None, EVERYTHING - left_out)
+
+
+RENAMED = {"*/kernel": "kernels/*", "in*": "pictures", "gradient_norm": "norm", "*": "other/*"}
+
+
+def test_names_are_sent_under_other_tags():
+    """B7: by patterns, of which the first that matches counts; pictures keep their numbers."""
+    tags = {"kernels/gradients/dense", "kernels/weights/dense", "pictures/0", "pictures/1", "norm"}
+    assert sent(published(), tags=RENAMED) == (None, tags | {"other/loss/main", "other/hidden"})
+    config = configuration.resolve(
+        configuration.ExperimentConfig(),
+        sets=["trainer.actions=[{type: publish_intermediates, tags: {'gradients/*': 'slopes/*', hidden: inside}}]"],
+    ).config
+    assert config.trainer.actions[0].tags == {"gradients/*": "slopes/*", "hidden": "inside"}
+
+
+def test_names_are_selected_and_rewritten_by_functions():
+    """B7: beside what the section says; patterns of the section come first."""
+    found = sent(
+        published(),
+        select=lambda name: name in ("inputs", "hidden", "gradient_norm"),
+        rewrite=lambda name: name.upper(),
+        tags={"hidden": "inside"},
+        max_images=1,
+    )
+    assert found == (None, {"INPUTS/0", "inside", "GRADIENT_NORM"})
+
+
+def test_two_names_with_one_tag_are_refused():
+    """B7: one would take the place of the other."""
+    said = "'loss/main' and 'gradient_norm' are both sent as 'x'; give them different tags, or leave one out"
+    with pytest.raises(TagError, match=said):
+        sent(published(), tags={"*": "x"})
+
+
+def test_a_tag_with_more_stars_than_its_pattern_is_refused():
+    """B7, N7: before anything is built."""
+    said = r"trainer.actions\[0\].tags.*the tag 'a/\*/\*' has more `\*` than its pattern 'b/\*', which is to fill them"
+    with pytest.raises(configuration.ConfigError, match=f"(?s){said}"):
+        configuration.resolve(
+            configuration.ExperimentConfig(),
+            sets=["trainer.actions=[{type: publish_intermediates, tags: {'b/*': 'a/*/*'}}]"],
+        )
 
 
 def test_a_step_that_nobody_foresaw_is_made_up_for_by_the_next():
