@@ -15,7 +15,7 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.random_streams import RandomStreams
+from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import split_inputs
 
 Columns = Mapping[str, Any]
@@ -45,7 +45,7 @@ class Inference:
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
         """
-        self._task, self._model, self._streams = task, model, RandomStreams(model, seed)
+        self._task, self._model, self._streams = task, model, RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
         self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
 

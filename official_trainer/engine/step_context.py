@@ -20,8 +20,8 @@ from official_trainer.engine.windows import InputWait
 from official_trainer.lazy import keras, tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import optimization
-from official_trainer.tasks.multi_task.task import MultiTask, Part, is_built
-from official_trainer.tasks.random_streams import RandomStreams
+from official_trainer.tasks.multi_task.task import MultiTask, Part, is_built, parts_in
+from official_trainer.tasks.random_streams import RandomStreams, required_by
 
 _MAX_TRACES = 20  # for configs without the field
 
@@ -85,7 +85,8 @@ class StepContext:
         self.optimizer = optimization.without_averaging(optimizer)
         self.process_group = ProcessGroup(self.strategy, options.stop)
         self.global_step = orbit.utils.create_global_step()
-        self.streams = RandomStreams(model, runtime_field(config, "seed", 0))
+        tasks = [task, *(part.task for part in (*parts_in(task), *options.eval_tasks))]
+        self.streams = RandomStreams(model, runtime_field(config, "seed", 0), required_by(*tasks))
         ema = getattr(getattr(trainer, "optimizer_config", None), "ema", None)
         self.average = None if ema is None else optimization.WeightAverage(model, ema)
         self.traces = Traces(getattr(trainer, "max_traces", _MAX_TRACES))

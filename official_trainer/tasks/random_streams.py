@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -90,12 +90,53 @@ def seed(name: str) -> tf.Tensor:
     """
     streams = _streams.get()
     if streams is None:
-        raise RandomStreamError(
-            f"random_streams.seed({name!r}) is called outside of a step, so there is nothing that the seed could "
-            "depend on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
-            "`training` is true, because layers are called to build the model too."
-        )
+        raise RandomStreamError(_outside("seed", repr(name)))
     return streams.seed(name)
+
+
+def seeds(*extra: str) -> dict[str, tf.Tensor]:
+    """Returns the seeds, by name, of all streams in the task's `random_streams`, and of those in `extra`.
+
+    For code that hands random numbers on without knowing what for, and for a task whose streams stand in one place.
+
+    Args:
+      *extra: names of further streams.
+
+    Raises:
+      RandomStreamError: a name is there twice, so that two purposes would draw the same; or as of `seed`.
+
+    Example:
+      >>> from official_trainer import Task, random_streams
+      >>> from official_trainer.lazy import tf
+      >>> class Denoising(Task):
+      ...     random_streams = ("noise", "mask")
+      ...
+      ...     def train_step(self, inputs, model, optimizer, metrics=None):
+      ...         seeds = random_streams.seeds("flip")  # of noise, mask and flip
+      ...         inputs += tf.random.stateless_normal(tf.shape(inputs), seeds["noise"])
+      ...         return super().train_step(inputs, model, optimizer, metrics)
+      >>> Denoising(params=None).random_streams
+      ('noise', 'mask')
+    """
+    streams = _streams.get()
+    if streams is None:
+        raise RandomStreamError(_outside("seeds", "…"))
+    names = (*streams.required, *extra)
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RandomStreamError(
+            f"random_streams.seeds: the stream {twice!r} is there twice; the task's random_streams are "
+            f"{', '.join(streams.required) or 'none'}, the extra ones {', '.join(extra) or 'none'}. Use a name for "
+            "each purpose."
+        )
+    return {name: streams.seed(name) for name in names}
+
+
+def _outside(function: str, arguments: str) -> str:
+    return (
+        f"random_streams.{function}({arguments}) is called outside of a step, so there is nothing that the seed could "
+        "depend on. Call it in Task.train_step or Task.validation_step, or in what they call; in a layer, only if "
+        "`training` is true, because layers are called to build the model too."
+    )
 
 
 def again() -> contextlib.AbstractContextManager[Any]:
@@ -133,8 +174,9 @@ class RandomStreams:
     increment its low word.
     """
 
-    def __init__(self, model: Any, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, model: Any, seed: int, required: Sequence[str] = ()) -> None:
+        """Takes a model whose generators are set, `runtime.seed`, and the task's `random_streams`."""
+        self._seed, self._required = seed, tuple(required)
         self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # neighbouring seeds have distant keys
         self._generators = find_generators(model)
 
@@ -161,13 +203,18 @@ class RandomStreams:
 
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
-        return NamedStreams(self._seed, domain, place).drawn()
+        return NamedStreams(self._seed, domain, place, self._required).drawn()
 
 
 class NamedStreams:
-    """Named seeds for one step of one replica."""
+    """Named seeds for one step of one replica.
 
-    def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor) -> None:
+    Attributes:
+      required: the streams that every step of the task has.
+    """
+
+    def __init__(self, seed: int, domain: str, place: tf.Variable | tf.Tensor, required: Sequence[str] = ()) -> None:
+        self.required = tuple(required)
         self._words = f"{seed} {domain}"
         self._place = place
 
@@ -185,6 +232,11 @@ class NamedStreams:
         value = self._place if isinstance(self._place, tf.Tensor) else self._place.read_value()
         place = tf.cast(value, tf.int64)
         return tf.stack([high + place * keyed_draws.STRIDE, low + replica * keyed_draws.STRIDE])
+
+
+def required_by(*tasks: Any) -> tuple[str, ...]:
+    """Returns the `random_streams` of all tasks, each once; Model Garden's tasks have none."""
+    return tuple(dict.fromkeys(name for task in tasks for name in getattr(task, "random_streams", ())))
 
 
 def settle(model: Any, step: int) -> None:

@@ -78,6 +78,10 @@ class Task:
     The engine needs it where a metric's class is not known to it. A name without `|` also applies inside named sets.
     """
 
+    random_streams: ClassVar[Sequence[str]] = ()
+    """Names of the streams of random numbers that each step of this task needs: `random_streams.seeds()` has a seed for
+    each of them."""
+
     gin_modules: ClassVar[Sequence[str]] = ()
     """Modules with functions that `--gin_file` and `--gin_params` may bind; imported before bindings are resolved.
 

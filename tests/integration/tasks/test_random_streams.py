@@ -119,6 +119,46 @@ def test_a_seed_may_be_asked_for_in_functions_and_loops():
     assert len({tuple(pair) for pair in trainer.windows.published["seeds"].values}) == 1
 
 
+class SeveralStreams(ToyTask):
+    """Publishes the seeds of its own streams, and of one more."""
+
+    random_streams = ("noise", "mask")
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        found = random_streams.seeds("flip")
+        assert list(found) == ["noise", "mask", "flip"]
+        publish.histogram("all", tf.stack([*found.values(), *(random_streams.seed(name) for name in found)]))
+        return super().train_step(inputs, model, optimizer, metrics)
+
+    def validation_step(self, inputs, model, metrics=None):
+        assert list(random_streams.seeds()) == ["noise", "mask"]
+        return super().validation_step(inputs, model, metrics)
+
+
+def test_the_seeds_of_all_streams_of_a_task_are_there_by_name():
+    """B11, B15: those that the task declares, and extra ones; each is what it is by itself."""
+    trainer = build(task_cls=SeveralStreams)
+    trainer.run_steps(1, publish=True)
+    pairs = [tuple(pair) for pair in trainer.windows.published["all"].values]
+    assert pairs[:3] == pairs[3:]
+    assert len(set(pairs)) == 3
+    trainer.evaluate(-1)
+
+
+def test_a_stream_that_is_there_twice_is_refused():
+    """B15: two purposes would draw the same."""
+
+    class Twice(SeveralStreams):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            random_streams.seeds("flip", "mask")
+
+    said = r"the stream 'mask' is there twice; the task's random_streams are noise, mask, the extra ones flip, mask\."
+    with pytest.raises(RandomStreamError, match=said):
+        build(task_cls=Twice).run_steps(1)
+    with pytest.raises(RandomStreamError, match=r"seeds\(…\) is called outside of a step"):
+        random_streams.seeds()
+
+
 def test_outside_of_a_step_there_is_no_seed():
     """B11: the error says where there is one."""
     with pytest.raises(RandomStreamError, match=r"seed\('augment'\) is called outside of a step.*Task.train_step"):
