@@ -1,4 +1,5 @@
 from .actions.action import Action as Action
+from .distributed import trees as trees
 from .program import Program as Program
 from .runs.run_experiment import run_experiment as run_experiment
 from .tasks import publish as publish

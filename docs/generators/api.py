@@ -57,9 +57,22 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
 """Headings of a page, with their modules; names of other modules follow without one."""
 
 MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "distributed": {
+        "trees": [
+            "paths",
+            "gather",
+            "assert_replica_integrity",
+            "to_json",
+            "from_json",
+            "write",
+            "read",
+            "TreeError",
+            "AloneError",
+        ],
+    },
     "tasks": {
         "publish": ["scalar", "histogram", "image", "PublishError"],
-        "random_streams": ["seed", "enable", "temporary_seed", "RandomStreamError"],
+        "random_streams": ["seed", "seeds", "enable", "temporary_seed", "RandomStreamError"],
         "registry": ["experiments", "get_config", "get_task_cls", "find_workspace", "Experiment"],
         "results": ["Results", "Mean", "SampledSet"],
     },

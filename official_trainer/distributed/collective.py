@@ -86,6 +86,7 @@ class ProcessGroup:
         assert self.is_chief, "only the chief leads"
         self._leads, exit_code = True, ExitCode.DONE
         self._strategy.reduce = self._reduce_alone  # how variables read what differs by replica
+        self.peers.is_reached = lambda: self._depth > 0 and not self._is_chief_only
         try:
             yield
         except BaseException as error:
@@ -94,6 +95,7 @@ class ProcessGroup:
         finally:
             self._leads = False
             self._strategy.reduce = self._reduce
+            del self.peers.is_reached
             if not self._depth:  # in the middle of a call the others wait for this one's part, and will miss it
                 with contextlib.suppress(Exception):  # they may be gone already
                     self.exchange(int(exit_code))

@@ -1,6 +1,7 @@
-"""How a value becomes the bytes of a message between the processes of a run, and comes back.
+"""How a value becomes the bytes of a message between the processes of a run, or of a file, and comes back.
 
-Owns: which values can be sent, and their form. Does not own: sending (`multi_worker.py`).
+Owns: which values can be sent and written, and their form. Does not own: sending (`multi_worker.py`), files
+(`trees.py`).
 
 A message is one line of JSON that describes the value, and the raw bytes of its arrays. Reading one makes numbers,
 text, arrays and tensors, never an object of another class and never a call, because nothing proves who has sent it.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+_MAX_TEXT_BYTES = 1 << 30
+"""Of an array of text. Its dtype gives each text the same length, so few characters could ask for any memory."""
+
+
 class UnsendableError(UserError, TypeError):
-    """A value cannot be sent to the other processes of a run."""
+    """A value cannot be sent to the other processes of a run, nor written to a file."""
 
 
 class UnreadableError(UserError, ValueError):
@@ -36,9 +42,8 @@ def encode(value: Any) -> bytes:
     Raises:
       UnsendableError: the value has a part of another class.
     """
-    blobs: list[bytes] = []
-    text = json.dumps(_describe(value, blobs, ""), separators=(",", ":"))
-    return b"\n".join([text.encode(), b"".join(blobs)])
+    described, data = describe(value)
+    return b"\n".join([json.dumps(described, separators=(",", ":"), allow_nan=False).encode(), data])
 
 
 def decode(message: bytes, sender: str) -> Any:
@@ -51,14 +56,36 @@ def decode(message: bytes, sender: str) -> Any:
     Raises:
       UnreadableError: it is no message.
     """
-    text, _, blobs = message.partition(b"\n")
+    text, _, data = message.partition(b"\n")
     try:
-        return _rebuild(json.loads(text), io.BytesIO(blobs))
-    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        return rebuild(json.loads(text), data)
+    except (ValueError, RecursionError) as error:
         raise UnreadableError(
             f"what {sender} has sent is no message of this version of official-trainer; start all processes with the "
             "same version, and keep other programs away from their ports"
         ) from error
+
+
+def describe(value: Any) -> tuple[Any, bytes]:
+    """Returns what strict JSON has of a value, and the bytes of its arrays; see `encode`.
+
+    Raises:
+      UnsendableError: the value has a part of another class.
+    """
+    blobs: list[bytes] = []
+    return _describe(value, blobs, ""), b"".join(blobs)
+
+
+def rebuild(described: Any, data: bytes) -> Any:
+    """Returns the value of what `describe` returned.
+
+    Raises:
+      ValueError: it has not returned that.
+    """
+    try:
+        return _rebuild(described, io.BytesIO(data))
+    except (TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _describe(value: Any, blobs: list[bytes], place: str) -> Any:
@@ -67,6 +94,8 @@ def _describe(value: Any, blobs: list[bytes], place: str) -> Any:
 
     if isinstance(value, np.ndarray | np.generic):
         return _describe_array(value, blobs, place)
+    if isinstance(value, float) and not math.isfinite(value):
+        return ["float", str(float(value))]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, bytes):
@@ -108,8 +137,8 @@ def _describe_array(value: np.ndarray | np.generic, blobs: list[bytes], place: s
 
 def _unsendable(what: str, place: str) -> UnsendableError:
     return UnsendableError(
-        f"{place + ': ' if place else ''}a value of class {what} cannot be sent to the other workers; return tensors, "
-        "arrays, numbers and text, in lists, tuples and dicts"
+        f"{place + ': ' if place else ''}a value of class {what} cannot be sent to the other workers, nor written to a "
+        "file; use tensors, arrays, numbers and text, in lists, tuples and dicts"
     )
 
 
@@ -130,6 +159,7 @@ def _rebuild(described: Any, blobs: io.BytesIO) -> Any:
 _FORMS: Mapping[str, Any] = {
     "list": list,
     "tuple": tuple,
+    "float": lambda parts: float(parts[0]),
     "tensor": lambda parts: tf.constant(parts[0]),
     "sparse": lambda parts: tf.SparseTensor(*parts),
     "ragged": lambda parts: tf.RaggedTensor.from_nested_row_splits(parts[0], parts[1:]),
@@ -139,10 +169,22 @@ _FORMS: Mapping[str, Any] = {
 def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.BytesIO) -> np.ndarray:
     import numpy as np
 
-    dtype = np.dtype(name)
+    dtype = _dtype(name)
     if dtype.kind in "OSU":
+        if dtype.itemsize * len(items) > _MAX_TEXT_BYTES:
+            raise ValueError(f"an array of text has more than {_MAX_TEXT_BYTES} bytes")
         array = np.empty(len(items), dtype)
         array[:] = [_rebuild(item, blobs) for item in items]
         return array.reshape(shape)
     data = bytearray(blobs.read(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """Returns the type of an array; TensorFlow has those that are not NumPy's own, such as bfloat16."""
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(tf.as_dtype(name).as_numpy_dtype)

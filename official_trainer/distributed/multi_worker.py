@@ -50,6 +50,11 @@ def peers_of(strategy: tf.distribute.Strategy) -> Peers:
     return _PEERS.get(strategy, ALONE)
 
 
+def own_peers() -> Peers:
+    """Returns the processes that train together with this one; a process is in one cluster at most."""
+    return next(iter(_PEERS.values()), ALONE)
+
+
 _PEERS: dict[Any, Peers] = {}
 
 

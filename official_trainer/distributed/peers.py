@@ -39,10 +39,15 @@ class PeerLostError(UserError, RuntimeError):
 
 
 class Peers:
-    """The processes that train together. Number 0 is the chief. This class is that of a process without others."""
+    """The processes that train together. Number 0 is the chief. This class is that of a process without others.
+
+    Attributes:
+      is_reached: whether the others exchange values now; not while the chief alone runs code, and they wait for a call.
+    """
 
     index = 0
     count = 1
+    is_reached: Callable[[], bool] = staticmethod(lambda: True)
 
     def losses_explained(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context that turns errors of a lost process into `PeerLostError`."""

@@ -1,7 +1,8 @@
 """Variables that have a value on each replica: batch-norm statistics, metrics, the loss trace; and mirrored variables.
 
 Owns: giving all replicas their part of the common value, saving the value of each replica, keeping values and restoring
-them, and reading mirrored values for a comparison. Does not own: when (`engine/checkpoint_state.py`), or the variables.
+them, and comparing the values of replicas. Does not own: when (`engine/checkpoint_state.py`, `trees.py`), or the
+variables.
 
 TensorFlow saves one mean, or one sum, for all replicas. A run that stops between two of its own saves and continues
 from that would round differently from one that did not stop. So a checkpoint also holds the value of every replica.
@@ -9,13 +10,22 @@ from that would round differently from one that did not stop. So a checkpoint al
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.distributed.peers import ALONE, Peers
+from official_trainer.errors import UserError
 from official_trainer.lazy import tf
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class ReplicaIntegrityError(UserError, RuntimeError):
+    """Replicas hold different values of what must be equal on all of them."""
 
 
 class ReplicaValues:
@@ -79,15 +89,105 @@ def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.
     return [v for v in variables if not _parts(v) and len(_copies(v)) * peers.count > 1]
 
 
-def checksums(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[list[str]]:
-    """Returns, for each variable, a checksum of its value on every replica of every process."""
-    own = [[hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in _copies(v)] for v in variables]
-    return [list(itertools.chain(*parts)) for parts in zip(*peers.exchange(own), strict=True)]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """How much the values of replicas may differ; with both at 0, every bit has to be the same.
+
+    Attributes:
+      absolute: differences up to this are none.
+      relative: nor are those up to this share of the first replica's value.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.absolute and not self.relative:
+            return "Allowed is no difference at all (absolute_tolerance=0, relative_tolerance=0)"
+        return f"Allowed is absolute_tolerance={self.absolute:g}, relative_tolerance={self.relative:g}"
+
+    def allows(self, first: np.ndarray, other: np.ndarray) -> bool:
+        """Whether `other` is near enough to the first replica's value."""
+        if first.tobytes() == other.tobytes():
+            return True
+        if first.shape != other.shape or first.dtype.kind not in _NUMBERS or not (self.absolute or self.relative):
+            return False
+        bound = self.absolute + self.relative * abs(first.astype("float64"))
+        return bool((_distances(first, other) <= bound).all())
 
 
-def values(variable: tf.Variable, peers: Peers = ALONE) -> list[tuple[str, Any]]:
-    """Returns device and value of a variable on every replica of every process."""
-    return list(itertools.chain(*peers.exchange([(part.device, part.numpy()) for part in _copies(variable)])))
+def find_difference(
+    named: Sequence[tuple[str, Any]], tolerance: Tolerance, peers: Peers = ALONE
+) -> tuple[str, str] | None:
+    """Returns the first of `named` that differs between replicas, and how; None if they are equal on all of them.
+
+    Called by all processes, which find the same: one message has the checksums of all, and one more the values of each
+    that differs.
+
+    Args:
+      named: names, each with a variable, values of replicas, a tensor, an array or a number; alike in all processes.
+      tolerance: how much they may differ.
+      peers: the processes.
+    """
+    own = [[_checksum(part) for part in _copies(each)] for _, each in named]
+    for (name, each), *sums in zip(named, *peers.exchange(own), strict=True):
+        if len(set(itertools.chain(*sums))) > 1:
+            values = [(_device(part), _as_array(part)) for part in _copies(each)]
+            if said := _difference(list(itertools.chain(*peers.exchange(values))), tolerance):
+                return name, said
+    return None
+
+
+def _difference(replicas: Sequence[tuple[str, np.ndarray]], tolerance: Tolerance) -> str:
+    """Returns by how much which replicas differ, and what is allowed; empty if no more than that."""
+    first, *others = (value for _, value in replicas)
+    different = [number for number, other in enumerate(others, 1) if not tolerance.allows(first, other)]
+    if not different:
+        return ""
+    largest_of = {number: _largest(first, others[number - 1]) for number in different}
+    number, largest = max(largest_of.items(), key=lambda pair: pair[1])
+    places = ", ".join(f"{n} ({replicas[n][0]})" if replicas[n][0] else str(n) for n in (0, number))
+    more = "" if len(different) == 1 else f"; of {len(others) + 1} replicas, {len(different)} differ from replica 0"
+    return f"replicas {places} differ by up to {largest:g}{more}. {tolerance}"
+
+
+def _largest(first: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest distance of two values; infinity if they are not comparable."""
+    if first.shape != other.shape or first.dtype.kind not in _NUMBERS:
+        return float("inf")
+    return float(_distances(first, other).max(initial=0.0))
+
+
+_NUMBERS = "biufV"
+"""Kinds of arrays that have distances; bfloat16 is of kind V."""
+
+
+def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the distances of values: 0 for equal infinities and two NaNs; infinity for any other pair with one."""
+    import numpy as np
+
+    left, right = np.asarray(first, np.float64), np.asarray(other, np.float64)
+    with np.errstate(invalid="ignore"):
+        distances = np.abs(left - right)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    return np.where(same, 0.0, np.where(np.isnan(distances), np.inf, distances))
+
+
+def _checksum(value: Any) -> str:
+    array = _as_array(value)
+    content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+    return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest()
+
+
+def _device(value: Any) -> str:
+    """Returns where TensorFlow has a value; empty for one that is not TensorFlow's."""
+    return str(value.device) if hasattr(value, "numpy") else ""
+
+
+def _as_array(value: Any) -> np.ndarray:
+    import numpy as np
+
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def local_sum(variable: Any) -> Any:

@@ -1,27 +1,27 @@
 """The state of a trainer: what a checkpoint holds of it, continuing from one, and its values on every replica.
 
 Owns: the contents of a checkpoint, restoring them; synchronizing, keeping and comparing values over replicas, and when
-processes exchange them; the optimizer's settings where the config overrules a checkpoint. Does not own: files
-(`checkpoints/store.py`), when anything is saved (`loop.py`), how values of replicas are read and assigned
-(`distributed/replicas.py`).
+processes exchange them; assigning what actions hand back; the optimizer's settings where the config overrules a
+checkpoint. Does not own: files (`checkpoints/store.py`), when anything is saved (`loop.py`), how values of replicas are
+read and compared (`distributed/replicas.py`), which new values are accepted (`assigning.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints import manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
-from official_trainer.engine import consistency
+from official_trainer.engine import assigning, consistency
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.lazy import tf
-from official_trainer.tasks import optimization
+from official_trainer.tasks import optimization, variables
 
 
 class CheckpointState:
@@ -154,18 +154,73 @@ class CheckpointState:
 
     def mirrored_variables(self) -> Sequence[tf.Variable]:
         """Returns the variables that have a copy on every replica, which are to be alike."""
+        return replicas.mirrored([*self._kept, self._context.global_step], self.process_group.peers)
+
+    @property
+    def _kept(self) -> list[tf.Variable]:
+        """The variables of the model, the optimizer and the averages."""
         optimizer, average = self._context.optimizer, self._context.average
         of_optimizer: Any = [] if optimizer is None else optimizer.variables
         of_average = [] if average is None else average.values
-        kept = [*self._context.model.variables, *(of_optimizer() if callable(of_optimizer) else of_optimizer)]
-        return replicas.mirrored([*kept, *of_average, self._context.global_step], self.process_group.peers)
+        return [
+            *self._context.model.variables,
+            *(of_optimizer() if callable(of_optimizer) else of_optimizer),
+            *of_average,
+        ]
+
+    def assert_replica_integrity(self, absolute_tolerance: float = 0.0, relative_tolerance: float = 0.0) -> None:
+        """Compares what all replicas hold of the model, the optimizer and the averages.
+
+        Raises:
+          ReplicaIntegrityError: a value differs by more than the sum of both tolerances.
+        """
+        if (found := self._find_difference(absolute_tolerance, relative_tolerance)) is not None:
+            name, said = found
+            raise replicas.ReplicaIntegrityError(
+                f"replicas hold different values of {name} at step {self._context.step}: {said}. The checkpoints "
+                "before this step hold one value for all replicas, and the same command continues from the last of "
+                "them. If it happens again at this step, a variable is updated in a way of its own; if at another, "
+                "suspect the device."
+            )
 
     @collective
-    def checksums_of_replicas(self) -> list[list[str]]:
-        """Returns, for each of `mirrored_variables`, a checksum of its value on every replica."""
-        return replicas.checksums(self.mirrored_variables(), self.process_group.peers)
+    def _find_difference(self, absolute_tolerance: float, relative_tolerance: float) -> tuple[str, str] | None:
+        tolerance = replicas.Tolerance(absolute=absolute_tolerance, relative=relative_tolerance)
+        named = [(variable.name, variable) for variable in self.mirrored_variables()]
+        return replicas.find_difference(named, tolerance, self.process_group.peers)
+
+    # Values that actions hand back.
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Returns what an action may change, by path: `model/…`, `optimizer/…` and, if the run averages, `average/…`.
+
+        The optimizer's settings are not among them: every process takes them from the config.
+        """
+        context = self._context
+        settings = {id(variable) for variable in optimization.hyperparameters(context.optimizer)}
+        parts = {"model": context.model, "optimizer": [] if context.optimizer is None else context.optimizer}
+        found = variables.flatten(parts)
+        if context.average is not None:
+            paths = {id(variable): path.removeprefix("model/") for path, variable in found.items()}
+            found |= {f"average/{paths[id(weight)]}": value for weight, value in context.average.pairs}
+        return {path: variable for path, variable in found.items() if id(variable) not in settings}
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Assigns new values on all replicas: all of them, or none.
+
+        Args:
+          values: arrays or tensors by path, as `named_variables` has them; also nested, `{"model": {"dense/bias": …}}`.
+
+        Raises:
+          AssignError: a name is unknown, a shape or a dtype is another, or a value is not finite. Nothing was assigned.
+        """
+        named = self.named_variables()
+        checked = assigning.checked(variables.flatten(values), named)
+        numbers = {id(variable): number for number, variable in enumerate(self._kept)}
+        for path, value in checked.items():
+            self._assign(numbers[id(named[path])], value)
 
     @collective
-    def values_of_replicas(self, number: int) -> list[tuple[str, Any]]:
-        """Returns device and value, on every replica, of one of `mirrored_variables`."""
-        return replicas.values(self.mirrored_variables()[number], self.process_group.peers)
+    def _assign(self, number: int, value: Any) -> None:
+        """Assigns one value: each is a message of its own, which every process receives from every other."""
+        self._kept[number].assign(value)

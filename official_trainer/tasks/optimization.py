@@ -214,6 +214,11 @@ class WeightAverage:
         ]
         self.state = tf.train.Checkpoint(values=self.values)
 
+    @property
+    def pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:
+        """Each weight that is averaged, with its average."""
+        return list(zip(self._weights, self.values, strict=True))
+
     def reset(self) -> None:
         """Restarts the averages from the current weights."""
         for value, weight in zip(self.values, self._weights, strict=True):

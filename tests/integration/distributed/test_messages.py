@@ -41,6 +41,6 @@ def test_bfloat16_of_numpy_arrives_as_it_is():
 
 def test_an_object_of_a_task_is_refused_with_its_place():
     """T16: and with what can be sent."""
-    said = r"^\['boxes'\]: a value of class object cannot be sent to the other workers; return tensors, arrays, numbers"
+    said = r"^\['boxes'\]: a value of class object cannot be sent to the other workers, nor written to a file; use"
     with pytest.raises(UnsendableError, match=said):
         encode({"boxes": [object()]})

@@ -1,0 +1,231 @@
+"""Trees of values: over all processes, over all replicas, and in files.
+
+Owns: the path of each value, gathering, the check of replicas, and the files. Does not own: the form of values in
+messages and files (`messages.py`), comparing replicas (`replicas.py`), variables of models (`tasks/variables.py`).
+
+A tree is mappings, lists and tuples inside each other; everything else is a value: an array, a tensor, a variable, a
+number, text, None.
+
+Example:
+  >>> import os, tempfile
+  >>> import numpy as np
+  >>> from official_trainer import trees
+  >>> path = os.path.join(tempfile.mkdtemp(), "statistics.json")
+  >>> trees.write(path, {"mean": np.array([0.5, 1.5], np.float16), "count": 3})
+  >>> trees.read(path)
+  {'mean': array([0.5, 1.5], dtype=float16), 'count': 3}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.distributed import messages
+from official_trainer.distributed.multi_worker import own_peers
+from official_trainer.distributed.peers import Peers
+from official_trainer.distributed.replicas import ReplicaIntegrityError, Tolerance, find_difference
+from official_trainer.errors import ExitCode, UserError
+
+_FORMAT = "official-trainer tree, version 1"
+
+
+class TreeError(UserError, ValueError):
+    """A text or a file holds no tree, or the processes of a run hold different ones."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class AloneError(UserError, RuntimeError):
+    """A function that all processes have to call was called by the chief alone."""
+
+
+def paths(tree: Any) -> Any:
+    """Returns a tree of the same structure with the path of each value: its keys and indices, joined by `/`.
+
+    Args:
+      tree: any; the path of a value that is the whole tree is empty.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> trees.paths({"dense": {"kernel": 1.0, "bias": 2.0}, "steps": (3, 4)})
+      {'dense': {'kernel': 'dense/kernel', 'bias': 'dense/bias'}, 'steps': ('steps/0', 'steps/1')}
+    """
+    return _mapped(lambda path, _: path, tree)
+
+
+def gather(tree: Any) -> list[Any]:
+    """Returns the trees of all processes that train together, in their order; the chief's is the first.
+
+    All processes call it at the same time: in a method of a `Trainer` that is marked `collective`, in what an
+    evaluation calls (`Task.aggregate_logs`, `Task.reduce_aggregated_logs`), or in a program of your own. A single
+    process gets its own tree. Each process receives all trees, so they should be small.
+
+    Args:
+      tree: variables, which come back as arrays, tensors, arrays, numbers and text. It may differ by process.
+
+    Raises:
+      AloneError: an action, or other code that only the chief runs, calls it.
+      UnsendableError: a value is of another class.
+      PeerLostError: a process has died.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> trees.gather({"examples": 128, "host": "a"})
+      [{'examples': 128, 'host': 'a'}]
+    """
+    return _reached("gather").exchange(_mapped(_without_variable, tree))
+
+
+def assert_replica_integrity(tree: Any, *, absolute_tolerance: float = 0.0, relative_tolerance: float = 0.0) -> None:
+    """Returns if all replicas, of all processes, hold the same values.
+
+    All processes call it, as they call `gather`. The action `replica_integrity` does the same for all that a run
+    trains.
+
+    Args:
+      tree: variables, values of replicas (as `strategy.run` returns them), tensors, arrays or numbers. Of what is no
+        value of replicas each process has one.
+      absolute_tolerance: differences up to this are none.
+      relative_tolerance: nor are those up to this share of the first replica's value.
+
+    Raises:
+      ReplicaIntegrityError: names the path, the replicas and the largest difference.
+      TreeError: the trees of the processes have different paths.
+      AloneError: code that only the chief runs calls it.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> from official_trainer.lazy import tf
+      >>> trees.assert_replica_integrity({"kernel": tf.Variable([1.0, 2.0])})
+    """
+    peers, named = _reached("assert_replica_integrity"), list(_flat(tree))
+    first, *others = peers.exchange([path for path, _ in named])
+    for number, other in enumerate(others, 1):
+        if other != first:
+            path = next((path for path in (*first, *other) if (path in first) != (path in other)), "the order")
+            raise TreeError(f"worker 0 and worker {number} hold trees of other structures: they differ in {path}")
+    tolerance = Tolerance(absolute=absolute_tolerance, relative=relative_tolerance)
+    if (found := find_difference(named, tolerance, peers)) is not None:
+        path, said = found
+        raise ReplicaIntegrityError(f"replicas hold different values of {path or 'the value'}: {said}")
+
+
+def to_json(tree: Any) -> str:
+    """Returns a tree as strict JSON, from which `from_json` makes the same: every bit, class, dtype and shape.
+
+    What is not finite (NaN, infinities), 64-bit integers, bfloat16, bytes and text are no exceptions. A variable is
+    written as the array it holds, a mapping of any class as a dict, a named tuple as a tuple.
+
+    Args:
+      tree: of variables, tensors, arrays, numbers, text, bytes and None.
+
+    Raises:
+      UnsendableError: names a value of another class.
+      TreeError: the tree contains itself.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import trees
+      >>> trees.from_json(trees.to_json({"mean": np.array([0.5, np.nan]), "best": (3, None)}))
+      {'mean': array([0.5, nan]), 'best': (3, None)}
+    """
+    try:
+        described, data = messages.describe(_mapped(_without_variable, tree))
+        content = {"format": _FORMAT, "tree": described, "data": base64.b64encode(data).decode()}
+        return json.dumps(content, allow_nan=False)
+    except RecursionError:
+        raise TreeError("the tree is nested too deeply, or contains itself") from None
+
+
+def from_json(text: str) -> Any:
+    """Returns the tree of a text that `to_json` has made; it makes values only, whatever the text holds.
+
+    Raises:
+      TreeError: the text is none of those.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> trees.from_json(trees.to_json([float("inf"), (2**62, None), b"bytes"]))
+      [inf, (4611686018427387904, None), b'bytes']
+    """
+    try:
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(f'it is no JSON object with "format": "{_FORMAT}"')
+        return messages.rebuild(content["tree"], base64.b64decode(content["data"], validate=True))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise TreeError(f"the text is no tree that trees.to_json has made: {error}") from error
+
+
+def write(path: str, tree: Any) -> None:
+    """Writes `to_json` of a tree to a file; readers see the old content or the new, never a part of it.
+
+    Args:
+      path: local path or URL; only one process may write to it.
+      tree: as in `to_json`.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> from official_trainer.lazy import tf
+      >>> trees.write("weights.json", {"kernel": tf.Variable([0.5, 1.5], dtype=tf.bfloat16)})
+      >>> str(trees.read("weights.json")["kernel"].dtype)
+      'bfloat16'
+    """
+    files.write_text_atomically(str(path), to_json(tree) + "\n")
+
+
+def read(path: str) -> Any:
+    """Returns the tree of a file that `write` has written.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      TreeError: it holds something else.
+
+    Example:
+      >>> from official_trainer import trees
+      >>> trees.write("best.json", {"step": 300, "accuracy": 0.75})
+      >>> trees.read("best.json")
+      {'step': 300, 'accuracy': 0.75}
+    """
+    try:
+        return from_json(files.read_text(str(path)))
+    except (TreeError, UnicodeDecodeError) as error:
+        raise TreeError(f"{path}: {error}") from error
+
+
+def _mapped(function: Callable[[str, Any], Any], tree: Any, path: str = "") -> Any:
+    """Returns a tree of the same structure, with `function(path, value)` for each value."""
+    prefix = f"{path}/" if path else ""
+    if isinstance(tree, Mapping):
+        return {key: _mapped(function, value, f"{prefix}{key}") for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [_mapped(function, value, f"{prefix}{index}") for index, value in enumerate(tree)]
+        return parts if isinstance(tree, list) else tuple(parts)
+    return function(path, tree)
+
+
+def _flat(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yields path and value, in their order."""
+    found: list[tuple[str, Any]] = []
+    _mapped(lambda path, value: found.append((path, value)), tree)
+    yield from found
+
+
+def _without_variable(path: str, value: Any) -> Any:
+    return value.numpy() if hasattr(value, "assign") and hasattr(value, "numpy") else value
+
+
+def _reached(function: str) -> Peers:
+    """Returns the processes that train together, if all of them call `function` now."""
+    peers = own_peers()
+    if not peers.is_reached():
+        raise AloneError(
+            f"trees.{function} is called by the chief alone, as an action is, and would wait for the other processes "
+            "for ever. Call it where all processes are: in a method of the Trainer that is marked with "
+            "official_trainer.distributed.collective, which the action then calls, or in Task.reduce_aggregated_logs"
+        )
+    return peers

@@ -1,0 +1,70 @@
+"""New values for the variables of a train state: which are accepted.
+
+Owns: the checks, and the error that names each variable and what it expects. Does not own: which variables there are
+and assigning them (`checkpoint_state.py`), when an action hands values back (`actions/schedule.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from official_trainer.errors import UserError, first_few, nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+
+class AssignError(UserError, ValueError):
+    """New values of variables do not fit."""
+
+
+def checked(values: Mapping[str, Any], variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    """Returns new values as arrays.
+
+    Args:
+      values: arrays or tensors by the paths of variables.
+      variables: those that may be changed, by path.
+
+    Raises:
+      AssignError: a name is unknown, a shape or a dtype is another, or a value is not finite.
+    """
+    import numpy as np
+
+    arrays = {path: np.asarray(value) for path, value in values.items()}
+    if problems := list(filter(None, (_problem(path, array, variables) for path, array in arrays.items()))):
+        raise AssignError(
+            f"new values are refused, and nothing is changed: {'; '.join(problems[:_SHOWN])}{_more(problems)}"
+        )
+    return arrays
+
+
+_SHOWN = 5
+
+
+def _more(problems: list[str]) -> str:
+    return f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+
+
+def _problem(path: str, array: np.ndarray, variables: Mapping[str, tf.Variable]) -> str:
+    """Returns what is wrong with a value; empty if nothing is."""
+    if path not in variables:
+        near = nearest(path, variables)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {first_few(list(variables))}"
+        return f"{path!r} is no variable that an action may change; {hint}"
+    variable = variables[path]
+    expected = f"{variable.dtype.name} {list(variable.shape)}"
+    if (found := f"{array.dtype.name} {list(array.shape)}") != expected:
+        return f"{path!r} is {found}; expected {expected}"
+    if count := _count_not_finite(array):
+        return f"{path!r} has {count} values that are not finite, of {array.size}; expected finite ones"
+    return ""
+
+
+def _count_not_finite(array: np.ndarray) -> int:
+    import numpy as np
+
+    if array.dtype.kind not in "fcV":
+        return 0
+    return int(array.size - np.isfinite(array.astype(np.float32) if array.dtype.kind == "V" else array).sum())
