@@ -1,8 +1,9 @@
 """Action: code that is called at chosen steps. The contract between actions and the loop.
 
 Owns: the hooks of an action (`Action`), its view of the run (`Run`) and its requests (`Stop`, `Save`, `Rollback`,
-`CallAt`). Does not own: when and in which order actions are called (`schedule.py`), executing requests
-(`engine/loop.py`), any action (`actions/`), or triggers (`triggers.py`).
+`CallAt`, `Assign`, `Result`). Does not own: when and in which order actions are called, and what concerns one action
+alone (`schedule.py`), executing the other requests (`engine/loop.py`), any action (`actions/`), or triggers
+(`triggers.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class LoopState:
       start_step: step at which this process started.
       end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
       epoch: passes over the data so far; None if the size of the data is unknown.
-      shared: values that actions share with each other; not saved.
+      shared: values of any kind that actions, and the program that runs the loop, leave for each other; not saved.
+      results: what actions have handed back last, by their names; saved in each checkpoint.
       step_seconds: duration of a step in each of the last windows.
       stop_reason: why training ends before its last step, if an action has requested that.
     """
@@ -40,6 +42,7 @@ class LoopState:
     end_step: int | None = None
     epoch: float | None = None
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
+    results: dict[str, Any] = dataclasses.field(default_factory=dict)
     step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
     stop_reason: str | None = None
 
@@ -103,8 +106,17 @@ class Run:
 
     @property
     def model(self) -> Any:
-        """The model; actions must not change it."""
+        """The model; an action changes it by `Assign` only."""
         return self.trainer.model
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What `Assign` may change, by path: `model/dense/kernel`, `optimizer/…`; `average/…` if the run averages.
+
+        With several workers, statistics that differ by replica (batch norm's) read as those of the chief's replicas.
+        """
+        found: Mapping[str, Any] = self.trainer.checkpoint_state.named_variables()
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,14 +205,72 @@ class CallAt:
     step: int
 
 
-Request = Stop | Save | Rollback | CallAt
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Assign:
+    """Hands back new values of variables, from `on_step` or `on_eval`: weights, batch-norm statistics, the optimizer's.
+
+    All are checked before the first is assigned: each name exists, shape and dtype are those of the variable, and
+    floats are finite. They are assigned on all replicas before the next action is called. What `on_step` hands back is
+    in the checkpoint and the evaluation of that step; what `on_eval` hands back counts from the next step on, and
+    after the last evaluation for the export alone.
+
+    Attributes:
+      values: arrays or tensors, by the paths of `Run.variables`; also nested, as `{"model": {"dense/bias": …}}`.
+
+    Example:
+      >>> import numpy as np
+      >>> from types import SimpleNamespace
+      >>> from official_trainer.actions import Action, Assign
+      >>> from official_trainer.triggers import Every
+      >>> class Prune(Action):
+      ...     '''Sets the smaller half of each kernel to zero, again and again.'''
+      ...
+      ...     when = Every(100)
+      ...
+      ...     def on_step(self, run):
+      ...         old = {path: v.numpy() for path, v in run.variables.items() if path.endswith("/kernel")}
+      ...         return Assign(values={path: np.where(abs(v) < np.median(abs(v)), 0, v) for path, v in old.items()})
+      >>> kernel = SimpleNamespace(numpy=lambda: np.array([1.0, -4.0, 2.0, 3.0], np.float32))
+      >>> Prune().on_step(SimpleNamespace(variables={"model/dense/kernel": kernel})).values
+      {'model/dense/kernel': array([ 0., -4.,  0.,  3.], dtype=float32)}
+    """
+
+    values: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """Hands back a value, for later actions and for the program that runs the loop: `run.state.results[name]`.
+
+    The newest result of each action is saved in every checkpoint, so that a run that continues has it again. Values
+    that JSON does not support belong into `run.state.shared`, which is not saved.
+
+    Attributes:
+      value: numbers, text, lists, and dicts with text as keys.
+
+    Example:
+      >>> from official_trainer.actions import Action, Result
+      >>> class LargestLoss(Action):
+      ...     def on_step(self, run):
+      ...         before = run.state.results.get(self.name, 0.0)
+      ...         return Result(value=max(before, run.train_logs["training_loss"]))
+      >>> from types import SimpleNamespace
+      >>> run = SimpleNamespace(state=SimpleNamespace(results={}), train_logs={"training_loss": 2.5})
+      >>> LargestLoss().on_step(run)
+      Result(value=2.5)
+    """
+
+    value: Any
+
+
+Request = Stop | Save | Rollback | CallAt | Assign | Result
 
 
 class Action:
     """Code that is called at chosen steps. Subclasses override the hooks they need; the others are never called.
 
     A hook returns a request, several, or None. An action changes the run only by requests: it reads weights and
-    optimizer, and does not assign them.
+    optimizer, and assigns them by `Assign`.
 
     Attributes:
       name: unique among the actions of a run, for messages and checkpoints; unset means the class's name.

@@ -1,7 +1,8 @@
 """Calls the actions of a run when they are due: their order, triggers and errors, and their state in checkpoints.
 
-Owns: evaluating triggers, calling hooks by priority, handling their errors, `state` and `restore` of all actions.
-Does not own: the actions (`action.py`, `actions/`), executing their requests (`engine/loop.py`).
+Owns: evaluating triggers, calling hooks by priority, handling their errors, `state` and `restore` of all actions; what
+an action hands back (`CallAt`, `Assign`, `Result`), which the next one finds done. Does not own: the actions
+(`action.py`, `actions/`), executing their other requests (`engine/loop.py`), assigning (`engine/checkpoint_state.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.actions.action import Action, CallAt, Callback, Request, Run, Stop
+from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
 from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.stopping import PreemptedError
@@ -27,6 +28,8 @@ _logger = logging.getLogger(__name__)
 _SHOWN_FRAMES = 4
 
 _HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_end")
+_MAY_ASSIGN = ("on_step", "on_eval")
+"""The hooks that a run which is killed and continued calls as an unbroken one does."""
 
 
 class ActionError(UserError, RuntimeError):
@@ -79,6 +82,7 @@ class _Entry:
       hooks: the names of the hooks that it defines.
       called_at: the step of the last call of `on_step`.
       extra_steps: steps that it has asked for with `CallAt`.
+      assigned_until: from this step on a checkpoint has all values that it has assigned.
       spent_seconds: how long all of its calls took.
     """
 
@@ -89,6 +93,7 @@ class _Entry:
         self.hooks = {hook for hook in _HOOKS if _has_own(self.action, hook)}
         self.called_at: int | None = None
         self.extra_steps: set[int] = set()
+        self.assigned_until = 0
         self.spent_seconds = 0.0
         self._clock = clock
         self._is_disabled = False
@@ -132,12 +137,13 @@ class _Entry:
         return self.call("on_eval", run, logs) if self.is_due(moment) else []
 
     def call(self, hook: str, run: Run, *arguments: Any) -> list[Request]:
-        """Calls a hook if the action has it; returns its requests except `CallAt`."""
+        """Calls a hook if the action has it, does what concerns this action alone, and returns its other requests."""
         if hook not in self.hooks or self._is_disabled:
             return []
         self._began_seconds = self._clock()
         try:
             requests = _requests(getattr(self.action, hook)(run, *arguments))
+            return [request for request in requests if not self._is_met(hook, run, request)]
         except PreemptedError:
             raise
         except Exception as error:
@@ -146,8 +152,28 @@ class _Entry:
         finally:
             self._ended_seconds = self._clock()
             self.spent_seconds += self._ended_seconds - self._began_seconds
-        self.extra_steps |= {request.step for request in requests if isinstance(request, CallAt)}
-        return [request for request in requests if not isinstance(request, CallAt)]
+
+    def _is_met(self, hook: str, run: Run, request: Request) -> bool:
+        """Does what is asked for if it concerns this action alone; returns whether it does."""
+        match request:
+            case CallAt(step=step):
+                self.extra_steps.add(step)
+            case Assign(values=values):
+                if hook not in _MAY_ASSIGN:
+                    raise ValueError(
+                        f"it returned Assign, which is for {' and '.join(_MAY_ASSIGN)}: {hook} is called again after a "
+                        "restart, and the run would end with other weights than an unbroken one. First weights are for "
+                        "Task.initialize"
+                    )
+                run.trainer.checkpoint_state.assign(values)
+                self.assigned_until = run.step + (
+                    hook == "on_eval"
+                )  # the checkpoint of a step is before its evaluation
+            case Result(value=value):
+                run.state.results[self.action.name] = json.loads(json.dumps(value))
+            case _:
+                return False
+        return True
 
     def fail(self, hook: str, step: int, error: Exception) -> None:
         """Handles an error of a hook as `on_error` configures.
@@ -182,6 +208,7 @@ class Schedule:
         self._stopped: dict[str, Any] | None = None
         self._has_begun = self._has_stepped = False
         self._run: Run | None = None
+        self._results: dict[str, Any] = {}
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -212,6 +239,7 @@ class Schedule:
     def start(self, run: Run) -> list[Request]:
         """Begins: the state of `run` is restored."""
         self._run, self._has_begun = run, True
+        run.state.results = self._results
         self._checked_step = run.step
         for entry in self._entries:
             entry.start_clock()
@@ -267,6 +295,11 @@ class Schedule:
         if errors and failure is None:
             raise errors[0]
 
+    @property
+    def assigned_until(self) -> int:
+        """From this step on a checkpoint has all values that actions have assigned; steps from before do not repeat."""
+        return max((entry.assigned_until for entry in self._entries), default=0)
+
     # Steps at which windows have to end.
 
     def next_step(self, after: int, until: int) -> int | None:
@@ -295,12 +328,15 @@ class Schedule:
                 entry.fail("state()", 0 if self._run is None else self._run.step, error)
         called = {entry.action.name: entry.called_at for entry in self._entries if entry.called_at is not None}
         found = {"actions": states, "called": called, "evaluated": self._evaluated_step, "stopped": self._stopped}
+        found |= {"results": self._results} if self._results else {}
         return found if any(found.values()) else {}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
         """Restores every action from the manifest of the checkpoint that was restored, `{}` for a run that begins."""
         states = extra.get("actions", {})
         self._evaluated_step, self._stopped = extra.get("evaluated"), extra.get("stopped")
+        self._results.clear()
+        self._results.update(extra.get("results", {}))
         for entry in self._entries:
             try:
                 entry.action.restore(states.get(entry.action.name, {}))
@@ -308,6 +344,7 @@ class Schedule:
                 entry.fail("restore()", 0 if self._run is None else self._run.step, error)
             entry.called_at = extra.get("called", {}).get(entry.action.name)
             entry.extra_steps.clear()
+            entry.assigned_until = 0
         if unknown := sorted(states.keys() - {entry.action.name for entry in self._entries}):
             _logger.warning(
                 "the checkpoint has the state of actions that the run no longer has: %s", ", ".join(unknown)
@@ -372,7 +409,8 @@ def _requests(answer: Any) -> list[Request]:
     for request in answers:
         if not isinstance(request, Request):
             raise TypeError(
-                f"it returned {request!r}; a hook returns None, or Stop, Save, Rollback, CallAt of action.py"
+                f"it returned {request!r}; a hook returns None, or Stop, Save, Rollback, CallAt, Assign, Result of "
+                "action.py"
             )
     return answers
 

@@ -184,7 +184,8 @@ class Recovery:
     def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
         """Returns the step whose batch brings up the failure again, with the trainer just before it."""
         start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
-        if start is None or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
+        can_repeat = start is not None and start >= self._parts.actions.assigned_until
+        if not can_repeat or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
             return first_bad_batch(self._trainer, good_step, failed_step) if self._parts.model_dir else None
         self.restore()
         run_to(max(good_step, start))

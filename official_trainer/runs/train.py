@@ -106,6 +106,8 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
         )
         loop = Loop(parts)
         process.metrics.update(flatten(loop.run()) or observer.last_row())
+        if loop.state.results:
+            process.record.note(results=loop.state.results)
         outcome.step, outcome.metrics = loop.state.step, process.metrics
     observer.show_end(loop.state.step)
 

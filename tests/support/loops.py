@@ -21,6 +21,7 @@ class Disk:
     def __init__(self):
         self.checkpoints = []
         self.extra = {}
+        self.weights = {}
         self.rows = []
         self.results = {}
         self.events = []
@@ -63,7 +64,7 @@ class FakeTrainIterator:
 
 
 class FakeTrainer:
-    """Counts steps; its loss at a step is looked up in `losses`."""
+    """Counts steps, and has a weight that depends on all of them; its loss at a step is looked up in `losses`."""
 
     def __init__(self, disk, config, losses=(), kill_at=None, data_length=math.inf, accuracies=()):
         self.disk, self.losses, self.kill_at = disk, dict(losses), kill_at
@@ -72,6 +73,7 @@ class FakeTrainer:
         self.global_step = Step()
         self.train_iterator = FakeTrainIterator(self, data_length)
         self.mean_loss = 1.0
+        self.weight = 1
         self.windows = []
         self.context = types.SimpleNamespace(traces=types.SimpleNamespace(take=list), workers=None)
         self.checkpoint_state = self
@@ -82,6 +84,9 @@ class FakeTrainer:
 
     def after_restore(self, report):
         assert report == "report"
+
+    def assign(self, values):
+        self.weight = values["weight"]
 
     def load_weights(self, directory, step):
         self.disk.events.append(("load", (directory, step)))
@@ -114,6 +119,7 @@ class FakeTrainer:
             if step in self.losses and not self.train_iterator.skipped:
                 self.mean_loss = self.losses[step]
             self.global_step.value = step
+            self.weight = (self.weight * 31 + step) % 10007
         self.windows.append(ran)
         if isinstance(self.kill_at, tuple) and self.kill_at[0] == "stop" and start < self.kill_at[1] <= start + ran:
             self.stop.reason = "SIGTERM"
@@ -135,6 +141,7 @@ class FakeStore:
             return None
         self.trainer.global_step.value = self.disk.checkpoints[-1]
         self.trainer.mean_loss = 1.0
+        self.trainer.weight = self.disk.weights.get(self.disk.checkpoints[-1], 1)
         return "report"
 
     def save(self, step, extra, only_if):
@@ -142,6 +149,7 @@ class FakeStore:
         if step not in self.disk.checkpoints:
             self.disk.checkpoints.append(step)
             self.disk.extra[step] = json.loads(json.dumps(extra))
+            self.disk.weights[step] = getattr(self.trainer, "weight", None)
         self.disk.events.append(("save", step))
         if getattr(self.trainer, "kill_at", None) == ("saved", step):
             raise Killed

@@ -2,6 +2,7 @@
 
 import json
 
+from tests.support.chaos.compare import id_lines
 from tests.support.chaos.runs import Variant
 from tests.support.distributed.clusters import LocalCluster
 
@@ -36,3 +37,8 @@ def phase_of(model_dir):
         return json.loads((model_dir / "status.json").read_text())["phase"]
     except (FileNotFoundError, ValueError):
         return None
+
+
+def steps_done(model_dir):
+    """The last step that some process has begun."""
+    return max((step for _, step, _ in id_lines(model_dir)), default=0)

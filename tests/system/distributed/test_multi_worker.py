@@ -11,7 +11,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.chaos.compare import differences, id_lines
 from tests.support.chaos.runs import Variant
 from tests.support.distributed import hostile
-from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end
+from tests.support.distributed.workers import argv_of, cluster, phase_of, run_to_end, steps_done
 from tests.support.forked import Command, run_command
 from tests.support.runs import differences as differences_of_runs
 from tests.support.runs import rows
@@ -146,11 +146,6 @@ def test_weights_that_differ_between_workers_are_noticed(workspace, tmp_path):
     assert "replicas hold different values of batch_normalization/gamma:0 at step 5: replicas 0 (/job:worker/" in said
     assert "task:1/" in said
     assert "differ by up to 1." in said
-
-
-def steps_done(model_dir):
-    """The last step that some process has begun."""
-    return max((step for _, step, _ in id_lines(model_dir)), default=0)
 
 
 def break_off(workspace, model_dir, act, *, at_step=15, sets=()):

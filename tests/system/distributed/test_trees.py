@@ -1,0 +1,64 @@
+"""Two processes: actions that change weights in both, and trees that all processes gather."""
+
+import json
+
+import pytest
+
+from tests.support.chaos.runs import Variant
+from tests.support.distributed.workers import argv_of, cluster, run_to_end, steps_done
+from tests.support.forked import run_command
+from tests.support.runs import bits, differences, rows
+
+SETS = ("trainer.train_steps=24", "trainer.validation_interval=12", "trainer.export.at_end=false")
+LAST = 24
+
+
+def do(workspace, model_dir, *sets):
+    run_to_end(workspace, model_dir, *SETS, *sets, experiment="digits_assigned")
+    return model_dir
+
+
+@pytest.fixture(scope="module")
+def of_two(workspace, tmp_path_factory):
+    """A run of two workers from its beginning to its end."""
+    return do(workspace, tmp_path_factory.mktemp("assigned") / "run")
+
+
+def test_new_values_are_assigned_in_every_process(workspace, of_two, tmp_path):
+    """B12: weights and batch-norm statistics, bit by bit as two replicas of one process have them."""
+    argv = argv_of(
+        workspace,
+        tmp_path / "run",
+        *SETS,
+        "runtime.distribution_strategy=mirrored",
+        experiment="digits_assigned",
+        variant=Variant("mirrored2"),
+    )
+    alone = run_command(argv, cwd=workspace.folder, folder=tmp_path)
+    assert alone.code == 0, alone.err
+    assert bits(f"{of_two}/ckpt-{LAST}") == bits(f"{tmp_path}/run/ckpt-{LAST}")
+    said = json.loads((tmp_path / "run" / "run.json").read_text())["results"]["Prune"]
+    assert said["zeros"] > 100
+    assert said["said"] == "1 process"
+
+
+def test_all_processes_gather_a_tree(of_two):
+    """B15: in each evaluation; an action, which only the chief runs, is told where to do it."""
+    found = [row["processes"] for row in rows(of_two) if row["split"] == "validation"]
+    assert found == [2.0, 2.0]
+    result = json.loads((of_two / "run.json").read_text())["results"]["Prune"]
+    assert "trees.gather is called by the chief alone, as an action is" in result["said"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("at_step", [10, 13, 20])
+def test_a_kill_after_an_action_loses_nothing(workspace, of_two, tmp_path, at_step):
+    """B12, N1: one of two workers, before the next checkpoint; both then continue bit by bit."""
+    model_dir = tmp_path / "run"
+    with cluster(workspace, model_dir, *SETS, experiment="digits_assigned") as started:
+        started.start_all()
+        started.wait_for(lambda: steps_done(model_dir) >= at_step)
+        started.kill("worker", 1)
+        started.wait_all()
+    do(workspace, model_dir)
+    assert differences(model_dir, of_two) == []
