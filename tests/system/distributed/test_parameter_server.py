@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+import tensorflow as tf
 
 from tests.support.distributed.coordinated import LONG, ROLES, WORKSPACE, Run, run_so_far
 from tests.support.forked import run_command
@@ -52,6 +53,19 @@ def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
     on_one_device = run_command(["train", *run.words(*alone), "--allow_config_change"], cwd=WORKSPACE, folder=tmp_path)
     assert on_one_device.code == 0, on_one_device.err
     assert run.seen(132).sum() == 132 * 8
+
+
+@pytest.mark.full
+def test_an_action_changes_variables_on_parameter_servers(tmp_path):
+    """B12: weights and averages; the last checkpoint has what was handed back."""
+    sets = ("trainer.actions=[fill]", "trainer.optimizer_config.ema={average_decay: 0.9}")
+    with Run(tmp_path, *sets) as run:
+        assert run.wait_all() == {0}, run.cluster.outputs()
+        reader = tf.train.load_checkpoint(f"{run.model_dir}/ckpt-60")
+        names = [key for key in reader.get_variable_to_shape_map() if "OBJECT_GRAPH" not in key]
+        kernels = [key for key in names if key.startswith("model/") and "/kernel/" in key]
+        assert kernels
+        assert all((reader.get_tensor(key) == 0.25).all() for key in kernels)
 
 
 @pytest.mark.full
