@@ -210,9 +210,9 @@ class Assign:
     """Hands back new values of variables, from `on_step` or `on_eval`: weights, batch-norm statistics, the optimizer's.
 
     All are checked before the first is assigned: each name exists, shape and dtype are those of the variable, and
-    floats are finite. They are assigned on all replicas before the next action is called. What `on_step` hands back is
-    in the checkpoint and the evaluation of that step; what `on_eval` hands back counts from the next step on, and
-    after the last evaluation for the export alone.
+    floats are finite. They are assigned on all replicas before the next action is called. The checkpoint and the
+    evaluation of that step have them; what is handed back after an evaluation counts from the next step on, and after
+    the last evaluation for the export alone.
 
     Attributes:
       values: arrays or tensors, by the paths of `Run.variables`; also nested, as `{"model": {"dense/bias": …}}`.

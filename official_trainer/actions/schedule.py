@@ -166,9 +166,7 @@ class _Entry:
                         "Task.initialize"
                     )
                 run.trainer.checkpoint_state.assign(values)
-                self.assigned_until = run.step + (
-                    hook == "on_eval"
-                )  # the checkpoint of a step is before its evaluation
+                self.assigned_until = run.step + 1
             case Result(value=value):
                 run.state.results[self.action.name] = json.loads(json.dumps(value))
             case _:
@@ -259,6 +257,8 @@ class Schedule:
             for entry in self._entries:
                 entry.start_clock()
         requests = self._requests(lambda entry: entry.call_step(self._begun, moment))
+        for entry in self._entries:  # a checkpoint of this step is saved now; after an evaluation it was saved before
+            entry.assigned_until = min(entry.assigned_until, moment.step)
         self._checked_step = moment.step
         return requests
 

@@ -68,7 +68,8 @@ def test_a_killed_run_ends_with_the_weights_rows_and_results_of_an_unbroken_one(
     config = config_of(checkpoint_interval=saves, validation_interval=validation, steps_per_loop=7)
 
     def actions():
-        return [Counts(Every(counts)), Changes(Every(every)), ChangesAfterEvaluations(AfterEval(), "after", 5)]
+        after = ChangesAfterEvaluations(AfterEval(), "after", 5), Changes(AfterEval(), "after too", 7)
+        return [Counts(Every(counts)), Changes(Every(every)), *after]
 
     whole, killed = Disk(), Disk()
     loop, trainer = run(whole, config, *actions())
@@ -143,7 +144,7 @@ def test_steps_with_assigned_values_are_not_repeated_to_find_a_bad_batch():
     """B12, N13: they would not come again as they were, and the machine would be blamed."""
 
     def trainer_of(*actions):
-        config = config_of(recovery_max_trials=1, checkpoint_interval=50)
+        config = config_of(recovery_max_trials=1, checkpoint_interval=50, validation_interval=50)
         loop, trainer = start(Disk(), config, *actions, losses={75: float("nan")})
         loop.run()
         return trainer
@@ -152,6 +153,8 @@ def test_steps_with_assigned_values_are_not_repeated_to_find_a_bad_batch():
     assert sum(not_repeated.windows) < sum(repeated.windows)
     saved_since = trainer_of(Changes(AtSteps((50,))))
     assert sum(saved_since.windows) == sum(repeated.windows)
+    after_the_save = trainer_of(Changes(AfterEval()))
+    assert sum(after_the_save.windows) == sum(not_repeated.windows)
 
 
 def test_a_rollback_takes_back_what_was_assigned_and_found():
