@@ -5,8 +5,10 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.config import schema
+from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
+from official_trainer.tasks.multi_task.task import Part
 from official_trainer.tasks.random_streams import RandomStreamError
 from tests.support import toy
 from tests.support.cases import cases
@@ -143,6 +145,14 @@ def test_the_seeds_of_all_streams_of_a_task_are_there_by_name():
     assert pairs[:3] == pairs[3:]
     assert len(set(pairs)) == 3
     trainer.evaluate(-1)
+
+
+def test_named_sets_have_the_streams_of_their_tasks_too():
+    """B11, B15: a task that only evaluates declares its own."""
+    config = experiment()
+    part = Part(name="more", task=SeveralStreams(config.task))
+    logs = build(config, options=TrainerOptions(eval_tasks=[part])).evaluate(-1)
+    assert "accuracy" in logs["more"]
 
 
 def test_a_stream_that_is_there_twice_is_refused():
