@@ -46,7 +46,9 @@ class CallbacksAction(Action):
         self._kept = _CallbackState(callbacks)
         self._restored: Mapping[str, Any] = {}  # the state from the last checkpoint; empty for a run that begins
         self._checkpoints = [each for each in callbacks if isinstance(each, ProgramCheckpoint)]
-        self.when = InEpochs(epochs=epochs, every=self._every if self._sees_batches else epochs.steps)
+        # Keras runs one more batch where `stop_training` is set before it.
+        is_watched = lambda: self._sees_batches or bool(self._model.stop_training)  # noqa: E731
+        self.when = InEpochs(epochs=epochs, every=self._every, is_watched=is_watched)
         others = [Every(each.every_steps) for each in self._checkpoints if each.every_steps is not None]
         bar = [EverySeconds(_BAR_SECONDS)] if looking and not self._sees_batches else []
         if bar or others:
@@ -90,7 +92,7 @@ class CallbacksAction(Action):
             self._begin_epoch(last)
         elif not data_ended and run.step < self._epochs.end_step:
             self._begin(run.step)
-        return Stop(reason=f"the data ended at step {run.step}") if data_ended else self._stop()
+        return Stop(reason=f"the data ended at step {run.step}") if data_ended else None
 
     def on_step(self, run: Run) -> Stop | None:
         self._follow_rollback(run.step)
@@ -112,13 +114,12 @@ class CallbacksAction(Action):
             if is_called:
                 self._begin_batch(run.step)
         elif stop is None and not self._epochs.is_validated(self._epoch):
-            self._end_epoch(run, {})
-        return stop or self._stop()  # where training stops, the epoch ends after its summary
+            stop = self._end_epoch(run, {})
+        return stop  # the epoch ends after its summary
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
         found = run.trainer.numbers.reported(logs, training=False)
-        self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
-        return self._stop()
+        return self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         if failure is not None:
@@ -127,6 +128,8 @@ class CallbacksAction(Action):
             self._end_epoch(run, {})
         if self._data_ended is not None:
             self._warn_of_end(run.step)
+        if isinstance(optimizer := self._model.optimizer, keras.optimizers.Optimizer):
+            optimizer.finalize_variable_values(self._model.trainable_variables)  # its own averages, if it has any
         self._callbacks.on_train_end(self._logs)
 
     def _warn_of_end(self, step: int) -> None:
@@ -179,13 +182,16 @@ class CallbacksAction(Action):
         if self._sees_batches:
             self._callbacks.on_train_batch_begin(self._epochs.place(step)[1])
 
-    def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> None:
+    def _end_epoch(self, run: Run, of_validation: Mapping[str, Any]) -> Stop | None:
+        """Ends the epoch and begins the next; returns the end of training if a callback has set it."""
         self._is_ending = self._is_open = False
         self._last_ended = self._epoch
         self._logs = {**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
-        if not self._model.stop_training and run.step < self._epochs.end_step and self._data_ended != run.step:
+        stop = self._stop()
+        if stop is None and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._begin(run.step)
+        return stop
 
     # What survives a restart.
 

@@ -30,7 +30,7 @@ from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import keras, load, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
 from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
@@ -43,6 +43,8 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
+
+training_utils: Any = load("tf_keras.src.engine.training_utils")  # it has no public name
 
 Result = TypeVar("Result")
 
@@ -151,7 +153,7 @@ class Prediction:
         self._inference = Inference(self, model, seed=seed, use_tf_function=self.is_traced)
         self._data: Source | None = None
         self._steps: int | None = None
-        self._structure: Any = None
+        self._dtypes: Any = None  # NumPy's, in the structure that the model returns
 
     def run(self, data: Source, steps: int | None, callbacks: Any) -> Any:
         """Returns the outputs for each example: arrays `[examples, …]` in the structure that the model returns.
@@ -201,11 +203,13 @@ class Prediction:
     def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
         """Returns the model's outputs, named by their positions; traced."""
         outputs = self._infer(inputs[0]["batch"])
-        self._structure = tf.nest.map_structure(lambda output: None, outputs)
+        self._dtypes = tf.nest.map_structure(lambda output: output.dtype.as_numpy_dtype, outputs)
         return {f"{place:06d}": output for place, output in enumerate(tf.nest.flatten(outputs))}
 
     def _packed(self, values: list[Any]) -> Any:
-        return tf.nest.pack_sequence_as(self._structure, values)
+        dtypes = tf.nest.flatten(self._dtypes)  # bfloat16 comes as float32
+        found = [value.astype(dtype, copy=False) for value, dtype in zip(values, dtypes, strict=True)]
+        return tf.nest.pack_sequence_as(self._dtypes, found)
 
 
 class CompiledModel:
@@ -308,6 +312,12 @@ class CompiledModel:
 
     # Calls.
 
+    @contextlib.contextmanager
+    def _in_call(self) -> Iterator[None]:
+        """For a block that trains or evaluates; in it layers are trainable as they were at `compile`, as in Keras."""
+        with self.calls.running(self._trainer), training_utils.RespectCompiledTrainableState(self.model):
+            yield
+
     def fit(
         self, data: Source, validation: Source | None, epochs: Epochs, callbacks: Any, validation_steps: int | None
     ) -> None:
@@ -320,7 +330,7 @@ class CompiledModel:
           callbacks: a `keras.callbacks.CallbackList`.
           validation_steps: batches of an evaluation; None for all.
         """
-        with self.calls.running(self._trainer):
+        with self._in_call():
             settings = self.settings
             self._record_training(data)
             metric = settings.base.trainer.best_checkpoint_eval_metric
@@ -383,7 +393,7 @@ class CompiledModel:
 
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns the metrics after it."""
-        with self.calls.running(self._trainer):
+        with self._in_call():
             self._record_training(batch)
             self._data[True] = batch
             self._check_batches(batch)
@@ -399,7 +409,7 @@ class CompiledModel:
         self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
     ) -> dict[str, Any]:
         """Evaluates a source, or `steps` batches of it; returns the metrics after it."""
-        with self.calls.running(self._trainer):
+        with self._in_call():
             self._data[False] = data
             trainer = self._prepare_trainer(data)
             with trainer.in_call(callbacks, adds_up=not reset_metrics):

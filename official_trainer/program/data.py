@@ -361,7 +361,7 @@ class Items(Source):
 
 
 class Generated(Batches):
-    """A Python generator of batches, which can be read once."""
+    """A Python generator of batches, which can be read once; a call reads as many as it uses."""
 
     def __init__(self, generator: Iterator[Any]) -> None:
         try:
@@ -370,6 +370,10 @@ class Generated(Batches):
             raise DataError("the generator has no batch") from None
         batches = map(_as_batch, itertools.chain([head], generator))
         super().__init__(tf.data.Dataset.from_generator(lambda: batches, output_signature=_signature(head)))
+
+    def cut(self, steps: int, epochs: int) -> None:
+        super().cut(steps, epochs)
+        self._dataset = self._dataset.take(steps * epochs)  # before anything that reads ahead
 
     def count(self) -> None:
         """Does nothing: counting would read all batches."""

@@ -7,7 +7,7 @@ Does not own: calling callbacks there (`callbacks.py`), or how many batches the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.triggers import Moment, Trigger
@@ -62,10 +62,17 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InEpochs(Trigger):
-    """Due every `every` steps of each epoch, and with its last step, also where the data ends early."""
+    """Due every `every` steps of an epoch while it is watched, and with its last step, also where the data ends early.
+
+    Attributes:
+      epochs: the epochs.
+      every: steps from one call of callbacks to the next.
+      is_watched: returns whether something looks inside of epochs now.
+    """
 
     epochs: Epochs
     every: int
+    is_watched: Callable[[], bool]
 
     def is_due(self, moment: Moment) -> bool:
         return moment.ended or super().is_due(moment)
@@ -73,4 +80,5 @@ class InEpochs(Trigger):
     def _first_after(self, after: int, span: Any) -> int | None:
         start, steps = self.epochs.first_step, self.epochs.steps
         epoch, batch = divmod(max(after - start, 0), steps)
-        return start + epoch * steps + min((batch // self.every + 1) * self.every, steps)
+        every = self.every if self.is_watched() else steps
+        return start + epoch * steps + min((batch // every + 1) * every, steps)

@@ -320,6 +320,8 @@ class Program(ModelMethods, AsyncMethods):
         elif validation_split:
             source, of_validation = source.split(validation_split, batch_size)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
+        if of_validation is not None and validation_steps:
+            of_validation.cut(validation_steps, 1)
         if class_weight:
             source.use_class_weight(class_weight)
         validated = 0 if of_validation is None else validation_freq
@@ -364,7 +366,7 @@ class Program(ModelMethods, AsyncMethods):
         self._check_compiled("evaluate")
         source = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return _results(self._compiled.evaluate(source, steps, found), return_dict)
+        return _results(self._compiled, self._compiled.evaluate(source, steps, found), return_dict)
 
     def predict(
         self,
@@ -472,7 +474,7 @@ class Program(ModelMethods, AsyncMethods):
         source = one_batch(x, y, sample_weight)
         if class_weight:
             source.use_class_weight(class_weight)
-        return _results(self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
+        return _results(self._compiled, self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
@@ -488,7 +490,7 @@ class Program(ModelMethods, AsyncMethods):
         """
         self._check_compiled("test_on_batch")
         logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
-        return _results(logs, return_dict)
+        return _results(self._compiled, logs, return_dict)
 
     def predict_on_batch(self, x: Any, training: bool = False) -> Any:
         """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any.
@@ -525,7 +527,7 @@ class Program(ModelMethods, AsyncMethods):
         """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
 
         Args:
-          x: features; rewards do not use them.
+          x: features.
           y: targets, `[batch, …]`; None if rewards need none.
           y_pred: outputs of the model, `[batch, …]`.
           sample_weight: weights of the examples, `[batch]`.
@@ -536,6 +538,8 @@ class Program(ModelMethods, AsyncMethods):
         if (rewards := rewards_of(self.model)) is None:
             raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
         x, y, y_pred, sample_weight = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
+          training: whether a training step calls this. `x` and `training` are for a subclass that overrides this
+            method; the rewards of `compile` use neither.
         in_scope = tf.distribute.has_strategy()  # as in a step, whose replicas cannot enter the scope again
         with contextlib.nullcontext() if in_scope else self._compiled.scope():
             return rewards.of_outputs((x, y, sample_weight), y_pred, self.model)
@@ -603,6 +607,8 @@ def load_program(
     filepath: str | os.PathLike[str],
     model_dir: str | None = None,
     *,
+        if steps is not None:
+            source.cut(steps, 1)
     custom_objects: Mapping[str, Any] | None = None,
     seed: int = 0,
     trainer: TrainerConfig | None = None,
@@ -664,11 +670,15 @@ def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int 
     return source.batches_per_epoch
 
 
-def _results(logs: dict[str, Any], return_dict: bool) -> Any:
+def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -> Any:
     """Returns logs as Keras does: a dictionary, or a list, or a single number."""
     if return_dict:
         return logs
-    values = list(logs.values())
+    names = list(logs)
+    if not isinstance(compiled, ExperimentModel):
+        known = [name for name in compiled.model.metrics_names if name in logs]
+        names = [*known, *sorted(set(logs) - set(known))]  # Keras's order for metrics with several numbers
+    values = [logs[name] for name in names]
     return values[0] if len(values) == 1 else values
 
 

@@ -49,7 +49,7 @@ class Diary(keras.callbacks.Callback):
         super().__init__()
         self.calls = []
         for name in dir(keras.callbacks.Callback):
-            if name.startswith(("on_train", "on_test", "on_epoch")) and (batches or "batch" not in name):
+            if name.startswith(("on_train", "on_test", "on_epoch", "on_pred")) and (batches or "batch" not in name):
                 setattr(self, name, self._writing(name))
 
     def _writing(self, name):
@@ -57,7 +57,7 @@ class Diary(keras.callbacks.Callback):
             logs = keywords.get("logs")
             found = [a for a in arguments if not isinstance(a, dict)]
             logs = next((a for a in arguments if isinstance(a, dict)), logs)
-            self.calls.append((name, *found, {k: float(v) for k, v in (logs or {}).items()}))
+            self.calls.append((name, *found, {k: _told(v) for k, v in (logs or {}).items()}))
 
         return write
 
@@ -66,6 +66,12 @@ class Diary(keras.callbacks.Callback):
 
     def _implements_test_batch_hooks(self):
         return any("test_batch" in name for name in vars(self))
+
+
+def _told(value):
+    """Returns a number, or the shapes of the outputs of a batch."""
+    is_number = not tf.nest.is_nested(value) and np.ndim(value) == 0
+    return float(value) if is_number else tf.nest.map_structure(np.shape, value)
 
 
 class Halves(keras.utils.Sequence):

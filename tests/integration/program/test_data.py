@@ -5,6 +5,7 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program
+from tests.support.toy import strategy_of
 
 X, Y = np.zeros([4, 3], np.float32), np.zeros([4, 1], np.float32)
 
@@ -79,3 +80,38 @@ def test_outputs_within_outputs_are_left_to_keras():
     """K1: it compares their structure."""
     inputs, (left, right) = layers()
     assert "loss" in fit((keras.Model(inputs, [[left, right], left]), [[Y, Y], Y]))
+
+
+class Drawn:
+    """A generator without an end, of batches with a number; says how many were read."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.count += 1
+        return np.full([2, 1], self.count, np.float32), np.zeros([2, 1], np.float32)
+
+
+def number(y_true, y_pred):
+    return y_pred
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_a_generator_is_read_no_further_than_it_is_used(strategy):
+    """K4: Keras reads ahead, so that batches are lost between validations, and between two calls of `fit`."""
+    with strategy_of(strategy).scope():
+        program = Program(keras.Sequential([keras.Input([1]), keras.layers.Dense(1, kernel_initializer="ones")]))
+        program.compile(keras.optimizers.SGD(0.0), "mse", metrics=[number])
+    train, validation = Drawn(), Drawn()
+    given = {"steps_per_epoch": 3, "validation_data": validation, "validation_steps": 2, "verbose": 0}
+    history = program.fit(train, epochs=2, **given).history
+    assert history["number"] == [2.0, 5.0]  # the means of 1 to 3, and of 4 to 6
+    assert history["val_number"] == [1.5, 3.5]
+    assert program.fit(train, **given).history["number"] == [8.0]
+    assert program.evaluate(train, steps=2, verbose=0, return_dict=True)["number"] == 10.5
+    assert program.predict(train, steps=1, verbose=0).ravel().tolist() == [12.0, 12.0]
+    assert (train.count, validation.count) == (12, 6)

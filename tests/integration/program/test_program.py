@@ -14,48 +14,12 @@ from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, NotCompiledError, Program
 from tests.support.cases import cases
-from tests.support.programs import CLASSES, EXAMPLES, Diary, Halves, build, compiled, examples, light, lightly
+from tests.support.programs import EXAMPLES, build, examples, light, lightly
 
 
 @pytest.fixture(scope="module")
 def data():
     return examples()
-
-
-COMBINATIONS = {
-    "plain": {},
-    "epochs": {"epochs": 3},
-    "batch size": {"batch_size": 7, "epochs": 2},
-    "split": {"validation_split": 0.3, "epochs": 2},
-    "freq": {"validation_split": 0.3, "epochs": 5, "validation_freq": 2},
-    "freq list": {"validation_split": 0.3, "epochs": 5, "validation_freq": [1, 4]},
-    "initial": {"initial_epoch": 2, "epochs": 4, "validation_split": 0.2},
-    "steps": {"steps_per_epoch": 1, "epochs": 2, "batch_size": 10},
-    "weights": {"sample_weight": np.linspace(0.1, 2, EXAMPLES).astype(np.float32), "epochs": 2},
-    "classes": {"class_weight": {0: 1.0, 1: 0.5, 2: 3.0}, "epochs": 2},
-    "validation steps": {"validation_split": 0.5, "validation_steps": 2, "validation_batch_size": 4},
-}
-
-
-OF_A_WHOLE_MODEL = ("plain", "split", "freq")
-"""Those with batch statistics, a regularizer and an optimizer with slots."""
-
-
-@pytest.mark.parametrize("name", cases(list(COMBINATIONS), "freq", "weights"))
-def test_history_and_calls_are_those_of_keras(data, name):
-    """K2, K5: the same numbers, bit for bit, and the same calls in the same order."""
-    arguments = {"verbose": 0, "shuffle": False, **COMBINATIONS[name]}
-    make, compiling = (build, compiled) if name in OF_A_WHOLE_MODEL else (light, lightly)
-    theirs, ours = compiling(make()), compiling(Program(make()))
-    diaries = Diary(), Diary()
-    expected = theirs.fit(*data, callbacks=[diaries[0]], **arguments)
-    history = ours.fit(*data, callbacks=[diaries[1]], **arguments)
-    assert history.history == expected.history
-    assert history.epoch == expected.epoch
-    assert diaries[1].calls == diaries[0].calls
-    for value, their_value in zip(ours.model.get_weights(), theirs.get_weights(), strict=True):
-        np.testing.assert_allclose(value, their_value, rtol=1e-6)  # the graphs around the steps differ
-    assert ours.evaluate(*data, verbose=0) == theirs.evaluate(*data, verbose=0)
 
 
 def test_weights_of_classes_and_of_examples_multiply(data):
@@ -71,49 +35,6 @@ def test_weights_of_classes_and_of_examples_multiply(data):
     assert both.history["loss"] != pytest.approx(alone.history["loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("steps_per_execution", cases([3, 100], 3))
-def test_executions_of_several_steps_use_every_batch(data, steps_per_execution):
-    """K2: the last execution of an epoch is shorter."""
-    settings = {"steps_per_execution": steps_per_execution}
-    theirs, ours = lightly(light(), **settings), lightly(Program(light()), **settings)
-    diaries = Diary(), Diary()
-    arguments = {"verbose": 0, "shuffle": False, "epochs": 2, "batch_size": 7}
-    assert ours.fit(*data, callbacks=[diaries[1]], **arguments).history == (
-        theirs.fit(*data, callbacks=[diaries[0]], **arguments).history
-    )
-    assert diaries[1].calls == diaries[0].calls
-
-
-def test_a_second_call_goes_on(data):
-    theirs, ours = lightly(light()), lightly(Program(light()))
-    for _ in range(2):
-        expected = theirs.fit(*data, shuffle=False, epochs=2, verbose=0).history
-        assert ours.fit(*data, shuffle=False, epochs=2, verbose=0).history == expected
-
-
-def test_a_callback_may_stop_in_the_middle_of_an_epoch(data):
-    """K5: `stop_training` is honoured after the batch, and the epoch ends as Keras ends it."""
-
-    class Stopper(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.model.stop_training = batch == 1
-
-    arguments = {"shuffle": False, "epochs": 3, "verbose": 0, "batch_size": 10, "validation_split": 0.2}
-    theirs, ours, diaries = lightly(light()), lightly(Program(light())), (Diary(), Diary())
-    expected = theirs.fit(*data, callbacks=[Stopper(), diaries[0]], **arguments)
-    assert ours.fit(*data, callbacks=[Stopper(), diaries[1]], **arguments).history == expected.history
-    assert diaries[1].calls == diaries[0].calls
-
-
-@pytest.mark.full
-def test_a_dataset_is_taken_as_it_is(data):
-    """K4: see also "dataset that ends in an epoch" of `test_program_combinations.py`, which is always tried."""
-    theirs, ours = lightly(light()), lightly(Program(light()))
-    dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
-    expected = theirs.fit(dataset, epochs=2, validation_data=dataset.take(2), verbose=0).history
-    assert ours.fit(dataset, epochs=2, validation_data=dataset.take(2), verbose=0).history == expected
-
-
 def test_what_is_not_compiled_is_refused(data):
     with pytest.raises(NotCompiledError, match=r"fit\(\) needs an optimizer and a loss; call compile\(\) first"):
         Program(light()).fit(*data)
@@ -123,10 +44,6 @@ def test_targets_beside_a_dataset_are_refused(data):
     dataset = tf.data.Dataset.from_tensor_slices(data).batch(8)
     with pytest.raises(ArgumentError, match=r"y: the batches of a .*Dataset already contain it; leave out y"):
         lightly(Program(light())).fit(dataset, data[1])
-
-
-def both(**settings):
-    return lightly(light(), **settings), lightly(Program(light()), **settings)
 
 
 def test_what_is_computed_is_kerass(data):
@@ -142,46 +59,6 @@ def test_what_is_computed_is_kerass(data):
         {k: float(v) for k, v in theirs.get_metrics_result().items()}
     )
     assert ours.metrics_names == theirs.metrics_names == [metric.name for metric in ours.metrics]
-
-
-def test_sequences_are_read_in_epochs(data):
-    """K4"""
-    theirs, ours = both()
-    expected = theirs.fit(Halves(data), epochs=3, shuffle=False, verbose=0)
-    assert ours.fit(Halves(data), epochs=3, shuffle=False, verbose=0).history == expected.history
-
-
-@pytest.mark.full
-def test_generators_are_read_once(data):
-    """K4: see also "generator that ends" of `test_program_combinations.py`, which is always tried."""
-    theirs, ours = both()
-
-    def batches():
-        while True:
-            yield from zip(np.split(data[0], 5), np.split(data[1], 5), strict=True)
-
-    arguments = {"steps_per_epoch": 3, "epochs": 4, "verbose": 0}
-    assert ours.fit(batches(), **arguments).history == theirs.fit(batches(), **arguments).history
-
-
-@pytest.mark.parametrize("listed", cases([False, True], True))
-def test_inputs_by_name(data, listed):
-    """K4: dicts and lists of arrays."""
-
-    def two():
-        keras.utils.set_random_seed(1)
-        a, b = keras.Input([2], name="a"), keras.Input([4], name="b")
-        hidden = keras.layers.Concatenate()([a, b])
-        outputs = [keras.layers.Dense(CLASSES, name=name)(hidden) for name in ("left", "right")]
-        return keras.Model([a, b], outputs)
-
-    x, y = data
-    structure = [x[:, :2], x[:, 2:]] if listed else {"a": x[:, :2], "b": x[:, 2:]}
-    owners = two(), Program(two())
-    for owner in owners:
-        lightly(owner, loss_weights=[1.0, 0.3])
-    found = [owner.fit(structure, [y, y], shuffle=False, epochs=2, verbose=0).history for owner in owners]
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
