@@ -11,6 +11,8 @@ from typing import Any
 
 from official_trainer.lazy import keras
 
+_SUCCESSORS = {"fit_generator": "fit", "evaluate_generator": "evaluate", "predict_generator": "predict"}
+
 
 class ModelMethods:
     """Methods and properties of a Keras model.
@@ -77,7 +79,20 @@ class ModelMethods:
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that a Program does not have. Looked up in `vars`, because the model may not be set yet.
-        model, kind = vars(self).get("model"), type(self).__name__
-        if model is not None and not name.startswith("_") and hasattr(model, name):
+        kind = type(self).__name__
+        if name in _SUCCESSORS:
+            raise AttributeError(f"{kind} has no attribute {name!r}; {_SUCCESSORS[name]} takes generators")
+        if _has(vars(self).get("model"), name):
             raise AttributeError(f"{kind} has no attribute {name!r}, but its model has it: model.{name}")
         raise AttributeError(f"{kind} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        if not is_own and hasattr(keras.Model, name):
+            raise AttributeError(f"{type(self).__name__}.{name} would not reach the model; set model.{name} instead")
+        super().__setattr__(name, value)
+
+
+def _has(model: keras.Model | None, name: str) -> bool:
+    """Whether a model has a public name; also one that is an error until the model is built."""
+    return model is not None and not name.startswith("_") and (hasattr(type(model), name) or hasattr(model, name))

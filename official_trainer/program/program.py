@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.model_methods import ModelMethods
-from official_trainer.program.rewards import LossesWithRewards, Rewards, rewards_of
+from official_trainer.program.rewards import LossesWithRewards, Rewards, in_training_step, rewards_of
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -319,9 +320,9 @@ class Program(ModelMethods, AsyncMethods):
             of_validation = validation_of(validation_data, batch_size)
         elif validation_split:
             source, of_validation = source.split(validation_split, batch_size)
-        steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         if of_validation is not None and validation_steps:
             of_validation.cut(validation_steps, 1)
+        steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         if class_weight:
             source.use_class_weight(class_weight)
         validated = 0 if of_validation is None else validation_freq
@@ -520,17 +521,25 @@ class Program(ModelMethods, AsyncMethods):
         loss = convert(self.model.compute_loss)(*batch)
         if (rewards := rewards_of(self.model)) is None:
             return loss
-        return rewards.minimised(loss, convert(self.compute_reward)(*batch), batch[2])
+        takes_training = "training" in inspect.signature(self.compute_reward).parameters
+        keywords = {"training": in_training_step()} if takes_training else {}
+        return rewards.minimised(loss, convert(self.compute_reward)(*batch, **keywords), batch[2])
 
     @do_not_convert
-    def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
-        """Returns the weighted sum of the rewards of outputs, a scalar float32, as an evaluation computes it.
+    def compute_reward(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = False
+    ) -> tf.Tensor:
+        """Returns the weighted sum of the rewards of outputs, a scalar float32.
+
+        Outside of a training step it is what an evaluation computes; an estimator samples in training steps only.
 
         Args:
           x: features.
           y: targets, `[batch, …]`; None if rewards need none.
           y_pred: outputs of the model, `[batch, …]`.
           sample_weight: weights of the examples, `[batch]`.
+          training: whether a training step calls this. `x` and `training` are for a subclass that overrides this
+            method; the rewards of `compile` use neither.
 
         Raises:
           ArgumentError: there is no reward.
@@ -538,8 +547,6 @@ class Program(ModelMethods, AsyncMethods):
         if (rewards := rewards_of(self.model)) is None:
             raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
         x, y, y_pred, sample_weight = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
-          training: whether a training step calls this. `x` and `training` are for a subclass that overrides this
-            method; the rewards of `compile` use neither.
         in_scope = tf.distribute.has_strategy()  # as in a step, whose replicas cannot enter the scope again
         with contextlib.nullcontext() if in_scope else self._compiled.scope():
             return rewards.of_outputs((x, y, sample_weight), y_pred, self.model)
@@ -600,6 +607,8 @@ class Program(ModelMethods, AsyncMethods):
         source = source_of(data, batch_size=batch_size)
         if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ArgumentError("the data has no end; give steps, the number of batches")
+        if steps is not None:
+            source.cut(steps, 1)
         return source
 
 
@@ -607,8 +616,6 @@ def load_program(
     filepath: str | os.PathLike[str],
     model_dir: str | None = None,
     *,
-        if steps is not None:
-            source.cut(steps, 1)
     custom_objects: Mapping[str, Any] | None = None,
     seed: int = 0,
     trainer: TrainerConfig | None = None,

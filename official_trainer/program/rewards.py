@@ -37,6 +37,11 @@ def in_step(step: Literal["train", "test"]) -> Iterator[None]:
         _step.reset(token)
 
 
+def in_training_step() -> bool:
+    """Whether a training step is traced, or runs, in this thread."""
+    return _step.get() == "train"
+
+
 _CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
 
 
@@ -200,7 +205,7 @@ class Rewards:
         rewarded, surrogate = self._rewarded(y, outputs, sample_weight), None
         if not rewarded:
             return tf.constant(0.0)
-        if _step.get() != "train":
+        if not in_training_step():
             values = [self._value(each) for each in rewarded]
         elif isinstance(self._estimator, EvolutionStrategies):
             values, surrogate = self._evolved(rewarded, x, outputs, model)

@@ -1,5 +1,7 @@
 """A Program has what its Keras model has, or says where that is."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,66 @@ def test_what_only_the_model_has_is_named():
         program.layers  # noqa: B018
     with pytest.raises(AttributeError, match=r"^Program has no attribute 'layerz'$"):
         program.layerz  # noqa: B018
+
+
+def names_of_a_model():
+    return [name for name in dir(keras.Model) if not name.startswith("_")]
+
+
+def test_each_name_of_a_model_is_there_or_leads_to_it():
+    """K8: all that `tf_keras.Model` has; properties that fail until the model is built too."""
+    for program in (lightly(Program(light())), Program(keras.Sequential([keras.layers.Dense(1)]))):
+        absent = [name for name in names_of_a_model() if not hasattr(Program, name)]
+        for name in absent:
+            way = "takes generators" if name.endswith("_generator") else rf"its model has it: model\.{name}"
+            with pytest.raises(AttributeError, match=f"^Program has no attribute '{name}'.*{way}$"):
+                getattr(program, name)
+        assert not {"compile", "fit", "evaluate", "predict", "train_on_batch"} & set(absent)
+
+
+LEFT_OUT = {
+    "compile": ["pss_evaluation_shards"],
+    "evaluate": ["max_queue_size", "workers", "use_multiprocessing"],
+    "fit": ["max_queue_size", "workers", "use_multiprocessing"],
+    "load_weights": ["skip_mismatch", "by_name", "options"],
+    "predict": ["max_queue_size", "workers", "use_multiprocessing"],
+    "save": ["save_format"],
+}
+"""Parameters of Keras that a Program refuses; those of `load_weights` and `save` are there on its model."""
+OTHER_DEFAULTS = {
+    "compile": {"run_eagerly": False, "steps_per_execution": 1},
+    "compute_metrics": {"sample_weight": None},
+    "predict": {"x": None},
+}
+"""Where Keras has None, which means the same, or no default."""
+
+
+def test_methods_of_a_model_take_what_keras_documents():
+    """K8: the same parameters in the same order, but those of LEFT_OUT, so that calls by position mean the same."""
+    for name in names_of_a_model():
+        ours, theirs = getattr(Program, name, None), getattr(keras.Model, name)
+        if not inspect.isfunction(ours) or not callable(theirs):
+            continue
+        taken, expected = (inspect.signature(each).parameters.values() for each in (ours, theirs))
+        taken, expected = ({p.name: p for p in each if p.kind != p.VAR_POSITIONAL} for each in (taken, expected))
+        if any(p.kind == p.VAR_KEYWORD for p in taken.values()):
+            continue
+        found = [each for each, p in expected.items() if each not in taken and p.kind != p.VAR_KEYWORD]
+        assert found == LEFT_OUT.get(name, []), name
+        shared = [each for each in expected if each in taken]
+        assert list(taken)[: len(shared)] == shared, name
+        usual = {each: expected[each].default for each in shared}
+        assert {each: taken[each].default for each in shared} == {**usual, **OTHER_DEFAULTS.get(name, {})}, name
+
+
+def test_what_would_not_reach_the_model_cannot_be_set():
+    """K8: `program.trainable = False` would freeze nothing; names of the user's own can be set."""
+    program = Program(light())
+    with pytest.raises(AttributeError, match=r"^Program\.trainable would not reach the model; set model\.trainable"):
+        program.trainable = False
+    program.note, program.stop_training = "mine", True
+    assert program.note == "mine"
+    assert program.model.stop_training
 
 
 def test_a_model_of_keras_3_is_refused():

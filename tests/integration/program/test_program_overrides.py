@@ -5,6 +5,7 @@ import pytest
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
+from tests.support.fits import BY_NAME, WEIGHTS, two
 from tests.support.programs import CLASSES, examples, light, lightly
 
 X, Y = examples()
@@ -48,6 +49,22 @@ def test_steps_call_what_a_subclass_overrides(has_reward):
     assert {*expected, *(f"val_{name}" for name in expected)} <= history.keys()
 
 
+def test_an_override_of_the_reward_is_told_whether_it_trains():
+    """K8: in steps and outside of them; one that does not take `training` is called without it."""
+
+    class InTraining(Program):
+        def compute_reward(self, x=None, y=None, y_pred=None, sample_weight=None, training=False):
+            return super().compute_reward(x, y, y_pred, sample_weight, training) + (10.0 if training else 20.0)
+
+    program = lightly(InTraining(light()), reward=confidence)
+    outputs = program.model(X).numpy()
+    usual = float(tf.reduce_mean(confidence(Y, outputs)))
+    assert program.test_on_batch(X, Y, return_dict=True)["reward"] == pytest.approx(usual + 20, rel=1e-5)
+    assert program.train_on_batch(X, Y, return_dict=True)["reward"] == pytest.approx(usual + 10, rel=1e-5)
+    assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(usual + 20, rel=1e-5)
+    assert float(program.compute_reward(X, Y, outputs, training=True)) == pytest.approx(usual + 10, rel=1e-5)
+
+
 def test_an_override_of_the_loss_is_what_is_trained():
     """K8: its gradient moves the weights, not that of the loss of `compile`."""
 
@@ -69,6 +86,22 @@ def test_losses_and_metrics_are_computed_of_arrays():
     assert loss == pytest.approx(np.log(CLASSES) - 1 / CLASSES, rel=1e-5)
     assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(1 / CLASSES)
     assert float(program.compute_metrics(X, Y, outputs)["accuracy"]) == pytest.approx(float(np.mean(Y == 0)))
+
+
+@pytest.mark.parametrize("is_by_name", [False, True])
+def test_arrays_of_several_outputs_are_computed(is_by_name):
+    """K8: what `predict` returns, doubles and weights of examples too; the numbers are those of an evaluation."""
+    named = {"left": Y, "right": Y.astype(np.int64)}
+    y, weight = (named, dict.fromkeys(named, WEIGHTS)) if is_by_name else ([*named.values()], [WEIGHTS, WEIGHTS])
+    rewards = {"left": confidence, "right": confidence}
+    program = lightly(Program(two(by_name=is_by_name)), reward=rewards, reward_weights={"left": 2.0, "right": 0.5})
+    outputs = program.predict(BY_NAME, verbose=0)
+    expected = program.evaluate(BY_NAME, y, sample_weight=weight, batch_size=50, return_dict=True, verbose=0)
+    assert float(program.compute_loss(BY_NAME, y, outputs, weight)) == pytest.approx(expected["loss"], rel=1e-5)
+    assert float(program.compute_reward(BY_NAME, y, outputs, weight)) == pytest.approx(expected["reward"], rel=1e-5)
+    program.reset_metrics()
+    found = program.compute_metrics(BY_NAME, y, outputs, weight)
+    assert float(found["left_accuracy"]) == pytest.approx(expected["left_accuracy"], rel=1e-5)
 
 
 def test_an_experiment_computes_in_its_task():
