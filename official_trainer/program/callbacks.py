@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError
+from official_trainer.program.data import ArgumentError, check_is_keras_2
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.program.rewards import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
@@ -312,6 +312,7 @@ def callback_list(
     """Returns the callbacks of a call, with those that Keras adds: its history if it trains, and a progress bar."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
+    check_is_keras_2("callbacks", *tf.nest.flatten(callbacks))
     verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
     return keras.callbacks.CallbackList(
         callbacks,

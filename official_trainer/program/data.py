@@ -35,6 +35,25 @@ class ArgumentError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
+def check_is_keras_2(place: str, *values: Any) -> None:
+    """Refuses objects of Keras 3: a model that could be called like a function that builds one, a callback, a loss.
+
+    Args:
+      place: the argument's name.
+      *values: what it holds.
+
+    Raises:
+      ArgumentError: names the class, and where to get it from.
+    """
+    for value in values:
+        if any(f"{kind.__module__}.".startswith("keras.") for kind in type(value).__mro__):
+            raise ArgumentError(
+                f"{place}: {type(value).__name__} is of Keras 3, and this package trains with Keras 2, that is "
+                "tf_keras. Make it with `from official_trainer.lazy import keras`, or set TF_USE_LEGACY_KERAS=1 before "
+                "TensorFlow is imported: tf.keras is Keras 2 then"
+            )
+
+
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
     """Refuses a dict with other names, or a list of another length.
 

@@ -33,6 +33,7 @@ from official_trainer.program.data import (
     ArgumentError,
     CallData,
     Source,
+    check_is_keras_2,
     check_outputs,
     one_batch,
     source_of,
@@ -106,7 +107,7 @@ class Program(ModelMethods, AsyncMethods):
           ConfigError: a section has a wrong value.
           DeviceError: `runtime` needs devices that are not there.
         """
-        _check_kind(model)
+        check_is_keras_2("Program", model)
         is_built = isinstance(model, keras.Model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         built: keras.Model = model if is_built else settings.build(model)
@@ -220,7 +221,8 @@ class Program(ModelMethods, AsyncMethods):
           reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards without a gradient.
 
         Raises:
-          ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other.
+          ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other; or one
+            of them is of Keras 3.
           RewardError: a reward computed in Python has no estimator.
         """
         settings = dict(locals())
@@ -230,6 +232,8 @@ class Program(ModelMethods, AsyncMethods):
                 "compile: the config of an experiment sets its optimizer, losses and metrics; use "
                 "from_experiment(params_override=…)"
             )
+        for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
+            check_is_keras_2(name, *tf.nest.flatten(settings[name]))
         settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         idle = [f"{name}={value!r}" for name, value in of_rewards.items() if value is not None]
@@ -652,17 +656,6 @@ def load_program(
     with program._compiled.scope():
         program._attach(saving.read_rewards(program.model, os.fspath(filepath), custom_objects))
     return program
-
-
-def _check_kind(model: Any) -> None:
-    """Refuses a model of Keras 3, which can be called and so looks like a function that builds one."""
-    kinds = [f"{kind.__module__}." for kind in type(model).__mro__]
-    if any(kind.startswith("keras.") for kind in kinds):
-        raise ArgumentError(
-            f"Program: {type(model).__name__} is a model of Keras 3, and this package trains those of Keras 2, that "
-            "is tf_keras. Build it with `from official_trainer.lazy import keras`, or set TF_USE_LEGACY_KERAS=1 before "
-            "TensorFlow is imported: tf.keras is Keras 2 then"
-        )
 
 
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:

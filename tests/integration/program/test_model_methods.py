@@ -116,8 +116,28 @@ def test_what_would_not_reach_the_model_cannot_be_set():
 def test_a_model_of_keras_3_is_refused():
     """K8: it could be called as a function that builds a model, and would fail far from here."""
     keras3 = pytest.importorskip("keras", minversion="3")
-    message = (
-        r"Program: Sequential is a model of Keras 3, .* or set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
-    )
+    message = r"Program: Sequential is of Keras 3, .* or set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
     with pytest.raises(ArgumentError, match=message):
         Program(keras3.Sequential([keras3.layers.Dense(1)]))
+
+
+@pytest.mark.parametrize(
+    ("argument", "make"),
+    [
+        ("optimizer", lambda keras3: keras3.optimizers.Adam()),
+        ("loss", lambda keras3: keras3.losses.MeanSquaredError()),
+        ("metrics", lambda keras3: ["mae", keras3.metrics.MeanSquaredError()]),
+    ],
+)
+def test_what_is_compiled_of_keras_3_is_refused(argument, make):
+    """K8: Keras 2 would fail inside, and ignore the weights of examples in a loss."""
+    given = {"optimizer": "sgd", "loss": "mse", argument: make(pytest.importorskip("keras", minversion="3"))}
+    with pytest.raises(ArgumentError, match=rf"^{argument}: (Adam|MeanSquaredError) is of Keras 3, and this package"):
+        Program(light()).compile(**given)
+
+
+def test_a_callback_of_keras_3_is_refused():
+    """K8"""
+    stopping = pytest.importorskip("keras", minversion="3").callbacks.EarlyStopping(monitor="loss")
+    with pytest.raises(ArgumentError, match=r"^callbacks: EarlyStopping is of Keras 3, and this package trains with"):
+        lightly(Program(light())).fit(X, Y, callbacks=[stopping], verbose=0)
