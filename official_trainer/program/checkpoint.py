@@ -277,8 +277,10 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
         _read_file(model, path)
     else:
         others = _of_others(path)
-        # Keras saves the optimizer of a compiled model inside of it.
-        restore.read_items(others or find(path), {"model": model}, allow_extra=["optimizer/*"] if others else ())
+        # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
+        restore.read_items(
+            others or find(path), {"model": model}, allow_extra=["optimizer/*", "keras_api/*"] if others else ()
+        )
 
 
 def _read_file(model: keras.Model, path: str) -> None:

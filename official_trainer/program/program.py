@@ -103,7 +103,7 @@ class Program(ModelMethods, AsyncMethods):
           runtime: this section of an experiment's config: devices, precision, compiler, limits.
 
         Raises:
-          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or it is a model of Keras 3.
+          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or the model is of Keras 3.
           ConfigError: a section has a wrong value.
           DeviceError: `runtime` needs devices that are not there.
         """

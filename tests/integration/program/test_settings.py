@@ -13,7 +13,7 @@ from official_trainer.config.optimization import EMAConfig, LrConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
-from tests.support.programs import CLASSES, FEATURES, examples, lightly
+from tests.support.programs import CLASSES, FEATURES, examples, light, lightly
 
 X, Y = (array[:48] for array in examples())
 IN_THREE = TrainerConfig(gradient_accumulation_steps=3)
@@ -151,6 +151,21 @@ def test_a_second_fit_goes_on_with_the_averages():
 
 
 @pytest.mark.full
+def test_averages_of_the_optimizer_end_a_fit_and_are_not_continued_from(tmp_path):
+    """K6: `fit` ends with them, as in Keras, also when there is nothing left to train; checkpoints have the weights."""
+
+    def trained(*epochs, model_dir=None):
+        for end in epochs:
+            program = lightly(Program(light(), model_dir), optimizer=keras.optimizers.SGD(0.1, use_ema=True))
+            program.fit(*examples(), epochs=end, shuffle=False, verbose=0)
+        return program.model.get_weights()
+
+    for broken in ((2, 4), (4, 4)):
+        weights = trained(*broken, model_dir=str(tmp_path / f"run{broken[0]}"))
+        for value, expected in zip(weights, trained(4), strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
 def test_an_action_of_the_config_may_end_fit(tmp_path):
     """K6: actions are called beside callbacks, which hear of the end."""
     stopping = EarlyStoppingConfig(monitor="loss", min_delta=100.0, patience=2)
