@@ -12,7 +12,7 @@ from tests.support.programs import build, examples, light, lightly
 X, Y = examples()
 
 
-@keras.saving.register_keras_serializable("tests")
+@keras.saving.register_keras_serializable("tests.saving")
 def is_right(y_true, y_pred):
     return tf.cast(tf.cast(tf.reshape(y_true, [-1]), tf.int64) == y_pred, tf.float32)
 
