@@ -13,6 +13,7 @@ line is in the overview; all of it up to `Owns:` is in the verb's help.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import shlex
@@ -21,10 +22,10 @@ import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import help_text, process, terminal
+from official_trainer.cli import help_text, process, target, terminal
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError, nearest, printable
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -85,6 +86,13 @@ def verbs() -> dict[str, types.ModuleType]:
     return {name.replace("_", "-"): module for name, module in modules.items() if hasattr(module, "add_flags")}
 
 
+def parser_of(module: types.ModuleType, program: str) -> Parser:
+    """Returns the parser of a verb, which is called as `program`."""
+    parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
+    module.add_flags(parser)
+    return parser
+
+
 def help_line(module: types.ModuleType) -> str:
     """Returns the help line of a verb."""
     return (module.__doc__ or "").partition("\n")[0]
@@ -103,16 +111,14 @@ def _command(argv: list[str], script: str | None) -> int:
     if name == "--version":
         print(f"official-trainer {_version()}")
         return int(ExitCode.DONE)
-    module = _verb(name, rest)
+    module = verb(name, rest)
     called = "train.py" if script else f"official-trainer {name}"
-    program = f"python {called}" if script else called
-    parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
-    module.add_flags(parser)
+    parser = parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
-    if arguments.help:
-        print(help_text.paint(help_text.verb_help(parser, module, arguments)))
-        return int(ExitCode.DONE)
     arguments.home = os.path.dirname(script) if script else None
+    if arguments.help:
+        print(help_text.paint(_help(parser, module, arguments)))
+        return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]
     with process.interruptible(), terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
         return int(module.run(arguments))
@@ -127,6 +133,17 @@ def _is_imported_here(error: ModuleNotFoundError) -> bool:
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__))) in place
 
 
+def _help(parser: Parser, module: types.ModuleType, arguments: argparse.Namespace) -> str:
+    """Returns the help of a verb, or if `arguments` name an experiment, its settings."""
+    if not target.names_experiment(arguments):
+        return help_text.verb_help(parser, module, arguments)
+    from official_trainer import config
+
+    experiment = target.named_experiment(arguments)
+    resolved = target.resolve(experiment, arguments)
+    return printable(help_text.settings_help(parser.prog, experiment, config.settings(resolved.config)))
+
+
 def _version() -> str:
     from importlib import metadata
 
@@ -136,8 +153,16 @@ def _version() -> str:
         return "(a checkout that is not installed; `pip install -e .` installs it)"
 
 
-def _verb(name: str, rest: Sequence[str]) -> types.ModuleType:
-    """Imports the called verb alone, to start fast."""
+def verb(name: str, rest: Sequence[str]) -> types.ModuleType:
+    """Imports one verb alone, to start fast.
+
+    Args:
+      name: the verb.
+      rest: the words after it, for the message.
+
+    Raises:
+      UsageError: there is no such verb; has the command that may be meant.
+    """
     if (file := name.replace("-", "_")) in _module_names():
         module = importlib.import_module(f"{__package__}.{file}")
         if hasattr(module, "add_flags"):

@@ -1,19 +1,24 @@
-"""What `--help` prints: the overview of all verbs, and the help of one.
+"""What `--help` prints: the overview of all verbs, the help of one, and the settings of an experiment.
 
-Owns: the order and the groups of the overview, the layout of a verb's help, 80 columns.
-Does not own: the texts. Each verb has its own, as `dispatch.py` says.
+Owns: the order and the groups of the overview, the layout of a verb's help and of an experiment's settings, 80 columns.
+Does not own: the texts. Each verb has its own, as `dispatch.py` says; those of settings come from `config/explain.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from official_trainer.cli import terminal
+from official_trainer.errors import shorten
+
+if TYPE_CHECKING:
+    from official_trainer.config import Setting
 
 WIDTH = 80
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -25,9 +30,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The verbs of the overview; a verb that is missing here is shown below them."""
 
 _OTHERS = "Other verbs"
+_BELOW = " " * 6
+_LEAST_VALUE = 20
 _HELP_COLUMN = 28  # wide enough for most flags, so that most meanings fit on one line
 _MORE = (
     ("official-trainer VERB --help", "flags, examples, and the command after it"),
+    ("official-trainer train --help NAME", "the settings of an experiment"),
     ("official-trainer --version", "the version"),
     ("docs/index.md in the repository", "quickstart, guides and reference"),
 )
@@ -97,6 +105,31 @@ def verb_help(parser: argparse.ArgumentParser, module: types.ModuleType, argumen
         text += [f"  # {why}", f"  {_wrap_command(_as_called(command, parser.prog))}"]
     command, why = module.NEXT
     return "\n".join([*text, "", f"Next: {command}  # {why}"])
+
+
+def settings_help(prog: str, experiment: str, settings: Iterable[Setting]) -> str:
+    """Returns the settings of an experiment by section: path and value on one line, type and meaning below.
+
+    Args:
+      prog: the command, which takes the settings.
+      experiment: its name.
+      settings: with the values that the command would use.
+    """
+    about = (
+        f"Settings of {experiment}, each with its value. PATH=VALUE at the end of the command changes one. "
+        f"`{prog} --help` lists the flags."
+    )
+    text = [f"usage: {prog} {experiment} [flags] [PATH=VALUE …]", "", *textwrap.wrap(about, WIDTH)]
+    for section, those in itertools.groupby(settings, key=lambda setting: setting.section):
+        text += ["", f"{section or 'the experiment'}:", *itertools.chain.from_iterable(map(_setting, those))]
+    return "\n".join(text)
+
+
+def _setting(setting: Setting) -> Iterator[str]:
+    left = f"  {setting.path}="
+    yield left + shorten(setting.value, max(WIDTH - len(left), _LEAST_VALUE))
+    what = f"{setting.kind}: {setting.meaning}" if setting.meaning else setting.kind
+    yield from textwrap.wrap(what, WIDTH, initial_indent=_BELOW, subsequent_indent=_BELOW)
 
 
 def paint(text: str, stream: TextIO | None = None) -> str:

@@ -62,6 +62,12 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir, _gin(arguments))
 
 
+def names_experiment(arguments: argparse.Namespace) -> bool:
+    """Returns whether a verb that takes an experiment is given one; the directory of a run, for `show`, is none."""
+    name = getattr(arguments, "experiment", None) or (hasattr(arguments, "experiment") and arguments.name)
+    return bool(name) and not files.exists(params_path(str(name)))
+
+
 def named_experiment(arguments: argparse.Namespace) -> str:
     """Returns the experiment named by `--experiment` or by position.
 

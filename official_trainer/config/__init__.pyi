@@ -17,7 +17,9 @@ from .errors import ConfigError as ConfigError
 from .errors import Origin as Origin
 from .errors import Problem as Problem
 from .errors import not_a_choice as not_a_choice
+from .explain import Setting as Setting
 from .explain import explain as explain
+from .explain import settings as settings
 from .layers import resolve as resolve
 from .multitask import MultiEvalExperimentConfig as MultiEvalExperimentConfig
 from .multitask import MultiTaskConfig as MultiTaskConfig

@@ -1,21 +1,50 @@
-"""Explains one field for a terminal: its meaning, its value and what set it.
+"""Explains fields for a terminal: their meanings, their values, and of one field what set it.
 
-Owns: the text of `explain`.
-Does not own: the origins of values (`provenance.py`), the documentation (`fields.py` reads it from docstrings).
+Owns: the text of `explain`; `settings`, every field as it is set.
+Does not own: the origins of values (`provenance.py`), the documentation (`fields.py` reads it from docstrings), the
+layout of settings in a help (`cli/help_text.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer.config import fields
-from official_trainer.config.declaration import Config, OneOf
+from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.provenance import Resolved
-from official_trainer.config.text import flow
+from official_trainer.config.text import flow, parts
 
 _WIDTH = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A field, as `PATH=VALUE` sets it.
+
+    Attributes:
+      path: such as `trainer.train_steps`.
+      section: the path of the section that has the field.
+      value: its value, on one line of YAML.
+      kind: its type in words, with what is allowed.
+      meaning: its documentation; may be empty.
+      words: what it may be, where that is a choice of words.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, settings
+      >>> setting = next(settings(ExportConfig()))
+      >>> setting.path, setting.value, setting.kind, setting.words
+      ('at_end', 'true', 'true or false', ('true', 'false'))
+    """
+
+    path: str
+    section: str
+    value: str
+    kind: str
+    meaning: str
+    words: tuple[str, ...]
 
 
 def explain(resolved: Resolved, path: str) -> str:
@@ -48,6 +77,59 @@ def explain(resolved: Resolved, path: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def settings(config: Any, path: str = "") -> Iterator[Setting]:
+    """Yields the fields of a configuration: of each section its values first, then those of the sections in it.
+
+    A one-of is a value that chooses; the fields of what it has chosen follow.
+
+    Args:
+      config: a section, or a list or mapping that holds sections.
+      path: its place in the configuration; empty for the whole.
+
+    Example:
+      >>> from official_trainer.config import ExportConfig, settings
+      >>> [f"{setting.path}={setting.value}" for setting in settings(ExportConfig(best=True))]
+      ['at_end=true', 'best=true', 'max_to_keep=1']
+    """
+    inside: list[tuple[str, Any]] = []
+    for key, part in enumerate(config) if isinstance(config, tuple) else parts(config):
+        place = fields.join(path, key)
+        if isinstance(part, OneOf):
+            yield _setting(config, key, place, path, part.type, Literal[tuple(fields.choices(type(part)))])
+            inside += [(fields.join(place, part.type), part.get())] if part.type else []
+        elif _holds_fields(part):
+            inside.append((place, part))
+        else:
+            yield _setting(config, key, place, path, part, _type(config, key))
+    for place, part in inside:
+        yield from settings(part, place)
+
+
+def _setting(holder: Any, key: fields.Key, path: str, section: str, value: Any, tp: Any) -> Setting:
+    kind = fields.describe(tp)
+    if value is None and (named := [name for arm in fields.arms(tp) for name in _names(arm)]):
+        kind += f"; the section has {', '.join(named)}"
+    return Setting(path, section, flow(value), kind, _meaning(holder, key), tuple(fields.words(tp)))
+
+
+def _names(tp: Any) -> list[str]:
+    return [spelling(name) for name in fields.hints(tp)] if fields.is_section_type(tp) else []
+
+
+def _holds_fields(value: Any) -> bool:
+    if fields.is_section(value):
+        return not value.IS_WHOLE
+    return isinstance(value, dict | tuple) and any(fields.is_section(part) for _, part in fields.children(value))
+
+
+def _type(holder: Any, key: fields.Key) -> Any:
+    return fields.hints(type(holder))[fields.field_name(key)] if fields.is_section(holder) else Any
+
+
+def _meaning(holder: Any, key: fields.Key) -> str:
+    return fields.docs(type(holder)).get(fields.field_name(key), "") if fields.is_section(holder) else ""
+
+
 def _section(section: Config, path: str) -> Iterator[str]:
     cls = type(section)
     yield f"{path or 'the whole configuration'}: {cls.__name__}"
@@ -66,10 +148,9 @@ def _section(section: Config, path: str) -> Iterator[str]:
 
 def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: str) -> Iterator[str]:
     holder = fields.at(resolved.config, keys[:-1])
-    tp = fields.hints(type(holder))[fields.field_name(keys[-1])] if fields.is_section(holder) else Any
+    tp = _type(holder, keys[-1])
     yield f"{path}: {fields.describe(tp)}" if fields.is_section(holder) else path
-    if fields.is_section(holder) and (doc := fields.docs(type(holder)).get(fields.field_name(keys[-1]))):
-        yield from (f"  {line}" for line in textwrap.wrap(doc, _WIDTH))
+    yield from (f"  {line}" for line in textwrap.wrap(_meaning(holder, keys[-1]), _WIDTH))
     yield ""
     yield f"  value    {flow(value)}"
     default = resolved.trail.default(path)

@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from official_trainer import cli
+from official_trainer import cli, config
 from official_trainer.cli import dispatch, flags, help_text, job_spec, launch, submit, target
 from official_trainer.cli.parser import Parser
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
+from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support.terminal import Terminal
 
@@ -121,7 +122,7 @@ def test_help_of_all_verbs_needs_no_tensorflow():
     """N7: one process for all; `--help` answers at once."""
     program = """
 import sys
-from official_trainer import cli
+from official_trainer import cli, config
 from official_trainer.cli import dispatch
 from tests.support.terminal import Terminal
 codes = [cli.main([verb, "--help"]) for verb in dispatch.verbs()] + [cli.main(["--help"])]
@@ -169,3 +170,65 @@ def test_usage_breaks_between_arguments():
     assert usage.splitlines()[0] == "program NAME [flags of train] [--long=VALUE …] [--long=VALUE …]"
     assert max(len("usage: " + line) for line in usage.splitlines()[:1]) <= help_text.WIDTH
     assert all(line.startswith(" " * 10 + " [") and len(line) <= help_text.WIDTH for line in usage.splitlines()[1:])
+
+
+TRAIN_STEPS = """
+  trainer.train_steps=200
+      an integer at least 0: global step at which training ends.
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "called"),
+    [
+        (["train", "--help", "my_experiment"], None, "official-trainer train"),
+        (["train", "--experiment=my_experiment", "--help"], None, "official-trainer train"),
+        (["help", "train", "my_experiment"], None, "official-trainer train"),
+        (["eval", "my_experiment", "-h"], None, "official-trainer eval"),
+        (["launch", "local", "my_experiment", "--help"], None, "official-trainer launch"),
+        (["--help", "--experiment=my_experiment"], "train.py", "python train.py"),
+    ],
+)
+def test_help_of_an_experiment_lists_its_settings(words, script, called, workspace, capsys):
+    """G16: every field, with path, value, type and meaning, by section, in 80 columns, and plain where it is piped."""
+    assert cli.main(words, script=script) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: {called} my_experiment [flags] [PATH=VALUE …]\n")
+    assert TRAIN_STEPS in text
+    assert "\ntrainer.optimizer_config.optimizer.adam:\n  trainer.optimizer_config.optimizer.adam.clipnorm=" in text
+    assert max(map(len, text.splitlines())) <= help_text.WIDTH
+    assert "\x1b" not in text
+    resolved = config.resolve(registry.get_config("my_experiment", workspace), experiment="my_experiment")
+    paths = [setting.path for setting in config.settings(resolved.config)]
+    assert [line.split("=")[0].strip() for line in text.splitlines() if re.match(r"  [a-z]", line)] == paths
+
+
+def test_help_of_an_experiment_follows_its_settings(workspace, capsys):
+    """G16: the fields of what is chosen, with the values of files and flags."""
+    sets = ["trainer.optimizer_config.optimizer=sgd", "trainer.optimizer_config.optimizer.sgd.momentum=0.75"]
+    text = helped(capsys, "train", "my_experiment", *sets, "--config_file=configs/my_experiment.yaml")
+    assert "\n  trainer.optimizer_config.optimizer=sgd\n" in text
+    assert "\n  trainer.optimizer_config.optimizer.sgd.momentum=0.75\n" in text
+    assert "\n  trainer.train_steps=400\n" in text
+
+
+def test_a_long_value_is_cut_and_a_hidden_character_shown(workspace, capsys):
+    """N34: the list keeps to its width, and to the terminal's colours."""
+    text = helped(capsys, "train", "my_experiment", f"task.init_checkpoint=\x1b[31m{'long/' * 30}")
+    [line] = [line for line in text.splitlines() if line.startswith("  task.init_checkpoint=")]
+    assert len(line) <= help_text.WIDTH
+    assert "…" in line
+    assert "\x1b" not in text
+
+
+def test_help_of_an_unknown_experiment_names_the_nearest(workspace, capsys):
+    """G16, N7: exit code 2, the usual message."""
+    assert cli.main(["train", "--help", "my_experimnt"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: unknown experiment 'my_experimnt'; ")
+    assert "did you mean 'my_experiment'?" in said.err
+
+
+def test_help_with_the_directory_of_a_run_is_that_of_the_verb(run_dir, capsys):
+    assert helped(capsys, "show", "runs/seven") == helped(capsys, "show")

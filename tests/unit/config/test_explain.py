@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from official_trainer.config import ConfigError, explain
+from official_trainer.config import ConfigError, explain, settings
 from tests.support.config.sample import Model, resolved
 
 LEAF = """\
@@ -93,3 +93,53 @@ def test_unknown_paths(path, said):
     with pytest.raises(ConfigError) as refused:
         explain(resolved(), path)
     assert said in str(refused.value)
+
+
+def listed(*sets, **model):
+    return {setting.path: setting for setting in settings(resolved(*sets, model=Model(**model)).config)}
+
+
+def test_settings_are_all_fields_that_are_written():
+    """G16: each field once, with the path that sets it; of a one-of the choice and the fields of what is chosen."""
+    found = [setting.path for setting in settings(resolved("task.model.shape=square").config)]
+    assert len(found) == len(set(found))
+    shape = [path for path in found if path.startswith("task.model.shape")]
+    assert shape == ["task.model.shape", *(f"task.model.shape.square.{name}" for name in ("x", "names", "width"))]
+    assert {"task.model.blocks[0].x", "task.model.filters", "trainer.train_steps", "runtime.seed"} <= set(found)
+    assert not {"task", "task.model", "task.model.blocks", "task.model.blocks[0]"} & set(found)
+
+
+def test_a_setting_can_be_given_as_it_stands():
+    """G16: path and value of each, as items of `--set`, change nothing."""
+    before = resolved("task.model.shape=square", "task.model.named.a.x=2")
+    again = [f"{setting.path}={setting.value}" for setting in settings(before.config)]
+    again = [item for item in again if not item.startswith("trainer.optimizer_config") or not item.endswith("null")]
+    assert resolved("task.model.shape=square", "task.model.named.a.x=2", *again).config == before.config
+
+
+@pytest.mark.parametrize(
+    ("path", "section", "value", "kind", "words"),
+    [
+        ("trainer.train_steps", "trainer", "100", "an integer at least 0", ()),
+        ("task.model.truth", "task.model", "false", "true or false", ("true", "false")),
+        ("task.model.word", "task.model", "adam", "'adam', 'sgd' or 'off'", ("adam", "sgd", "off")),
+        ("task.model.level", "task.model", "1", "1, 2 or 3", ("1", "2", "3")),
+        ("task.model.scale", "task.model", "null", "'dynamic', a number greater than 0 or null", ("dynamic", "null")),
+        ("task.model.maybe_integer", "task.model", "null", "an integer or null", ()),
+        ("task.model.shape", "task.model", "null", "'round' or 'square'", ("round", "square")),
+        ("task.model.maybe_section", "task.model", "null", "a section (Block) or null; the section has x, names", ()),
+        ("task.model.blocks[0].x", "task.model.blocks[0]", "1", "an integer", ()),
+        ("task.model.named.a.x", "task.model.named.a", "2", "an integer", ()),
+    ],
+)
+def test_a_setting(path, section, value, kind, words):
+    """G16: value, type in words, and the words to choose from."""
+    found = listed("task.model.named.a.x=2")[path]
+    assert (found.section, found.value, found.kind, found.words) == (section, value, kind, words)
+
+
+def test_the_meaning_of_a_setting():
+    found = listed()
+    assert found["task.model.truth"].meaning == "a truth value, or not."
+    assert found["task.model.integer"].meaning == "an integer."
+    assert found["task.model.text"].meaning == ""
