@@ -28,7 +28,7 @@ NEXT = ("official-trainer train --help", "--tf_data_service reads from a service
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `data-service`."""
     parser.group("Process and address")
-    parser.value("role", "ROLE", "dispatcher or data_worker")
+    parser.value("role", "ROLE", "dispatcher or data_worker", choices=("dispatcher", "data_worker"))
     parser.value("port", "PORT", "port to listen on (default of a data worker: a free one)")
     parser.value("host", "HOST", "name of this machine for trainers (default: localhost)")
     parser.group("Only with --role=data_worker")

@@ -35,6 +35,7 @@ REQUIREMENTS = (
     "tensorflow==2.20.*",
     "tf-keras==2.20.*",
     "tf-models-official==2.20.*",
+    "argcomplete>=3.6,<4",
     "gin-config>=0.5,<0.6",
     "importlib-resources>=6,<8",
     "lazy-loader>=0.6,<1",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of the
 
 GIN_FLAGS = ("gin_file", "gin_params")
 WHICH_RUN = "Experiment and run directory"
+_CHECKPOINTS = ("latest", "best")
 
 
 def add_run_flags(parser: Parser) -> None:
@@ -41,7 +42,7 @@ def add_config_flags(parser: Parser) -> None:
     parser.group(
         "Configuration values",
         "--set wins over --params_override, and that over --config_file. PATH=VALUE and --PATH=VALUE are short for "
-        "--set=PATH=VALUE.",
+        "--set=PATH=VALUE. --help with an experiment lists what it can set.",
     )
     parser.value("config_file", "FILE", "YAML file of values; may be repeated", repeat=True)
     parser.value("tpu", "ADDRESS", "sets runtime.tpu")
@@ -66,7 +67,9 @@ def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
     from official_trainer.config import modes
 
     parser.group(WHICH_RUN)
-    parser.value("mode", "MODE", f"one of {', '.join(offered or modes.MODES)} (default: {modes.DEFAULT_MODE})")
+    choices = tuple(offered or modes.MODES)
+    help = f"one of {', '.join(choices)} (default: {modes.DEFAULT_MODE})"
+    parser.value("mode", "MODE", help, choices=choices)
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
@@ -103,7 +106,8 @@ def called(arguments: argparse.Namespace) -> list[str]:
 
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
-    parser.value("checkpoint", "WHICH", "latest, best or the number of a step (default: latest)")
+    help = "latest, best or the number of a step (default: latest)"
+    parser.value("checkpoint", "WHICH", help, choices=_CHECKPOINTS)
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:
@@ -113,8 +117,8 @@ def read_checkpoint(arguments: argparse.Namespace) -> str:
       UsageError: it is something else.
     """
     which = "latest" if arguments.checkpoint is None else str(arguments.checkpoint)
-    if which not in ("latest", "best") and not which.isdecimal():
-        near = did_you_mean(which, ("latest", "best"))
+    if which not in _CHECKPOINTS and not which.isdecimal():
+        near = did_you_mean(which, _CHECKPOINTS)
         raise UsageError(f"--checkpoint={which}: expected `latest`, `best` or the number of a step{near}")
     return which
 
@@ -147,8 +151,9 @@ def add_prediction_flags(parser: Parser) -> None:
     from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
 
     parser.value("output", "DIR", "directory of the files (default: predictions/ in the run directory)")
-    parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})")
-    parser.value("data", "SECTION", f"data to read: {' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})")
+    parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS)
+    sections = f"{' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})"
+    parser.value("data", "SECTION", f"data to read: {sections}", choices=DATA_SECTIONS)
     parser.value("shard_size", "ROWS", "predictions in one file (default: about 32 MiB)")
 
 

@@ -40,7 +40,8 @@ _INTERRUPTED = 130
 def add_flags(parser: flags.Parser) -> None:
     """Declares the action and the job."""
     parser.group("Action and job")
-    parser.positional("action", "ACTION", f"one of list, {', '.join(_ACTIONS)}")
+    actions = ("list", *_ACTIONS)
+    parser.positional("action", "ACTION", f"one of {', '.join(actions)}", choices=actions)
     parser.positional("name", "NAME", "name of the job, or its beginning; see `job list`")
     parser.output_group()
     parser.switch("follow", "`job logs`: continue until Ctrl-C")

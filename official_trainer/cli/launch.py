@@ -73,7 +73,8 @@ def add_flags(parser: flags.Parser) -> None:
     from official_trainer.launch import targets
 
     parser.group("Target of the job")
-    parser.positional("target", "TARGET", f"one of {', '.join((LOCAL, *targets.names()))}")
+    known = (LOCAL, *targets.names())
+    parser.positional("target", "TARGET", f"one of {', '.join(known)}", choices=known)
     parser.value("profile", "FILE", "YAML file of the job's settings; see launch/*.yaml")
     parser.group("Processes of the job, over the profile")
     parser.value("workers", "N", "workers that train together (default: 1)")

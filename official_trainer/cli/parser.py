@@ -54,6 +54,8 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.epilog = ""
+        self.choices: dict[str, Sequence[str]] = {}
+        """Words to offer for flags and positional arguments; the verb checks what is given."""
         self._takes_command = False
         self._value_names: list[str] = []
         self._switch_names: list[str] = []
@@ -84,9 +86,10 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(key=lambda group: group.title == _OUTPUT)
         return super().format_help()
 
-    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False) -> None:
+    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False, choices: Sequence[str] = ()) -> None:
         """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
         self._value_names.append(name)
+        self.choices[name] = choices
         self._group.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
@@ -103,10 +106,20 @@ class Parser(argparse.ArgumentParser):
         """Accepts a `--` before the flags of the command that the verb starts."""
         self._takes_command = True
 
-    def positional(self, name: str, metavar: str, help: str) -> None:
+    def positional(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
         """Declares a positional argument, None by default."""
         self._position_names.append(name)
+        self.choices[name] = choices
         self._group.add_argument(name, metavar=metavar, nargs="?", help=help)
+
+    def shown(self) -> list[argparse.Action]:
+        """Returns the flags and positional arguments that the help shows."""
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def waiting(self, words: Sequence[str]) -> str | None:
+        """Returns the flag whose value is the word after `words`, as in `--flag value`; None if there is none."""
+        name = words[-1].lstrip("-").replace("-", "_") if words and _FLAG.match(words[-1]) else None
+        return name if name in self._value_names else None
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads `argv`.

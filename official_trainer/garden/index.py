@@ -186,6 +186,11 @@ def description(name: str) -> Mapping[str, Any]:
     return found
 
 
+def is_described(name: str) -> bool:
+    """Returns whether the description of an experiment is at hand, without an import of Model Garden."""
+    return bool(Cache(f"experiment {name}").read())
+
+
 def registered(name: str, module: str) -> Callable[[], Any] | None:
     """Returns the factory that an imported module has registered with Model Garden under a name, or None."""
     exp_factory = sys.modules.get("official.core.exp_factory")

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import select
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests import ROOT
+from tests.support.terminal import on_a_terminal
 from tests.support.workspace import copy_workspace
 
 CTRL_C = ROOT / "tests" / "support" / "cli" / "ctrl_c"
@@ -157,28 +157,6 @@ def test_a_run_goes_on_when_nothing_reads_what_it_prints(text, workspace):
     assert (status["exit_code"], status["phase"]) == (0, "done")
     if "log_dir" in text:
         assert "finished at step 20" in (workspace / "logs" / "worker-0.log").read_text()
-
-
-@contextlib.contextmanager
-def on_a_terminal(command, cwd):
-    """Runs a command as the leader of a session on a terminal of its own; yields the process and the terminal's end."""
-    ours, theirs = pty.openpty()
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-
-    def take():
-        os.setsid()
-        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that is opened becomes that of the session
-
-    process = subprocess.Popen(
-        command, cwd=cwd, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=take
-    )
-    os.close(theirs)
-    os.set_blocking(ours, False)
-    try:
-        yield process, ours
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize("under", [[], ["nohup"]], ids=["closed", "nohup"])
