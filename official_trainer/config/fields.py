@@ -14,9 +14,10 @@ import keyword
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeGuard, Union
 
+from official_trainer.config import other_names
 from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
 from official_trainer.errors import shorten
@@ -373,15 +374,38 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
     if not is_section_type(cls) and not isinstance(section, dict):
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
-    near = best_match(str(key), parts)
-    places = itertools.islice(walk(root), _MOST_PLACES)
-    elsewhere = [place for place, _ in places if place.endswith(f".{key}")]
+    ours = other_names.ours(str(key))
+    near = next((name for name in ours if name in parts), "")
+    elsewhere = "" if near else _elsewhere(root, str(key), ours)
+    if not near and not (ours and elsewhere):
+        near = best_match(str(key), parts)
     where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
     return Problem(
         f"unknown field{where}",
         join(path, key),
         allowed="" if near or elsewhere else ", ".join(parts[:12]) + (", …" if len(parts) > 12 else ""),
         near=near,
-        fix=f"{key} exists at {' and '.join(elsewhere[:3])}" if elsewhere else "",
+        fix=elsewhere,
         origin=origin,
     )
+
+
+def _elsewhere(root: Any, key: str, ours: Sequence[str]) -> str:
+    """Says where else a field `key` is, or what it is called here; a value before a section, and both before others."""
+    for parts in (_in_force(root), walk(root)):
+        named = [(place, value) for place, value in itertools.islice(parts, _MOST_PLACES) if "." in place]
+        found = [(place, value) for place, value in named if place.rpartition(".")[2] in (key, *ours)]
+        places = [place for place, value in found if not is_section(value)] or [place for place, _ in found]
+        if places and all(place.endswith(f".{key}") for place in places):
+            return f"{key} exists at {' and '.join(places[:3])}"
+        if places:
+            return f"{key} is called {' or '.join(places[:3])} here"
+    return ""
+
+
+def _in_force(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """As `walk`, but of a one-of only what is selected."""
+    yield path, value
+    for key, part in children(value):
+        if not isinstance(value, OneOf) or key in ("type", value.type):
+            yield from _in_force(part, join(path, key))

@@ -1,0 +1,46 @@
+"""Names that fields of ours have in Keras, Lightning, Transformers and Model Garden's older flags.
+
+Owns: the table. Does not own: the message about an unknown field (`fields.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+THEIRS: Mapping[str, str] = {
+    "global_batch_size": "batch_size train_batch_size eval_batch_size",
+    "train_epochs": "epochs num_epochs max_epochs num_train_epochs",
+    "train_steps": "steps max_steps num_steps num_train_steps total_steps training_steps iterations",
+    "learning_rate initial_learning_rate": "lr learning_rate base_lr base_learning_rate init_lr",
+    "checkpoint_interval": "save_interval save_steps save_freq save_checkpoints_steps checkpoint_every",
+    "validation_interval": "eval_interval eval_freq eval_every validation_freq val_check_interval",
+    "validation_steps": "eval_steps num_eval_steps limit_val_batches",
+    "summary_interval": "log_interval log_steps logging_steps log_every_n_steps summary_steps",
+    "max_to_keep": "keep_checkpoint_max save_total_limit max_checkpoints",
+    "best_checkpoint_eval_metric": "monitor metric_for_best_model",
+    "steps_per_loop": "steps_per_execution iterations_per_loop",
+    "gradient_accumulation_steps": "accumulate_grad_batches accumulation_steps",
+    "global_clipnorm": "clip_norm gradient_clip_val max_grad_norm grad_clip",
+    "weight_decay_rate": "weight_decay",
+    "init_checkpoint": "pretrained checkpoint checkpoint_path resume_from",
+    "input_path": "file_pattern data_path",
+    "seed": "random_seed rng_seed",
+    "num_gpus": "gpus devices",
+    "distribution_strategy": "strategy",
+    "mixed_precision_dtype": "mixed_precision precision dtype fp16 bf16",
+    "enable_xla": "jit_compile xla",
+}
+"""Our name, or two of ours for one thing, and the names that it has elsewhere."""
+
+_OURS = {their: tuple(ours.split()) for ours, theirs in THEIRS.items() for their in theirs.split()}
+
+
+def ours(name: str) -> tuple[str, ...]:
+    """Returns the names of the fields that elsewhere are called `name`.
+
+    Example:
+      >>> from official_trainer.config.other_names import ours
+      >>> ours("batch_size"), ours("lr"), ours("colour")
+      (('global_batch_size',), ('learning_rate', 'initial_learning_rate'), ())
+    """
+    return _OURS.get(name.lower(), ())
