@@ -32,17 +32,23 @@ class DatasetBuilder:
       source: the method that builds the data, for messages.
       strategy: the strategy in scope at construction.
       params: the data section to build from, or None.
+      section: its path in the config, for messages; empty if it is in none.
       context: the context that the data built last was built for.
     """
 
     def __init__(
-        self, task: Any, params: Any, *, training: bool, seed: int, service_timeout_seconds: float = 600.0
+        self,
+        task: Any,
+        params: Any,
+        *,
+        training: bool,
+        seed: int,
+        section: str = "",
+        service_timeout_seconds: float = 600.0,
     ) -> None:
         self._task, self._training, self._seed = task, training, seed
-        self.params = inputs.with_training_flag(params, training)
+        self.params, self.section = inputs.with_training_flag(params, training), section
         self.strategy = tf.distribute.get_strategy()
-        # Under a coordinator this process reads alone, because the workers have streams of their own.
-        self._reads_alone = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
         self._input_options = _input_options(self.strategy)
         self._service_timeout_seconds = service_timeout_seconds
         self.source = f"{type(task).__name__}.build_inputs"
@@ -90,7 +96,8 @@ class DatasetBuilder:
             if self._training and not self._is_separate:
                 # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
                 tf.random.set_seed(self._seed)
-            if self._reads_alone:
+            # Under a coordinator this process reads alone, because the workers have streams of their own.
+            if isinstance(self.strategy, tf.distribute.ParameterServerStrategy):
                 return build(InputContext())
             return orbit.utils.make_distributed_dataset(self.strategy, build, input_options=self._input_options)
 
@@ -108,6 +115,7 @@ class DatasetBuilder:
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 
     def _dataset_of(self, context: InputContext) -> Any:
+        context.section = self.section
         with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
             return inputs.call_build_inputs(self._task, self.params, context)
 

@@ -129,11 +129,12 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.init_async()
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train_dataset is not None else validation_dataset
-            params = getattr(config.task, "train_data" if train else "validation_data", None)
+            name = "train_data" if train else "validation_data"
+            params = getattr(config.task, name, None)
 
             def batch_spec() -> Any:
                 found = None if dataset is None else dataset.element_spec
-                return found or _builder(config, task, params, trains=train).element_spec()
+                return found or _builder(config, task, params, f"task.{name}", trains=train).element_spec()
 
             variables.build_all_layers(model, task, batch_spec)
         self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
@@ -152,7 +153,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def _build_training(self, dataset: Any, *, trains: bool) -> None:
         trainer, context = self.config.trainer, self.context
-        builder = _builder(self.config, context.task, train_section(context.task, self.config), trains=True)
+        builder = _builder(
+            self.config, context.task, train_section(context.task, self.config), "task.train_data", trains=True
+        )
         accumulator = accumulator_of(trainer, context.optimizer, context.model)
         compiles_windows = self._can_compile_windows()
         self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
@@ -191,12 +194,16 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
         config, context = self.config, self.context
-        builder = _builder(config, context.task, getattr(config.task, "validation_data", None))
+        section = "task.validation_data"
+        builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
         own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = dataset
         named = []
-        for part in (*parts_in(context.task), *context.options.eval_tasks):
-            builder = _builder(config, part.task, part.task.task_config.validation_data)
+        routines = [(f"task.task_routines[{i}]", part) for i, part in enumerate(parts_in(context.task))]
+        routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
+        for place, part in routines:
+            section = f"{place}.task_config.validation_data"
+            builder = _builder(config, part.task, part.task.task_config.validation_data, section)
             model = sub_model(context.model, part.name)
             named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
         for each in (*named, own) if evaluates else ():
@@ -473,7 +480,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         }
 
 
-def _builder(config: Any, task: Any, params: Any, *, trains: bool = False) -> DatasetBuilder:
+def _builder(config: Any, task: Any, params: Any, section: str, *, trains: bool = False) -> DatasetBuilder:
     seed = runtime_field(config, "seed", 0)
     timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-    return DatasetBuilder(task, params, training=trains, seed=seed, service_timeout_seconds=timeout)
+    return DatasetBuilder(task, params, training=trains, seed=seed, section=section, service_timeout_seconds=timeout)

@@ -55,6 +55,7 @@ class InputContext:
       holds_several_batches: whether an element holds batches of several tasks, of different sizes; a pipeline that sets
         it has checked them.
       served_by: address of the tf.data service that the batches come from; empty for none.
+      section: path of the data section in the configuration, for messages; empty if it is in none.
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
 
     Example:
@@ -101,6 +102,7 @@ class InputContext:
         self.order_depends_on_pipelines = True
         self.holds_several_batches = False
         self.served_by = ""
+        self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
         self._requests: Mapping[str, Any] = {"start_step": start_step, "window_steps": window_steps, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read

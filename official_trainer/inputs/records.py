@@ -74,8 +74,9 @@ def from_tfrecords(
       >>> next(iter(validation)).numpy().tolist()
       [[0.25, -0.25], [0.75, -0.75]]
     """
-    files = record_files.find_files(params.input_path)
-    return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
+    context = InputContext.adopt(input_context)
+    files = record_files.find_files(params.input_path, context.section)
+    return from_files(files, params, context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
 def from_files(

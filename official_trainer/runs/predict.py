@@ -241,7 +241,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     }
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
-    builder = DatasetBuilder(trainer.task, section, training=False, seed=seed).separate()
+    builder = DatasetBuilder(trainer.task, section, training=False, seed=seed, section=f"task.{name}").separate()
     dataset = builder.build(first)
     steps = builder.steps_per_epoch() if is_training else None
     if steps == math.inf:

@@ -56,6 +56,8 @@ def batches_of(
     step, seed = context.start_step, context.seed
     starts = [step] * len(tasks) if sampler is None else sampler.counts(seed, step)
     contexts = {name: context.at(start) for name, start in zip(tasks, starts, strict=True)}
+    for number, own in enumerate(contexts.values()):
+        own.section = f"task.task_routines[{number}].task_config.train_data"
     datasets = {name: _positioned(task, params.sections[name], contexts[name]) for name, task in tasks.items()}
     context.holds_several_batches = True
     context.order_depends_on_pipelines = any(own.order_depends_on_pipelines for own in contexts.values())

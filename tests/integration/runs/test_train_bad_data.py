@@ -1,5 +1,7 @@
 """Bad data through the whole engine: one clear error with exit code 3, and nothing saved that is not good."""
 
+import re
+
 import pytest
 import tensorflow as tf
 
@@ -35,10 +37,12 @@ def test_damaged_validation_data_is_named_too(folder):
     assert committed_steps(str(folder / "run")) == (5, 10)
 
 
-def test_no_file_matches(folder):
-    """G6: the pattern, and where it was looked for."""
-    with pytest.raises(DataError, match=r"none-\*.tfrecord"):
-        do(folder, train="none-*.tfrecord")
+@pytest.mark.parametrize("section", ["task.train_data", "task.validation_data"])
+def test_no_file_matches(section, folder):
+    """G6: the field, the pattern, and where it was looked for."""
+    pattern = f"{folder}/none-*.tfrecord"
+    with pytest.raises(DataError, match=rf"^{re.escape(f'{section}.input_path: no file matches {pattern!r}')}"):
+        do(folder, f"{section}.input_path={pattern}")
 
 
 def test_records_of_another_form(folder):

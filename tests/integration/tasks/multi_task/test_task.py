@@ -292,6 +292,26 @@ def test_an_empty_set_is_named():
         toy.build(options=TrainerOptions(eval_tasks=[part])).evaluate(-1)
 
 
+def test_missing_files_are_named_with_the_section_of_their_task(monkeypatch):
+    """T21, G6: of a task that is trained, and of one that is only evaluated."""
+
+    def from_files(self, params, input_context=None):
+        return inputs.from_tfrecords(params, input_context, parse_fn=lambda record: record)
+
+    def missing(section):
+        return pytest.raises(DataError, match=rf"^{re.escape(section)}\.input_path is empty")
+
+    monkeypatch.setattr(several_tasks.SumsTask, "build_inputs", from_files)
+    with missing("task.task_routines[1].task_config.train_data"):
+        several_tasks.build().train(1)
+    with missing("task.task_routines[1].task_config.validation_data"):
+        several_tasks.build().evaluate(-1)
+    config = eval_config(POINTS, SUMS_ROUTINE)
+    monkeypatch.setattr(several_tasks.PointsTask, "build_inputs", from_files)
+    with missing("eval_tasks[0].task_config.validation_data"):
+        toy.build(config, options=TrainerOptions(eval_tasks=parts_of(config.eval_tasks))).evaluate(-1)
+
+
 # What is refused.
 
 
