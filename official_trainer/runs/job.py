@@ -18,7 +18,7 @@ from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
-from official_trainer.inputs import BatchSizeError, InputContext
+from official_trainer.inputs import BatchSizeError
 from official_trainer.runs.resume import config_changes
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import check_name, git_revision
@@ -210,19 +210,26 @@ def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
 
 def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
     """Yields what is wrong with batches that `count` replicas share; `what` is the word for them in messages."""
-    context = InputContext(num_replicas_in_sync=count)
-    micro_batches = job.config.trainer.gradient_accumulation_steps
+    accumulated = "trainer.gradient_accumulation_steps"
     for path, section in _data_sections(job.config):
-        try:
-            each = context.get_per_replica_batch_size(section.global_batch_size)
-        except BatchSizeError as error:
-            problem = f"{error.global_batch_size} does not divide over {count} {what}"
-            yield _problem(job, f"{path}.global_batch_size", problem, f"use {error.choices}")
-            continue
-        if path.endswith("train_data") and each % micro_batches:
-            problem = f"{micro_batches} micro-batches cannot share the {each} examples that a replica has of a batch"
-            fix = f"use a global_batch_size that divides by {micro_batches * count}"
-            yield _problem(job, "trainer.gradient_accumulation_steps", problem, fix)
+        field, size = f"{path}.global_batch_size", section.global_batch_size
+        micro_batches = job.config.trainer.gradient_accumulation_steps if path.endswith("train_data") else 1
+        choices = BatchSizeError(size, count * micro_batches).choices
+        if size % count:
+            parts = f"{count} {what}" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
+            yield _problem(job, field, f"{size} does not divide over {parts}", f"use {choices}")
+        elif (each := size // count) % micro_batches:
+            share = f"that each of {count} {what} has of {field}={size}" if count > 1 else f"of {field}={size}"
+            near = f"set {accumulated} to {_near_divisors(each, micro_batches)}, or {field} to {choices}"
+            yield _problem(job, accumulated, f"{micro_batches} does not divide the {each} examples {share}", near)
+
+
+def _near_divisors(size: int, number: int) -> str:
+    """Returns the divisors of `size` next to a number that is none, for a message."""
+    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    lower = max(each for each in divisors if each < number)
+    higher = [each for each in divisors if each > number]
+    return " or ".join(map(str, [lower, *higher[:1]]))
 
 
 def _tasks(config: Any) -> Iterator[tuple[str, Any]]:

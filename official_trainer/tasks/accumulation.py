@@ -192,9 +192,11 @@ def _micro_batch_size(whole: Any, count: int) -> Any:
 
 
 def _does_not_divide(size: Any, count: int) -> str:
+    what = f"{size} examples of a replica do" if isinstance(size, int) else f"{size} does"
+    number = f"a number that divides {size}" if isinstance(size, int) else "another number"
     return (
-        f"{_FIELD}: {size} {'examples of a replica do' if isinstance(size, int) else 'does'} not divide into {count} "
-        "micro-batches of one size; change task.train_data.global_batch_size, or have the pipeline drop the remainder"
+        f"{_FIELD}: {what} not divide into {count} micro-batches of one size; set it to {number}, or have build_inputs "
+        f"yield batches of a multiple of {count} examples for each replica, without a smaller last one"
     )
 
 
