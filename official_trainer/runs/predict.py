@@ -48,7 +48,13 @@ _logger = logging.getLogger(__name__)
 _NEAR_BATCHES = 16
 """Reading over so few batches is quicker than building a pipeline again."""
 
-_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
+_NOT_IN_ROWS = (
+    "prefetch_buffer_size",
+    "cycle_length",
+    "block_length",
+    "init_checkpoint",
+    "init_checkpoint_allow_missing",
+)
 
 
 def share_of(cluster: Cluster | None) -> Share | None:
@@ -221,8 +227,9 @@ class Reader:
 def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
     """Returns the builder of a data section, how many examples to read (None: all), and the data from batch `first`.
 
-    Each example comes once, in order: nothing is shuffled, and no last batch is left out. Data for training is read as
-    training data, because tasks choose examples by `is_training`, and ends with its first epoch.
+    Each example comes once, in order: nothing is shuffled, files are read one after the other, and no last batch is
+    left out. Data for training is read as training data, because tasks choose examples by `is_training`, and ends with
+    its first epoch.
 
     Raises:
       DataError: it has no end, and the length of an epoch is unknown.
@@ -236,6 +243,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     wanted = {
         "is_training": is_training,
         "shuffle": False,
+        "cycle_length": 1,
         "drop_remainder": False,
         "enable_tf_data_service": False,
     }
@@ -264,6 +272,6 @@ def _matters(path: str, data: str) -> bool:
     section, _, field = path.partition(".")
     if section == "task":
         name, _, field = field.partition(".")
-        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
+        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _NOT_IN_ROWS
     is_averaged = path.startswith("trainer.optimizer_config.ema")
     return is_averaged or (section == "runtime" and kind_of(path) != "safe")

@@ -110,6 +110,27 @@ def test_training_data_once_and_in_order(strategy, trained, tmp_path):
     np.testing.assert_allclose(loaded(tmp_path / "out"), expected[:NUM_TRAINING], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("data", ["validation_data", "train_data"])
+def test_files_are_read_one_after_the_other(data, trained, tmp_path, monkeypatch):
+    """N18: rows come in the order of the files, of different sizes, and of the records in each."""
+
+    def from_files(self, params, input_context=None):
+        def parse(record):
+            return tf.io.decode_raw(record, tf.float32), 0
+
+        return inputs.from_tfrecords(params, input_context, parse_fn=parse)
+
+    monkeypatch.setattr(SplitTask, "build_inputs", from_files)
+    for number, part in enumerate((slice(40), slice(40, 41), slice(41, None))):
+        with tf.io.TFRecordWriter(str(tmp_path / f"part-{number}")) as writer:
+            for row in toy.FEATURES[part]:
+                writer.write(row.tobytes())
+    model_dir, expected = trained
+    sets = [f"task.{data}.input_path={tmp_path}/part-*", f"task.{data}.cycle_length=2"]
+    do(model_dir, *sets, output_dir=str(tmp_path / "out"), format="npy", data=data)
+    np.testing.assert_allclose(loaded(tmp_path / "out"), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_best_latest_and_numbered_checkpoints(trained, tmp_path):
     """N18: each has its own predictions; the manifest says of which they are."""
     model_dir, expected = trained
