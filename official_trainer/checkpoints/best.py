@@ -75,6 +75,7 @@ class BestCheckpoint:
         self._metadata = dict(metadata or {})
         self._on_new_best: Callable[[int, Mapping[str, Any]], None] | None = None
         self._returns_to: Callable[[], Collection[int]] = tuple
+        self._was_nan = False  # the value of the last evaluation of this process
         self._reached: int | None = None  # the step of the last evaluation of this process; None before the first
         self._records = read_records(directory)
         replacements = files.join(directory, REPLACEMENT)
@@ -102,6 +103,12 @@ class BestCheckpoint:
         return None if self.step is None else self._records[self.step]["value"]
 
     @property
+    def lacks(self) -> str:
+        """Why there is no best checkpoint after the evaluations of this process; empty if there is one."""
+        is_missing = self._was_nan and self.step is None
+        return f"no best checkpoint was kept: {self.metric} was NaN in every evaluation" if is_missing else ""
+
+    @property
     def best_ckpt_logs(self) -> dict[str, Any] | None:
         """The evaluation's results at the very best checkpoint."""
         return None if self.step is None else self._records[self.step]["logs"]
@@ -126,6 +133,7 @@ class BestCheckpoint:
         self._reached = global_step = int(global_step)  # Model Garden's Trainer has NumPy's
         logs = _as_numbers(eval_logs)
         new = _candidate(global_step, find_metric(logs, self.metric))
+        self._note_nan(new)
         found = self._found()
         is_among_best = self.policy.takes(new, found)
         if is_among_best and new not in found:  # it is there if a process died after the save
@@ -137,6 +145,18 @@ class BestCheckpoint:
         if is_among_best and self._on_new_best is not None and global_step == self.step:
             self._on_new_best(global_step, logs)
         return is_among_best
+
+    def _note_nan(self, new: Candidate) -> None:
+        """Warns of a value that is NaN, once until there is a number again."""
+        is_nan = new.value is not None and math.isnan(new.value)
+        if is_nan and not self._was_nan:
+            _logger.warning(
+                "%s is NaN at step %s, so this checkpoint cannot be the best by trainer.best_checkpoint_eval_metric; "
+                "the metric divides by zero, or the model's outputs are not finite",
+                self.metric,
+                new.name,
+            )
+        self._was_nan = is_nan
 
     def tidy(self) -> None:
         """Deletes what is not among the best any more, and will not be, and names the very best one.

@@ -143,7 +143,10 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
                 best.tidy()
                 if job.config.trainer.export.best:
                     best.observe(functools.partial(export_best, job, trainer))
-            return _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
+            results = _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
+            if best is not None and best.lacks:
+                _logger.warning(best.lacks)
+            return results
 
 
 def _evaluate_each(

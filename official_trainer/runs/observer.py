@@ -345,6 +345,8 @@ class RunObserver(LoopObserver):
         if (best := self._record.best) is not None:
             parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
+        if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
+            _logger.warning(keeper.lacks)
         report = self._process.account.report()
         self._console.message(time_account.in_one_line(report))
         if report["verdict"]:

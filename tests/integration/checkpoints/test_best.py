@@ -48,6 +48,20 @@ def test_the_k_best_are_kept(model_dir):
     assert best.best_ckpt_logs["accuracy"] == best.value == 0.9
 
 
+def test_a_value_that_is_nan_is_said(model_dir, caplog):
+    """C6, T11: once until there is a number again; and at the end, if there never was one."""
+    best = keeper(model_dir)
+    said = []
+    for step, value in [(10, math.nan), (20, math.nan), (30, 0.5), (40, math.nan)]:
+        offer(best, step, value)
+        said.append((len(caplog.messages), best.lacks))
+    lacks = "no best checkpoint was kept: accuracy was NaN in every evaluation"
+    assert said == [(1, lacks), (1, lacks), (1, ""), (2, "")]
+    assert caplog.messages[0].startswith("accuracy is NaN at step 10, so this checkpoint cannot be the best by ")
+    assert "accuracy is NaN at step 40" in caplog.messages[1]
+    assert not keeper(f"{model_dir}/new").lacks
+
+
 def test_only_a_new_very_best_is_announced(model_dir):
     """C6: an export is made of the very best only, while its weights are in the model."""
     best = keeper(model_dir, max_to_keep=2)

@@ -357,6 +357,28 @@ def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
     assert "train_steps: 81" in files.read_text(f"{model_dir}/params.yaml")
 
 
+@pytest.mark.parametrize("mode", ["train_and_eval", "continuous_eval"])
+def test_a_best_metric_that_is_nan_is_said_at_its_step_and_at_the_end(mode, model_dir, monkeypatch, caplog):
+    """C6, T11: a run that keeps no best checkpoint does not end as if it had one."""
+
+    class Nothing(keras.metrics.SparseCategoricalAccuracy):
+        def result(self):
+            return super().result() / 0.0 * 0.0
+
+    sets = ["trainer.train_steps=20", "trainer.validation_interval=10", "trainer.export.at_end=false"]
+    if mode == "continuous_eval":
+        do(model_dir, *sets, mode="train")
+    monkeypatch.setattr(ShuffledTask, "build_metrics", lambda self, training=True: [Nothing("accuracy")])
+    do(model_dir, *sets, mode=mode)
+    assert not (files.exists(f"{model_dir}/best") and committed_steps(f"{model_dir}/best"))
+    first = 20 if mode == "continuous_eval" else 10
+    said = [message for message in caplog.messages if "NaN" in message]
+    assert [message.partition(",")[0] for message in said] == [
+        f"accuracy is NaN at step {first}",
+        "no best checkpoint was kept: accuracy was NaN in every evaluation",
+    ]
+
+
 def test_a_metric_that_evaluation_does_not_produce_is_refused_before_training(model_dir):
     """T11: with what it does produce and the nearest name; no step was trained."""
     with pytest.raises(
