@@ -20,7 +20,7 @@ from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tracking.monitored import required_metric
+from official_trainer.tracking.monitored import Direction, required_metric, required_value
 from official_trainer.triggers import AfterEval
 
 
@@ -89,9 +89,11 @@ class Checkpoint(Action):
         if self._template.needs_place and run.trainer.train_iterator.place(run.step) is None:
             what = f"template {config.template!r} has the epoch or the batch in it, and the data does not say how long"
             raise ConfigError([Problem(f"{what} an epoch is", "trainer.actions", fix="use {step} instead")])
-        direction = config.mode if config.mode != "auto" else "max"
-        if config.monitor and config.mode == "auto":
-            direction = run.trainer.evaluation.metric_direction(config.monitor)
+        direction: Direction = "max"
+        if config.monitor:
+            limit = config.initial_value_threshold
+            chosen = run.trainer.evaluation.chosen_direction
+            direction = chosen(config.monitor, config.mode, initial_value_threshold=limit)
         directory = files.join(run.model_dir, config.directory)
         keepers = run.state.shared.setdefault(KEEPERS, [])
         if directory in [getattr(other, "directory", None) for other in (*keepers, run.trainer.checkpoint_exporter)]:
@@ -109,8 +111,10 @@ class Checkpoint(Action):
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
         assert self._checkpoints is not None, "on_start was not called"
-        for name in self.monitored():
+        for name in self._template.metrics:
             required_metric(logs, name)
+        if self._config.monitor:
+            required_value(logs, self._config.monitor, self._checkpoints.policy.direction)
         trainer, found = run.trainer, self._checkpoints
         place = trainer.train_iterator.place(run.step) if self._template.needs_place else None
         new = found.candidate(self._template.format(run.step, place, logs), run.step, logs)

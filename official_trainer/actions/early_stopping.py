@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from official_trainer.actions.action import KEEPERS, Action, Run, Stop
 from official_trainer.config import ActionConfig, ConfigError, NonNegative, NonNegativeFloat, Problem
-from official_trainer.tracking.monitored import COMPARISONS, Direction, is_better, required_metric
+from official_trainer.tracking.monitored import COMPARISONS, Direction, Value, is_better, required_value, show
 from official_trainer.triggers import AfterEval
 
 _PRIORITY = 100  # after the actions that keep what is best
@@ -73,12 +73,15 @@ class EarlyStopping(Action):
     def restore(self, state: Mapping[str, Any]) -> None:
         known = state if state.get("monitor") == self._config.monitor else {}  # numbers of another metric do not apply
         self._wait = int(known.get("wait", 0))
-        self._best: float | None = known.get("best")
+        self._best: Value | None = known.get("best")
         self._best_step = int(known.get("best_step", 0))
 
     def on_start(self, run: Run) -> Stop | None:
-        mode, monitor = self._config.mode, self._config.monitor
-        self._direction = run.trainer.evaluation.metric_direction(monitor) if mode == "auto" else mode
+        config, choose = self._config, run.trainer.evaluation.chosen_direction
+        limits = {"min_delta": config.min_delta or None, "baseline": config.baseline}
+        self._direction = choose(config.monitor, config.mode, **limits)
+        if self._best is not None and isinstance(self._best, Mapping) != callable(self._direction):
+            self.restore({})  # the task has declared another way to compare since
         if self._config.restore_best:
             self._keeper(run)
         return self._stop_if_used_up(run)
@@ -87,7 +90,7 @@ class EarlyStopping(Action):
         config = self._config
         if run.step < config.start_from_step:
             return None
-        value = required_metric(logs, config.monitor)
+        value = required_value(logs, config.monitor, self._direction)
         improves = is_better(value, self._best, self._direction, min_delta=config.min_delta)
         if improves:
             self._best, self._best_step = value, run.step
@@ -95,7 +98,7 @@ class EarlyStopping(Action):
         self._wait = 0 if is_enough else self._wait + 1
         return self._stop_if_used_up(run)
 
-    def _is_beyond_baseline(self, value: float) -> bool:
+    def _is_beyond_baseline(self, value: Value) -> bool:
         return is_better(value, self._config.baseline, self._direction, min_delta=self._config.min_delta)
 
     def _stop_if_used_up(self, run: Run) -> Stop | None:
@@ -108,7 +111,7 @@ class EarlyStopping(Action):
         count = f"{self._wait} evaluation{'s' if self._wait > 1 else ''}"
         if best is None:
             return f"early stopping: {config.monitor} was not a number in {count}"
-        start, found = f"early stopping: {config.monitor} has not improved on", f"{best:.4g} (step {self._best_step})"
+        start, found = f"early stopping: {config.monitor} has not improved on", f"{show(best)} (step {self._best_step})"
         end = f"by more than {config.min_delta:g} in {count}"
         if config.baseline is not None and not self._is_beyond_baseline(best):
             return f"{start} its baseline {config.baseline:.4g} {end}; its best is {found}"
@@ -125,13 +128,13 @@ class EarlyStopping(Action):
             policy = getattr(keeper, "policy", None)  # an exporter of Model Garden has none
             if policy is not None and (policy.monitor, policy.direction) == (monitor, direction):
                 return keeper.best
+        comp = "" if callable(direction) else f" and trainer.best_checkpoint_metric_comp={COMPARISONS[direction]}"
         raise ConfigError(
             [
                 Problem(
                     f"restore_best of {self.name!r} needs the best checkpoint by {monitor!r} to be kept, and it is not",
                     "trainer.actions",
-                    fix=f"set trainer.best_checkpoint_eval_metric={monitor} and "
-                    f"trainer.best_checkpoint_metric_comp={COMPARISONS[direction]}, or add an action {{type: "
+                    fix=f"set trainer.best_checkpoint_eval_metric={monitor}{comp}, or add an action {{type: "
                     f"checkpoint, monitor: {monitor}}} with a priority below {self.priority}",
                 )
             ]

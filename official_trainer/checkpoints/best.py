@@ -14,9 +14,9 @@ stay until it cannot any more. So its numbers are those of a run that was never 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -32,7 +32,7 @@ from official_trainer.checkpoints.directory import (
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.tracking.monitored import COMPARISONS, find_metric
+from official_trainer.tracking.monitored import COMPARISONS, Rule, Value, find_value, is_nan, numbers
 
 _logger = logging.getLogger(__name__)
 
@@ -93,12 +93,19 @@ class BestCheckpoint:
         return next(iter(self.steps), None)
 
     @property
+    def named_step(self) -> int | None:
+        """The global step of the very best checkpoint, as it was named last, where the rule is not known."""
+        path = files.join(self.directory, _INFO)
+        named = files.read_json(path).get("best_ckpt_global_step") if files.exists(path) else None
+        return int(named) if named in self._records else max(self._records, default=None)
+
+    @property
     def best(self) -> tuple[str, int] | None:
         """The directory and the step of the very best checkpoint."""
         return None if self.step is None else (self.directory, self.step)
 
     @property
-    def value(self) -> float | None:
+    def value(self) -> Value | None:
         """The best value so far."""
         return None if self.step is None else self._records[self.step]["value"]
 
@@ -115,8 +122,9 @@ class BestCheckpoint:
 
     def observe(
         self,
-        on_new_best: Callable[[int, Mapping[str, Any]], None],
+        on_new_best: Callable[[int, Mapping[str, Any]], None] | None,
         returns_to: Callable[[], Collection[int]] = tuple,
+        rule: Rule | None = None,
     ) -> None:
         """Takes functions of the run.
 
@@ -124,15 +132,18 @@ class BestCheckpoint:
           on_new_best: called with the step and the logs of each new very best checkpoint, after it is committed, while
             the evaluated weights are still in the model; again if a process died before the call.
           returns_to: returns the steps to which the run may go back.
+          rule: which of two evaluations is better, by the numbers inside `metric`; None if a number decides.
         """
+        if rule is not None:
+            self.policy = dataclasses.replace(self.policy, direction=rule)
         self._on_new_best, self._returns_to = on_new_best, returns_to
 
     def maybe_export_checkpoint(self, checkpoint: tf.train.Checkpoint, eval_logs: Any, global_step: int) -> bool:
         """Saves the model if `eval_logs` are among the best; returns whether they are."""
         self._read()
         self._reached = global_step = int(global_step)  # Model Garden's Trainer has NumPy's
-        logs = _as_numbers(eval_logs)
-        new = _candidate(global_step, find_metric(logs, self.metric))
+        logs = numbers(eval_logs)
+        new = _candidate(global_step, find_value(logs, self.metric, self.policy.direction))
         self._note_nan(new)
         found = self._found()
         is_among_best = self.policy.takes(new, found)
@@ -148,15 +159,14 @@ class BestCheckpoint:
 
     def _note_nan(self, new: Candidate) -> None:
         """Warns of a value that is NaN, once until there is a number again."""
-        is_nan = new.value is not None and math.isnan(new.value)
-        if is_nan and not self._was_nan:
+        was_nan, self._was_nan = self._was_nan, new.value is not None and is_nan(new.value)
+        if self._was_nan and not was_nan:
             _logger.warning(
                 "%s is NaN at step %s, so this checkpoint cannot be the best by trainer.best_checkpoint_eval_metric; "
                 "the metric divides by zero, or the model's outputs are not finite",
                 self.metric,
                 new.name,
             )
-        self._was_nan = is_nan
 
     def tidy(self) -> None:
         """Deletes what is not among the best any more, and will not be, and names the very best one.
@@ -199,8 +209,13 @@ class BestCheckpoint:
         return [
             _candidate(step, record["value"])
             for step, record in self._records.items()
-            if record.get("metric") == self.metric and not math.isnan(record["value"]) and self._has_reached(step)
+            if self._counts(record) and self._has_reached(step)
         ]
+
+    def _counts(self, record: Mapping[str, Any]) -> bool:
+        if record.get("metric") != self.metric or is_nan(record["value"]):
+            return False
+        return isinstance(record["value"], Mapping) == callable(self.policy.direction)
 
     def _needed(self) -> set[int]:
         """Returns the steps of the best checkpoints of now, and of those times to which the run may go back."""
@@ -212,7 +227,7 @@ class BestCheckpoint:
         return self._reached is None or step <= self._reached
 
 
-def _candidate(step: int, value: float | None) -> Candidate:
+def _candidate(step: int, value: Value | None) -> Candidate:
     return Candidate(name=str(step), step=step, value=value)
 
 
@@ -230,11 +245,3 @@ def read_records(directory: str) -> dict[int, Any]:
 def _write_if_changed(path: str, text: str) -> None:
     if not files.exists(path) or files.read_bytes(path) != text.encode():
         files.write_text_atomically(path, text, durable=False)
-
-
-def _as_numbers(logs: Any) -> Any:
-    """Returns nested logs with plain floats; what is not a scalar is left out."""
-    if isinstance(logs, Mapping):
-        return {k: v for k, v in ((k, _as_numbers(v)) for k, v in logs.items()) if v is not None}
-    value = logs.numpy() if hasattr(logs, "numpy") else logs
-    return float(value) if getattr(value, "ndim", 0) == 0 else None

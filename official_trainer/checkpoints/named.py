@@ -23,7 +23,7 @@ from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
-from official_trainer.tracking.monitored import find_metric
+from official_trainer.tracking.monitored import find_value
 
 EXPORT = "saved_model"
 """Folder of a named checkpoint for a SavedModel of it."""
@@ -63,7 +63,7 @@ class NamedCheckpoints:
 
     def candidate(self, name: str, step: int, logs: Mapping[str, float]) -> Candidate:
         """Returns what an evaluation offers for saving."""
-        value = find_metric(logs, self.policy.monitor) if self.policy.monitor else None
+        value = find_value(logs, self.policy.monitor, self.policy.direction) if self.policy.monitor else None
         return Candidate(name=name, step=step, value=value)
 
     def save(self, new: Candidate, checkpoint: tf.train.Checkpoint, logs: Mapping[str, float]) -> None:

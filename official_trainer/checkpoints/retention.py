@@ -8,10 +8,10 @@ two numbers (`tracking/monitored.py`).
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from collections.abc import Collection
 
-from official_trainer.tracking.monitored import Direction, is_better
+from official_trainer.tracking.monitored import Direction, Value, is_better, is_nan
 from official_trainer.triggers import Every
 
 
@@ -22,12 +22,12 @@ class Candidate:
     Attributes:
       name: of its folder, or of its files; no two that are kept have the same.
       step: global step; no two that are kept have the same.
-      value: of the monitored metric; None without one.
+      value: of the monitored metric, or the numbers that a rule compares; None without one.
     """
 
     name: str
     step: int
-    value: float | None = None
+    value: Value | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Retention:
 
     Attributes:
       monitor: name of the metric that decides; empty means that the newest are kept.
-      direction: whether its higher (`max`) or lower (`min`) values are better.
+      direction: whether its higher (`max`) or lower (`min`) values are better, or a rule.
       max_to_keep: how many are kept; None keeps all.
       save_best_only: whether only what is better than all before is saved.
       threshold: only better values than this are saved.
@@ -54,7 +54,7 @@ class Retention:
         """Returns the candidates that are kept, best or newest first: one of each name and of each step."""
         kept: list[Candidate] = []
         names, steps = set[str](), set[int]()
-        for candidate in sorted(found, key=self._rank):
+        for candidate in self._ranked(found):
             if candidate.name not in names and candidate.step not in steps:
                 kept.append(candidate)
                 names.add(candidate.name)
@@ -90,10 +90,15 @@ class Retention:
             others = [other for other in found if other != new]
         return new in self.kept([new, *others])
 
-    def _rank(self, candidate: Candidate) -> tuple[bool, float, int, str]:
+    def _ranked(self, found: Collection[Candidate]) -> list[Candidate]:
+        """Returns the candidates, best or newest first; of equal ones the earlier first; those without a value last."""
         if not self.monitor:
-            return False, 0.0, -candidate.step, candidate.name
-        value = math.nan if candidate.value is None else candidate.value
-        if math.isnan(value):
-            return True, 0.0, candidate.step, candidate.name
-        return False, value if self.direction == "min" else -value, candidate.step, candidate.name
+            return sorted(found, key=lambda one: (-one.step, one.name))
+
+        def compare(one: Candidate, other: Candidate) -> int:
+            left, right = (None if each.value is None or is_nan(each.value) else each.value for each in (one, other))
+            if left is None or right is None:
+                return (left is None) - (right is None)
+            return is_better(right, left, self.direction) - is_better(left, right, self.direction)
+
+        return sorted(sorted(found, key=lambda one: (one.step, one.name)), key=functools.cmp_to_key(compare))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orbit
 
@@ -133,6 +133,8 @@ class ValidationSet:
         task = type(self.task).__name__
         declared: Mapping[str, Any] = getattr(self.task, "metric_directions", {})  # Model Garden's tasks have none
         for key in (name, name.rpartition("|")[2]):
+            if callable(declared.get(key)):
+                return declared[key]
             if key in declared:
                 return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
         if name == self.loss.name:
@@ -283,9 +285,9 @@ class Evaluation:
         prefixes = [(f"{each.name}|" if each.name else "", each) for each in self._sets]
         if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
             return
-        logs = self.run_without_effects(1, own_steps=False)
+        logs = monitored.numbers(self.run_without_effects(1, own_steps=False))
         for name, wanted_by in wanted.items():
-            if monitored.find_metric(logs, name) is None:
+            if monitored.find_value(logs, name, self.rule_of(name) or "max") is None:
                 produced = monitored.names(logs)
                 near = nearest(name, produced)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -301,9 +303,10 @@ class Evaluation:
         if name not in wanted:
             return
         try:
-            right = monitored.COMPARISONS[self.metric_direction(name)]
+            direction = self.metric_direction(name)
         except metrics.MetricDirectionError:  # nothing is declared, as for most metrics of Model Garden
             return
+        right = chosen if callable(direction) else monitored.COMPARISONS[direction]
         if right != chosen:
             what = f"is {chosen!r}, which would keep the worst checkpoint as the best: a {right} {name!r} is better"
             fix = f"set trainer.best_checkpoint_metric_comp={right}"
@@ -329,6 +332,35 @@ class Evaluation:
                 f"are {known}, whose metrics are called {sets[0].name}|{name}"
             )
         return found.direction(inner, name)
+
+    def rule_of(self, name: str) -> monitored.Rule | None:
+        """Returns the rule that the task declares for the numbers inside `name`; None if it declares none."""
+        try:
+            direction = self.metric_direction(name)
+        except metrics.MetricDirectionError:
+            return None
+        return direction if callable(direction) else None
+
+    def chosen_direction(
+        self, name: str, mode: Literal["auto", "min", "max"], **limits: float | None
+    ) -> monitored.Direction:
+        """Returns the direction of a metric that a section monitors.
+
+        Args:
+          name: of the metric.
+          mode: `max`, `min`, or `auto` for what `metric_direction` returns.
+          **limits: fields of the section with which one number is compared; None for those that are not set.
+
+        Raises:
+          MetricDirectionError: `mode` is `auto`, and nothing is declared.
+          ConfigError: a rule is declared, and mode or a limit is set, which are for one number.
+        """
+        if self.rule_of(name) is not None:
+            numbers = {"mode": None if mode == "auto" else mode, **limits}
+            if found := [f"{field}={value}" for field, value in numbers.items() if value is not None]:
+                what = f"is for one number, and the task declares a rule for the numbers inside {name!r}"
+                raise ConfigError([Problem(f"{', '.join(found)} {what}", "trainer.actions", fix="leave it out")])
+        return self.metric_direction(name) if mode == "auto" else mode
 
     def rescue(self) -> bool:
         """Has the training state saved while an evaluation hangs; in another thread, which then ends the process."""
@@ -414,6 +446,10 @@ def _drop_idle_replicas(outputs: Any) -> Any:
     busy = [bool(b) for b in outputs[_IS_BUSY]]
 
     def keep(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: keep(part) for name, part in value.items()}
+        if isinstance(value, tuple | list) and any(isinstance(part, Mapping | tuple | list) for part in value):
+            return type(value)(map(keep, value))  # the task's own; that of the replicas is the innermost
         if isinstance(value, tuple) and len(value) == len(busy):
             return tuple(v for v, b in zip(value, busy, strict=True) if b)
         return value

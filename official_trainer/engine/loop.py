@@ -24,7 +24,7 @@ from official_trainer.engine.loop_saving import Saving
 from official_trainer.engine.loop_windows import LoopWindows
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
 from official_trainer.stopping import Interrupted, PreemptedError
-from official_trainer.tracking import flatten
+from official_trainer.tracking import numbers_in, points
 
 _logger = logging.getLogger(__name__)
 
@@ -137,8 +137,9 @@ class Loop:
         parts, seen, step = self._parts, self._seen_by_actions, self.state.step
         seen.summary_step = step
         self._results = seen.outputs = parts.trainer.train_loop_end()
-        seen.train_logs = flatten(self._results)  # once: it waits for the device
-        parts.metric_writer.log("train", step, seen.train_logs)
+        found = points(self._results)  # once: it waits for the device
+        seen.train_logs = numbers_in(found)
+        parts.metric_writer.log("train", step, found)
         parts.observer.on_summary(step)
         if not parts.is_done:
             parts.trainer.train_loop_begin()
@@ -153,9 +154,9 @@ class Loop:
             parts.enter("evaluate")
             logs = parts.trainer.evaluate(parts.config.validation_steps)
             self._report_new_traces()
-            flat = flatten(logs)
-            self._show_evaluation(flat, logs)
-            parts.metric_writer.log("validation", step, flat)
+            results = points(logs)
+            self._show_evaluation(numbers_in(results), logs)
+            parts.metric_writer.log("validation", step, results)
             self._results = logs  # not before: an action may have ended training, with a summary
             parts.stop.check()
         elif not parts.actions.has_seen_evaluation(step):

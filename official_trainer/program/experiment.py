@@ -23,7 +23,7 @@ from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import BESIDE_METRICS, ProgramTrainer
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import split_inputs
-from official_trainer.tracking import flatten
+from official_trainer.tracking import points
 
 _LOSSES = {"training_loss": "loss", "validation_loss": "loss"}
 
@@ -42,8 +42,8 @@ class TaskNumbers:
         return losses | {name: value for name, value in others.items() if not name.startswith("best_")}
 
     def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the same for the logs that an evaluation has returned."""
-        return self.reported(flatten(logs), training=False)
+        """Returns the same for the logs that an evaluation has returned, with its media."""
+        return self.reported(points(logs), training=False)
 
     def current(self, *, training: bool) -> dict[str, Any]:
         """Returns the current results of the metrics."""

@@ -47,6 +47,7 @@ from official_trainer.program.rewards import LossesWithRewards, Rewards, in_trai
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tracking import numbers_in
 
 
 class NotCompiledError(UserError, RuntimeError):
@@ -366,7 +367,8 @@ class Program(ModelMethods, AsyncMethods):
           return_dict: whether the results are a dictionary by name.
 
         Returns:
-          The loss and the metrics as a list in the order of `metrics_names`, or by name; the loss alone as a number.
+          The loss and the metrics as a list in the order of `metrics_names`, or by name, then also images, texts and
+          such that an experiment's Task returns; the loss alone as a number.
         """
         self._check_compiled("evaluate")
         source = self._read((x, y, sample_weight), batch_size, steps)
@@ -674,6 +676,7 @@ def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -
     """Returns logs as Keras does: a dictionary, or a list, or a single number."""
     if return_dict:
         return logs
+    logs = numbers_in(logs)
     names = list(logs)
     if not isinstance(compiled, ExperimentModel):
         known = [name for name in compiled.model.metrics_names if name in logs]

@@ -29,6 +29,7 @@ from official_trainer.program.rewards import in_step, rewards_of
 from official_trainer.tasks import optimization
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
+from official_trainer.tracking import numbers_in
 
 BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
 """Logs of training that the engine adds to the loss and the metrics; Keras has none of them."""
@@ -342,7 +343,7 @@ class ProgramTrainer(Trainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
         if self._callbacks is not None:
-            self._callbacks.on_test_end(self.numbers.evaluated(logs))
+            self._callbacks.on_test_end(numbers_in(self.numbers.evaluated(logs)))
         return {**logs, **self.numbers.of_own_step(training=False)}
 
 

@@ -169,11 +169,42 @@ def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
       job: the run.
       beside: for a process beside training, its folder in the run directory; TensorBoard's files are shared.
     """
-    folder, name = job.path(*filter(None, [beside])), files.base_name(job.model_dir)
-    place = Place(directory=folder, experiment=job.experiment, name=f"{name} {beside}" if beside else name)
-    rows = JsonlTracker(files.join(folder, "metrics.jsonl"))
+    place = _place_of(job, beside)
+    rows = JsonlTracker(files.join(place.directory, "metrics.jsonl"))
     console = Console(sys.stdout, end_step=None if beside else job.config.trainer.train_steps or None, quiet=job.quiet)
-    configured = [
+    others = [_summaries_of(job, owns_run=not beside), *_configured(job, place), console]
+    return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
+
+
+def trackers_of_evaluation(job: Job, *, has_media: bool) -> Tracker:
+    """Returns the trackers of an evaluation by itself; nothing is opened yet.
+
+    They are the console and, because a run stays as it is, for media the others in a folder of their own, `eval`. A
+    caller that has built the parts of the run gets the summaries, as from Model Garden.
+
+    Args:
+      job: the run.
+      has_media: whether there is more than the console can show.
+    """
+    console, others = Console(sys.stdout, end_step=None, quiet=job.quiet), []
+    if job.prebuilt is not None:
+        others = [_summaries_of(job, owns_run=False)]
+    elif has_media:
+        place = _place_of(job, "eval")
+        others = [_summaries_of(job, directory=place.directory, owns_run=False), *_configured(job, place)]
+        console.message(f"images, texts and such: {place.directory}")
+    return Trackers([*others, console])
+
+
+def _place_of(job: Job, beside: str) -> Place:
+    name = files.base_name(job.model_dir)
+    folder = job.path(*filter(None, [beside]))
+    return Place(directory=folder, experiment=job.experiment, name=f"{name} {beside}" if beside else name)
+
+
+def _configured(job: Job, place: Place) -> list[Tracker]:
+    """Returns the trackers of the config, each with a thread of its own."""
+    return [
         ThreadedTracker(
             config.build(place),
             name=f"{config.type} (trainer.trackers[{number}])",
@@ -182,14 +213,12 @@ def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
         )
         for number, config in enumerate(job.config.trainer.trackers)
     ]
-    others = [summaries_of(job, owns_run=not beside), *configured, console]
-    return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
 
-def summaries_of(job: Job, *, owns_run: bool) -> Tracker:
-    """Returns the tracker that writes TensorBoard's files, or the caller's instead; nothing is opened yet."""
+def _summaries_of(job: Job, *, owns_run: bool, directory: str = "") -> Tracker:
+    """Returns the tracker that writes TensorBoard's files, or the caller's instead."""
     folders = {"validation": job.config.trainer.validation_summary_subdir}
-    board = TensorBoardTracker(job.model_dir, folders=folders, owns_run=owns_run)
+    board = TensorBoardTracker(directory or job.model_dir, folders=folders, owns_run=owns_run)
     threaded = ThreadedTracker(board, name="tensorboard", on_error="fail")
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from official_trainer.runs.build import (
     export_best,
     monitored,
     trackers_of,
+    trackers_of_evaluation,
 )
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
@@ -39,8 +39,7 @@ from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import OperativeConfig, gin_names
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
-from official_trainer.tracking import Tracker, closing, flatten
-from official_trainer.tracking.console import Console
+from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
 from official_trainer.tracking.record import read_run
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ POLL_SECONDS = 1.0
 def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
-    Only a stall leaves something there: its report.
+    It adds to it only the report of a stall, and where the task returns images and such, the folder `eval` with them.
 
     Args:
       job: the run.
@@ -74,10 +73,13 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
             watchdog.enter("restore", step)
             trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
-            logs = _evaluate(job, trainer, step)
-    with contextlib.closing(Console(sys.stdout, end_step=None, quiet=job.quiet)) as console:
-        console.log("validation", step, logs)
-    return logs
+            found = _evaluate(job, trainer, step)
+    numbers = numbers_in(found)
+    trackers = trackers_of_evaluation(job, has_media=len(numbers) < len(found))
+    with closing(trackers) as outcome:
+        outcome.step, outcome.metrics = step, numbers
+        trackers.log("validation", step, found)
+    return numbers
 
 
 def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
@@ -90,7 +92,8 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
     if checkpoint == "best":
         best = best_checkpoint(job)
         directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
-        steps = () if best is None or best.step is None else (best.step,)
+        found = None if best is None else best.step or best.named_step
+        steps = () if found is None else (found,)
     if not steps:
         raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
     newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
@@ -140,9 +143,9 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
                 trainer.evaluation.check_monitored(monitored(job))
             best = best_of(trainer)
             if best is not None:
+                exports = functools.partial(export_best, job, trainer) if job.config.trainer.export.best else None
+                best.observe(exports, rule=trainer.evaluation.rule_of(best.metric))
                 best.tidy()
-                if job.config.trainer.export.best:
-                    best.observe(functools.partial(export_best, job, trainer))
             results = _evaluate_each(job, trainer, trackers, lease, stop, watchdog)
             if best is not None and best.lacks:
                 _logger.warning(best.lacks)
@@ -180,9 +183,10 @@ def _evaluate_each(
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
                 _warn_of_gin(job, job.model_dir, step)
-            results = _evaluate(job, trainer, step)
+            found = _evaluate(job, trainer, step)
+            results = numbers_in(found)
             lock.check()
-            trackers.all.log("validation", step, results)
+            trackers.all.log("validation", step, found)
             outcome.step, outcome.metrics = step, results
             lease.done(step)
             operative.save()
@@ -192,13 +196,14 @@ def _evaluate_each(
     return results
 
 
-def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, float]:
+def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, Point]:
     """Evaluates the loaded weights, and calls the actions that were put on the trainer; others belong to training."""
     run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
     run.outputs = trainer.evaluate(job.config.trainer.validation_steps)
+    found = points(run.outputs)
     for action in map(as_action, trainer.actions):
-        action.on_eval(run, flatten(run.outputs))
-    return flatten(run.outputs)
+        action.on_eval(run, numbers_in(found))
+    return found
 
 
 def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:

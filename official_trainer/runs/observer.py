@@ -37,6 +37,7 @@ from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
+from official_trainer.tracking import monitored
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.record import RunRecord
@@ -343,7 +344,7 @@ class RunObserver(LoopObserver):
         """Shows the result of the run, where it is, and how its time was spent."""
         parts = [f"finished {'early ' if self._is_early else ''}at step {step}"]
         if (best := self._record.best) is not None:
-            parts.append(f"best {best['metric']} {format_number(float(best['value']))} at step {best['step']}")
+            parts.append(f"best {best['metric']} {_shown(best['value'])} at step {best['step']}")
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
         if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
@@ -361,3 +362,10 @@ class RunObserver(LoopObserver):
         if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
         return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
+
+
+def _shown(value: Any) -> str:
+    """Returns the best value, as the record holds it, for the console."""
+    if isinstance(value, Mapping):
+        return monitored.show({name: float(number) for name, number in value.items()})
+    return format_number(float(value))

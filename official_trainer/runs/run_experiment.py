@@ -42,10 +42,10 @@ from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
-from official_trainer.runs.build import best_checkpoint, summaries_of
+from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
-from official_trainer.tracking import Tracker, Trackers
+from official_trainer.tracking import IMAGES, Image, Tracker, Trackers
 
 _logger = logging.getLogger(__name__)
 
@@ -175,10 +175,7 @@ def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, 
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():
-            metrics = evaluate.evaluate(job, "latest", stop)
-        with contextlib.closing(summaries_of(job, owns_run=False)) as summaries:
-            summaries.log("validation", int(trainer.global_step.numpy()), metrics)
-        return metrics
+            return evaluate.evaluate(job, "latest", stop)
 
 
 # Arguments.
@@ -366,7 +363,10 @@ def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, boar
 
 
 class _Managed(Trackers):
-    """Lets orbit's summary managers write their splits; they take the step from the run's variable."""
+    """Lets orbit's summary managers write their splits; they take the step from the run's variable.
+
+    Of media they get what Model Garden's takes: images whose names begin with `image/`, `[1, height, width, channels]`.
+    """
 
     def __init__(self, managers: Mapping[str, Any], rest: Tracker) -> None:
         super().__init__([rest])
@@ -378,3 +378,12 @@ class _Managed(Trackers):
         else:
             manager.write_summaries(dict(values))
             manager.flush()
+
+    def publish(self, split: str, step: int, media: Mapping[str, Any]) -> None:
+        manager = self._managers.get(split)
+        if manager is not None:
+            named = {name: thing for name, thing in media.items() if name.startswith(IMAGES)}
+            images = {name: thing.pixels[None] for name, thing in named.items() if isinstance(thing, Image)}
+            self.log(split, step, images)
+            media = {name: thing for name, thing in media.items() if name not in images}
+        super().publish(split, step, media)

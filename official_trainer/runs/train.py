@@ -92,7 +92,8 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
         )
         trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:
-            best.observe(observer.on_new_best, observer.steps_to_return_to)
+            rule = trainer.evaluation.rule_of(best.metric)
+            best.observe(observer.on_new_best, observer.steps_to_return_to, rule)
         due = job.prebuilt.due if job.prebuilt is not None else None
         parts = LoopParts(
             trainer=trainer,

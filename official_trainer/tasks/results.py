@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Self
 
+from official_trainer.tracking import Media, Table
 from official_trainer.tracking.monitored import Direction, find_metric, is_better
 
 _Number = Fraction | float
@@ -148,6 +149,20 @@ class SampledSet:
             )
         return self._with(other.kept)
 
+    def as_logs(self) -> dict[str, Media]:
+        """Returns what trackers show: media by numbers `0`, `1`, …; of other values a table `examples` with their keys.
+
+        A value that is a mapping fills a column for each of its names.
+        """
+        if all(isinstance(value, Media) for value in self.values):
+            return {str(number): value for number, value in enumerate(self.values)}
+        rows = []
+        for _, key, value in self.kept:
+            cells = value if isinstance(value, Mapping) else {"value": value}
+            rows.append({"example": key.decode("utf-8", "replace"), **cells})
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return {"examples": Table(columns, [[row.get(name, "") for name in columns] for row in rows])}
+
     def _with(self, more: Iterable[tuple[bytes, bytes, Any]]) -> Self:
         found = {entry[:2]: entry for entry in (*more, *self.kept)}
         return dataclasses.replace(self, kept=tuple(found[key] for key in sorted(found)[: self.size]))
@@ -158,7 +173,8 @@ class Results:
     """Named parts, which may be `Results` themselves: `Results({"dev": Results({"accuracy": Mean.of(…)})})`.
 
     Attributes:
-      parts: by name; each has `merge(other)`, for another part of its class. Trackers show those with a number `value`.
+      parts: by name; each has `merge(other)`, for another part of its class. Trackers show those with a number `value`,
+        and those with `as_logs()`, which returns what `tracking.points` takes: a `SampledSet`, a class of your own.
 
     Example:
       >>> from official_trainer.tasks.results import Mean, Results
@@ -191,15 +207,15 @@ class Results:
         return Results(merged)
 
     def as_logs(self) -> dict[str, Any]:
-        """Returns the numbers for trackers, nested by name and sorted; parts without a number are left out."""
+        """Returns what trackers record, nested by name and sorted; parts that have nothing to record are left out."""
         logs: dict[str, Any] = {}
         for name in sorted(self.parts):
             part = self.parts[name]
-            if isinstance(part, Results):
+            if hasattr(part, "as_logs"):
                 logs[name] = part.as_logs()
             elif hasattr(part, "value"):
                 logs[name] = part.value
-        return {name: value for name, value in logs.items() if value != {}}
+        return {name: value for name, value in logs.items() if not (isinstance(value, Mapping) and not value)}
 
     def better_than(self, other: Results | None, monitor: str, mode: Direction) -> bool:
         """Whether these are strictly better by one number; better than None if the number is one at all.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, publish
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.results import Results
 from official_trainer.tasks.variables import flatten
+from official_trainer.tracking.monitored import Rule
 
 if TYPE_CHECKING:
     from official_trainer.config.optimization import OptimizationConfig
@@ -72,10 +72,12 @@ class Task:
     loss: ClassVar[str] = "loss"
     """Key under which step logs carry the loss."""
 
-    metric_directions: ClassVar[Mapping[str, str]] = {}
+    metric_directions: ClassVar[Mapping[str, str | Rule]] = {}
     """Which values of an evaluation's metrics are better, `max` or `min`, by their names (`accuracy`, `dev|accuracy`).
 
     The engine needs it where a metric's class is not known to it. A name without `|` also applies inside named sets.
+    Where several numbers decide together, it is a function `is_better(numbers, than)` of the numbers inside a name, of
+    two evaluations. Numbers are what a restart knows of earlier evaluations, so it gets nothing else.
     """
 
     random_streams: ClassVar[Sequence[str]] = ()
@@ -285,15 +287,16 @@ class Task:
         return None
 
     def reduce_aggregated_logs(self, aggregated_logs: Any, global_step: Any = None) -> dict[str, Any]:
-        """Turns the folded state of a whole evaluation into metrics, which may be nested by name.
+        """Turns the folded state of a whole evaluation into results: numbers, images, texts and so on, nested by name.
 
-        The default returns the numbers of `results.Results`, and none of any other state.
+        The default returns the state's `as_logs()`, as of `results.Results`, and nothing of a state that has none.
+        Trackers record whatever `tracking.points` takes; metrics by which something is decided are numbers.
 
         Args:
           aggregated_logs: what `aggregate_logs` returned last; None without it.
           global_step: the step of the evaluation, a scalar int64 variable.
         """
-        return aggregated_logs.as_logs() if isinstance(aggregated_logs, Results) else {}
+        return aggregated_logs.as_logs() if hasattr(aggregated_logs, "as_logs") else {}
 
     # What else happens while it is trained.
 

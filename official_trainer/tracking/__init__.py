@@ -1,7 +1,7 @@
 """Where numbers go: the Tracker contract, and sending the same numbers to several trackers.
 
-Owns: turning nested metrics of tensors into flat names and Python floats, and media into NumPy arrays, once, in the
-caller; the end of a tracker. Does not own: any format or destination; each has a file in this package. Nothing here
+Owns: turning nested results of tensors into flat names with Python floats and media of NumPy arrays, in the caller;
+the end of a tracker. Does not own: any format or destination; each has a file in this package. Nothing here
 imports TensorFlow.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Text, on_host
+from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Table, Text, on_host
 
 if TYPE_CHECKING:
     from official_trainer.tracking.jsonl import JsonlTracker
@@ -32,17 +32,25 @@ __all__ = [
     "MetricError",
     "Outcome",
     "Place",
+    "Point",
+    "Table",
     "Text",
     "Tracker",
     "Trackers",
     "closing",
     "flatten",
+    "numbers_in",
+    "points",
 ]
 
 _logger = logging.getLogger(__name__)
 
 EVALUATION = "validation"
 """The split whose rows a restart looks for: an evaluation that has a row is not repeated."""
+
+
+IMAGES = "image/"
+"""How the names of images begin that tasks of Model Garden return as tensors."""
 
 
 class MetricError(UserError, TypeError):
@@ -161,7 +169,7 @@ class Tracker:
         """
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        """Records histograms, images and texts.
+        """Records histograms, images, texts and tables.
 
         Args:
           split: as for `log`.
@@ -201,10 +209,20 @@ class Trackers(Tracker):
         self._trackers = self._others if rows is None else (*self._others, rows)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        flat = flatten(values)
+        """Records numbers and media, in all the forms that `points` takes.
+
+        Raises:
+          MetricError: a value is neither one number nor media, or two have one name.
+          MediaError: media cannot be shown.
+        """
+        found = points(values)
+        flat = numbers_in(found)
+        media = {name: value for name, value in found.items() if isinstance(value, Media)}
         with self._timed():
             for tracker in self._others:
                 tracker.log(split, step, flat)
+                if media:
+                    tracker.publish(split, step, media)
             if self._rows is not None:
                 if split == EVALUATION:
                     for tracker in self._others:
@@ -291,29 +309,75 @@ def closing(tracker: Tracker) -> Iterator[Outcome]:
     _call_all([functools.partial(tracker.end, outcome), tracker.close])
 
 
-def flatten(values: Mapping[str, Any]) -> dict[str, float]:
-    """Returns nested metrics with names joined by `/`, as Python floats, in their order.
+Point = float | Media
+"""What a tracker records under one name at one step."""
+
+
+def points(values: Mapping[str, Any]) -> dict[str, Point]:
+    """Returns nested results with names joined by `/`, in their order: Python floats, and media on the host.
 
     Args:
-      values: scalars (tensors, NumPy, Python numbers) or mappings of them.
+      values: numbers (tensors, NumPy, Python), media, texts (`str` or a tensor of one), mappings of these, and objects
+        with a method `as_logs()` that returns such a mapping. As in Model Garden, a name that begins with `image/` may
+        hold images, `[images, height, width, channels]`.
 
     Raises:
-      MetricError: a value is not one number, or two have one name.
+      MetricError: a value is none of these, or two have one name.
+      MediaError: media cannot be shown.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.tracking import points
+      >>> found = points({"dev": {"accuracy": np.float32(0.5)}, "note": "*so*", "image/worst": np.zeros([2, 4, 4, 3])})
+      >>> list(found)
+      ['dev/accuracy', 'note', 'image/worst/0', 'image/worst/1']
+      >>> found["note"]
+      Text(markdown='*so*')
     """
-    flat: dict[str, float] = {}
+    found: dict[str, Point] = {}
     for name, value in _leaves(values, ""):
-        if name in flat:
+        if name in found:
             raise MetricError(f"two metrics are named {name!r}; rename one")
-        flat[name] = _number(name, value)
-    return flat
+        found[name] = on_host(name, value) if isinstance(value, Media) else _number(name, value)
+    return found
+
+
+def numbers_in(found: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers among `points`.
+
+    Args:
+      found: numbers and media by their flat names.
+
+    Example:
+      >>> from official_trainer.tracking import Text, numbers_in
+      >>> numbers_in({"dev/accuracy": 0.5, "note": Text("*so*")})
+      {'dev/accuracy': 0.5}
+    """
+    return {name: value for name, value in found.items() if not isinstance(value, Media)}
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of nested results, as `points` does."""
+    return numbers_in(points(values))
 
 
 def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
+        value = value.as_logs() if hasattr(value, "as_logs") else value
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}/")
+        elif str(name).startswith(IMAGES) and len(getattr(value, "shape", ())) == 4:
+            numbered = len(value) > 1
+            yield from ((f"{prefix}{name}{f'/{n}' if numbered else ''}", Image(each)) for n, each in enumerate(value))
         else:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{name}", _as_text(value)
+
+
+def _as_text(value: Any) -> Any:
+    """Returns a text as media, and any other value as it is."""
+    if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor of TensorFlow
+        value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
+    return Text(value) if isinstance(value, str) else value
 
 
 def _number(name: str, value: Any) -> float:
@@ -321,7 +385,8 @@ def _number(name: str, value: Any) -> float:
     shape = tuple(getattr(array, "shape", ()))
     if shape:
         raise MetricError(
-            f"metric {name!r} has shape {list(shape)}; metrics are single numbers: reduce it, or leave it out"
+            f"metric {name!r} has shape {list(shape)}; metrics are single numbers: reduce it, or leave it out, or "
+            "show it as a Histogram, an Image or a Table of official_trainer.tracking"
         )
     try:
         return float(array)

@@ -11,11 +11,12 @@ import logging
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from official_trainer.errors import printable
-from official_trainer.tracking import Tracker
+from official_trainer.tracking import EVALUATION, Media, Tracker
 
 _logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
@@ -73,6 +74,13 @@ class Console(Tracker):
             self._show(step, _metrics(dict(list(shown.items())[: 1 if self._view.is_bar else None])))
         else:
             self.message(f"{split} @ {step}: {_metrics(values)}")
+
+    def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
+        """Says what an evaluation has for trackers that show it."""
+        if split == EVALUATION:
+            counts = Counter(type(thing).__name__.lower() for thing in media.values())
+            shown = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts.items())
+            self.message(f"{split} @ {step}: {shown}")
 
     def set_end_step(self, end_step: int | None) -> None:
         """Takes the step at which training ends, once it is known, or when it changes."""

@@ -1,4 +1,4 @@
-"""Values that are recorded in addition to numbers: histograms, images, texts.
+"""Values that are recorded in addition to numbers: histograms, images, texts, tables.
 
 Owns: these classes, and copying their values to the host, as NumPy arrays that do not change afterwards.
 Does not own: how a tracker shows them. Importing this imports neither NumPy nor TensorFlow.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.errors import UserError
@@ -97,7 +98,35 @@ class Text:
     markdown: str
 
 
-Media = Histogram | Image | Text
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of cells under the names of their columns.
+
+    Attributes:
+      columns: their names.
+      rows: each as long as `columns`; cells are numbers or texts.
+
+    Example:
+      >>> from official_trainer.tracking import Table
+      >>> print(Table(["word", "count"], [["a|b", 3], ["c", 1]]).markdown())
+      | word | count |
+      |---|---|
+      | a&#124;b | 3 |
+      | c | 1 |
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def markdown(self) -> str:
+        """Returns the table in Markdown."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        cells = [[str(cell).replace("|", "&#124;").replace("\n", "<br>") for cell in line] for line in lines]
+        head, rule, *rows = ["|".join(line) if line == cells[1] else " | ".join(line) for line in cells]
+        return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {row} |" for row in rows)])
+
+
+Media = Histogram | Image | Text | Table
 """What a tracker can show in addition to numbers."""
 
 
@@ -105,6 +134,8 @@ def size_bytes(thing: Media) -> int:
     """Returns about how much memory media take that are on the host."""
     if isinstance(thing, Text):
         return len(thing.markdown)
+    if isinstance(thing, Table):
+        return sum(len(cell) if isinstance(cell, str) else 8 for row in thing.rows for cell in row)
     return int((thing.values if isinstance(thing, Histogram) else thing.pixels).nbytes)
 
 
@@ -120,7 +151,28 @@ def on_host(name: str, thing: Any) -> Media:
         return Image(_pixels(name, thing.pixels))
     if isinstance(thing, Text):
         return thing
-    raise MediaError(f"{name!r} is a {type(thing).__name__}; what is published is a Histogram, an Image or a Text")
+    if isinstance(thing, Table):
+        return Table(tuple(map(str, thing.columns)), tuple(_row(name, thing, row) for row in thing.rows))
+    kind = type(thing).__name__
+    raise MediaError(f"{name!r} is a {kind}; what is published is a Histogram, an Image, a Text or a Table")
+
+
+def _row(name: str, table: Table, row: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns a row with cells that are numbers and texts of Python."""
+    if len(row) != len(table.columns):
+        raise MediaError(
+            f"table {name!r} has {len(table.columns)} columns ({', '.join(map(str, table.columns))}) and a row of "
+            f"{len(row)} cells; give each row one cell for each column"
+        )
+    return tuple(_cell(cell) for cell in row)
+
+
+def _cell(cell: Any) -> Any:
+    cell = cell.numpy() if hasattr(cell, "numpy") else cell
+    cell = cell.item() if getattr(cell, "shape", None) == () else cell  # a scalar of NumPy
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    return cell if isinstance(cell, bool | int | float | str) else str(cell)
 
 
 def _array(values: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
 from official_trainer.config.addresses import secret_problem
-from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
+from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 _STATUS = {"done": "FINISHED", "preempted": "KILLED", "failed": "FAILED"}
@@ -111,9 +111,11 @@ class MlflowTracker(Tracker):
                 client.log_text(self._run_id, thing.markdown, f"{path}.md")
             elif isinstance(thing, Histogram):
                 counts, edges = thing.buckets()
-                client.log_text(
-                    self._run_id, json.dumps({"counts": counts.tolist(), "edges": edges.tolist()}), f"{path}.json"
-                )
+                shown = {"counts": counts.tolist(), "edges": edges.tolist()}
+                client.log_text(self._run_id, json.dumps(shown), f"{path}.json")
+            elif isinstance(thing, Table):  # in the form that MLflow's pages show as a table
+                shown = {"columns": thing.columns, "data": thing.rows}
+                client.log_text(self._run_id, json.dumps(shown), f"{path}.json")
             elif isinstance(thing, Image):
                 client.log_image(self._run_id, thing.picture(), f"{path}.png")
 

@@ -1,19 +1,27 @@
-"""Monitored metrics: finding a number in an evaluation's results by its name, and which of two is better.
+"""Monitored metrics: finding what decides in an evaluation's results by its name, and which of two is better.
 
-Owns: names of nested metrics (`a|b`), and the rule that an improvement is strict and that NaN is never one.
+Owns: names of nested metrics (`a|b`), that a rule of the user compares the numbers under one name, and that an
+improvement is strict and NaN is never one.
 Does not own: which direction is better for which metric (`tasks/metrics.py`, `engine/evaluation.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, cast
 
 from official_trainer.errors import UserError
+from official_trainer.tracking.media import Media
 
-Direction = Literal["max", "min"]
-"""Whether a higher or a lower value is better."""
+Rule = Callable[[Mapping[str, float], Mapping[str, float]], bool]
+"""Whether the numbers of one evaluation, by name, are better than those of another."""
+
+Direction = Literal["max", "min"] | Rule
+"""Whether a higher or a lower number is better, or a rule for several numbers together."""
+
+Value = float | Mapping[str, float]
+"""What is compared: a number, or for a rule several by their names."""
 
 COMPARISONS: Mapping[Direction, str] = {"max": "higher", "min": "lower"}
 """Each direction as a value of `trainer.best_checkpoint_metric_comp`."""
@@ -23,16 +31,48 @@ class MissingMetricError(UserError, LookupError):
     """The results of an evaluation lack a metric that is needed."""
 
 
-def is_better(value: float, than: float | None, direction: Direction, *, min_delta: float = 0.0) -> bool:
-    """Whether `value` is better `than` another, by more than `min_delta`.
+def is_better(value: Value, than: Value | None, direction: Direction, *, min_delta: float = 0.0) -> bool:
+    """Whether `value` is better `than` another; as numbers by more than `min_delta`, which a rule does not need.
 
-    NaN is never better; every number is better than NaN, and than None, which means no value yet.
+    NaN is never better; every number is better than NaN, and than None, which means no value yet. Of the numbers for a
+    rule, none may be NaN.
     """
-    if math.isnan(value):
+    if is_nan(value):
         return False
-    if than is None or math.isnan(than):
+    if than is None or is_nan(than):
         return True
+    if callable(direction):
+        return bool(direction(cast(Mapping[str, float], value), cast(Mapping[str, float], than)))
+    assert not isinstance(value, Mapping) and not isinstance(than, Mapping), "numbers have names for a rule alone"
     return value > than + min_delta if direction == "max" else value < than - min_delta
+
+
+def is_nan(value: Value) -> bool:
+    """Whether a number is NaN, or one of several."""
+    return any(map(math.isnan, value.values() if isinstance(value, Mapping) else (value,)))
+
+
+def show(value: Value) -> str:
+    """Returns a value as text: `0.9722`, or `accuracy 0.9722, seconds 12`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
+    return f"{value:.4g}"
+
+
+def find_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Value | None:
+    """Returns what `direction` compares of results: the number under `name`, or for a rule the numbers inside it."""
+    if not callable(direction):
+        return find_metric(logs, name)
+    inside = f"{name.replace('|', '/')}/"
+    return {path.removeprefix(inside): value for path, value in _flat(logs) if path.startswith(inside)} or None
+
+
+def _flat(logs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", float(value)
 
 
 def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
@@ -54,10 +94,30 @@ def required_metric(logs: Mapping[str, Any], name: str) -> float:
     Raises:
       MissingMetricError: there is none.
     """
-    found = find_metric(logs, name)
+    return cast(float, required_value(logs, name, "max"))
+
+
+def required_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Value:
+    """Returns what `direction` compares, as `find_value` does.
+
+    Raises:
+      MissingMetricError: there is none.
+    """
+    found = find_value(logs, name, direction)
     if found is None:
         raise MissingMetricError(f"the evaluation left out {name!r} this time; it produced {', '.join(names(logs))}")
     return found
+
+
+def numbers(logs: Any) -> Any:
+    """Returns nested results with plain floats; what is not a number is left out."""
+    logs = logs.as_logs() if hasattr(logs, "as_logs") else logs
+    if isinstance(logs, Mapping):
+        return {k: v for k, v in ((k, numbers(v)) for k, v in logs.items()) if v is not None}
+    value = logs.numpy() if hasattr(logs, "numpy") else logs
+    if isinstance(value, Media | str | bytes) or getattr(value, "ndim", 0) != 0:
+        return None
+    return float(value)
 
 
 def names(logs: Mapping[str, Any]) -> list[str]:

@@ -27,6 +27,7 @@ from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, first_few, shorten
 from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.tracking.jsonl import encode, is_encoded
+from official_trainer.tracking.monitored import Value
 
 _DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
 _STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
@@ -38,7 +39,8 @@ _KINDS: Mapping[str, Any] = {
     **{"last_checkpoint_step": int | None, "time": dict | None},
     "best": {"metric": str, "value": float, "step": int},
 }
-"""What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it."""
+"""What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,
+or several by their names."""
 
 
 class ModelDirError(UserError, ValueError):
@@ -113,7 +115,9 @@ def _is_of(value: Any, kinds: Any) -> bool:
     if isinstance(kinds, dict):
         fields = value.items() if isinstance(value, dict) else ()
         return value is None or {name for name, each in fields if _is_of(each, kinds.get(name, object))} >= kinds.keys()
-    return is_encoded(value) if kinds is float else isinstance(value, kinds)
+    if kinds is not float:
+        return isinstance(value, kinds)
+    return all(map(is_encoded, value.values() if isinstance(value, dict) else [value]))
 
 
 class RunRecord:
@@ -230,9 +234,9 @@ class RunRecord:
         self._write_status()
         self._write_run()
 
-    def set_best(self, metric: str, value: float, step: int) -> None:
+    def set_best(self, metric: str, value: Value, step: int) -> None:
         """Records the best evaluation so far; called after its checkpoint is committed."""
-        self.note(best={"metric": metric, "value": encode(value), "step": step})
+        self.note(best={"metric": metric, **_encoded({"value": value}), "step": step})
 
     def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Ends the record of this process.

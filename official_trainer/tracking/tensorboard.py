@@ -23,7 +23,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.lazy import load
-from official_trainer.tracking import Histogram, Image, Media, Outcome, Text, Tracker
+from official_trainer.tracking import Histogram, Image, Media, Outcome, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _MARK_OF_PROFILE = ".profile-empty"
 
 
 class TensorBoardTracker(Tracker):
-    """Writes scalars, histograms, images and texts for TensorBoard, and the config for its HParams tab.
+    """Writes scalars, histograms, images, texts and tables for TensorBoard, and the config for its HParams tab.
 
     Args:
       directory: the run's directory.
@@ -86,12 +86,12 @@ class TensorBoardTracker(Tracker):
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         """Writes media, in one folder: TensorBoard groups them by the part of a name before the first `/`.
 
-        A text that the files hold already, which a restart may publish again, is left out.
+        A table becomes a text. A text that the files hold already, which a restart may publish again, is left out.
         """
         path, new = self._folders.get(split, split), []
         for name, item in media.items():
             summary = _FORMS[type(item)](name, item)
-            if not (isinstance(item, Text) and self._holds(path, step, summary)):
+            if not (isinstance(item, Text | Table) and self._holds(path, step, summary)):
                 new.append((path, summary))
         self._add(step, new)
 
@@ -297,10 +297,15 @@ def _image(tag: str, image: Image) -> Any:
     return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content))
 
 
+def _text(tag: str, markdown: str) -> Any:
+    return load("tensorboard.plugins.text.summary_v2").text_pb(tag, markdown)
+
+
 _FORMS: Mapping[type, Callable[[str, Any], Any]] = {
     Histogram: _histogram,
     Image: _image,
-    Text: lambda tag, text: load("tensorboard.plugins.text.summary_v2").text_pb(tag, text.markdown),
+    Text: lambda tag, text: _text(tag, text.markdown),
+    Table: lambda tag, table: _text(tag, table.markdown()),
 }
 
 

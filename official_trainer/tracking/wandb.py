@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, TrackerConfig
-from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Text, Tracker
+from official_trainer.tracking import Histogram, Image, Media, Outcome, Place, Table, Text, Tracker
 
 _ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
 _STATE = "wandb.json"
@@ -124,5 +124,7 @@ def _as_wandb(item: Media) -> Any:
         return wandb.Image(item.pixels)
     if isinstance(item, Histogram):
         return wandb.Histogram(np_histogram=item.buckets())
+    if isinstance(item, Table):
+        return wandb.Table(columns=list(item.columns), data=[list(row) for row in item.rows], allow_mixed_types=True)
     assert isinstance(item, Text)
     return wandb.Html(f"<pre>{html.escape(item.markdown)}</pre>", inject=False)

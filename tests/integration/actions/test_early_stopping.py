@@ -20,7 +20,7 @@ from tests.support import runs, scripted_runs
 
 
 def run_at(step):
-    evaluation = types.SimpleNamespace(metric_direction=lambda name: "max")
+    evaluation = types.SimpleNamespace(chosen_direction=lambda name, mode, **limits: mode.replace("auto", "max"))
     trainer = types.SimpleNamespace(evaluation=evaluation, checkpoint_exporter=None)
     return Run(state=LoopState(step=step), trainer=trainer, model_dir="", tracker=None)
 

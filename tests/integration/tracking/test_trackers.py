@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_trainer.tracking import MetricError, Trackers, flatten
+from official_trainer.tracking import Image, MetricError, Table, Text, Trackers, flatten, points
 
 
 class Recorder:
@@ -33,13 +33,33 @@ def test_numbers_of_every_kind_become_python_floats():
     assert all(type(value) is float for value in flat.values())
 
 
+class Words:
+    """Results of the user's own."""
+
+    def as_logs(self):
+        return {"count": 2, "all": Table(["word"], [["a"], ["b"]])}
+
+
+def test_results_of_every_kind_become_points():
+    """B13, T24: numbers, media, texts, objects of the user's own, and images as Model Garden returns them."""
+    batch = np.zeros([2, 4, 6, 3], np.uint8)
+    values = {"dev": {"words": Words()}, "note": "a", "of_tensor": tf.constant("b"), "image/worst": tf.constant(batch)}
+    found = points({**values, "image/best/0": batch[:1]})
+    assert found["dev/words/count"] == 2.0
+    assert found["dev/words/all"].markdown() == "| word |\n|---|\n| a |\n| b |"
+    assert (found["note"], found["of_tensor"]) == (Text("a"), Text("b"))
+    assert {name for name, value in found.items() if isinstance(value, Image)} == {
+        "image/worst/0", "image/worst/1", "image/best/0",
+    }  # fmt: skip
+    assert flatten(values) == {"dev/words/count": 2.0}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"dev": {"confusion": np.zeros((2, 2))}}, r"metric 'dev/confusion' has shape \[2, 2\]; .* reduce it"),
         ({"loss": np.zeros((1,))}, r"metric 'loss' has shape \[1\]"),
-        ({"name": "digits"}, r"metric 'name' is 'digits' \(str\); metrics are single numbers"),
-        ({"loss": None}, r"metric 'loss' is None \(NoneType\)"),
+        ({"loss": None}, r"metric 'loss' is None \(NoneType\); metrics are single numbers"),
         ({"a": {"b": 1}, "a/b": 2}, r"two metrics are named 'a/b'; rename one"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from official_trainer.config import TrackerConfig
-from official_trainer.tracking import Histogram, Image, Outcome, Text, Tracker, Trackers
+from official_trainer.tracking import Histogram, Image, Outcome, Table, Text, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardTracker
@@ -28,6 +28,7 @@ MEDIA = {
     "weights": Histogram(np.linspace(-1, 1, 100)),
     "dev/sample": Image(np.zeros((4, 6, 3), np.uint8)),
     "note": Text("*so*"),
+    "cells": Table(["word", "count"], [["a|b", np.int64(3)], ["c", 0.5]]),
 }
 SHOWS_MEDIA = {"tensorboard", "mlflow", "wandb"}
 
@@ -83,7 +84,7 @@ def check_points(name, place, capfd):
     found = [(place, step) for place, step, _ in READERS[name](Path(place.directory))]
     for point in ("train/loss", "train/odd", "validation/dev/accuracy", "validation/far"):
         assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
-    media = ["train/weights", "train/dev/sample", "train/note"] if name in SHOWS_MEDIA else []
+    media = [f"train/{each}" for each in MEDIA] if name in SHOWS_MEDIA else []
     for point in media:
         assert sorted(step for place, step in found if place == point) == [10, 20, 30, 40], point
 

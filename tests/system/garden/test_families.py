@@ -12,6 +12,7 @@ from tests.support import runs
 from tests.support.forked import run_command
 from tests.support.garden import data
 from tests.support.garden.families import CONFIGS, FAMILIES
+from tests.support.tracking.readers import tensorboard
 
 
 def families(where=lambda family: True):
@@ -56,6 +57,14 @@ def test_a_family_trains_evaluates_and_keeps_its_best(family, unbroken):
     assert [row["step"] for row in rows] == [4, 8]
     assert best["value"] in [row[family.metric] for row in rows]
     assert list(committed_steps(str(model_dir / "best"))) == [best["step"]]
+
+
+@pytest.mark.full
+def test_segmentation_shows_its_images_as_it_does_by_default(unbroken):
+    """T24: `allow_image_summary` is on there; a picture of each example of the last batch."""
+    found = tensorboard(unbroken(FAMILIES["mobilenet_segmentation"]))
+    images = sorted((name, step) for name, step, _ in found if "/image/" in name)
+    assert images == [(f"validation/image/validation_outputs/{n}", step) for n in range(4) for step in (4, 8)]
 
 
 @pytest.mark.full

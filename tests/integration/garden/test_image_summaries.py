@@ -1,0 +1,81 @@
+"""Images that tasks of Model Garden return, as its segmentation and detection tasks do."""
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from official.vision.utils import summary_manager
+
+from official_trainer.engine.trainer import Trainer
+from official_trainer.lazy import keras
+from official_trainer.runs.run_experiment import run_experiment
+from tests.support import toy
+from tests.support.garden.driver import _untouched_process, logged_steps, params_of  # noqa: F401
+from tests.support.garden.toy import GardenTask
+from tests.support.tracking.readers import READERS
+
+
+class Drawing(GardenTask):
+    """Collects the last batch of all replicas, and draws a picture of each of its examples."""
+
+    def validation_step(self, inputs, model, metrics=None):
+        logs = super().validation_step(inputs, model, metrics)
+        return {**logs, "visualization": (inputs[0], {"logits": model(inputs[0])})}
+
+    def aggregate_logs(self, state=None, step_outputs=None):
+        features, outputs = step_outputs["visualization"]
+        return {"image": tf.concat(features, axis=0), "logits": tf.concat(outputs["logits"], axis=0)}
+
+    def reduce_aggregated_logs(self, aggregated_logs, global_step=None):
+        assert len(aggregated_logs["image"]) == len(aggregated_logs["logits"])
+        pictures = tf.cast(tf.zeros([len(aggregated_logs["image"]), 4, 6, 3]), tf.uint8)
+        return {f"image/validation_outputs/{n}": each[None] for n, each in enumerate(pictures)}
+
+
+def params(batch):
+    found = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
+    found.override({"task": {"validation_data": {"global_batch_size": batch}}})
+    return found
+
+
+def trained(model_dir, batch, strategy=None, **options):
+    keras.backend.clear_session()
+    config = params(batch)
+    return run_experiment(strategy, Drawing(config.task), "train_and_eval", config, str(model_dir), **options)
+
+
+def drawn(model_dir):
+    found = READERS["tensorboard"](Path(model_dir))
+    return sorted((place.rpartition("/")[2], step) for place, step, _ in found if "validation_outputs" in place)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_images_of_a_task_reach_tensorboard(tmp_path, strategy):
+    """T24: beside its numbers and a best checkpoint; 101 examples leave one for the last batch, and a replica idle."""
+    trained(tmp_path, 20, toy.strategy_of(strategy))
+    assert drawn(tmp_path) == [("0", 10), ("0", 20)]
+    assert logged_steps(tmp_path / "validation", "accuracy") == [10, 20]
+
+
+def test_replicas_share_the_batch_that_is_drawn(tmp_path):
+    """T24: 101 examples leave 37 for the last batch, 32 of them on the first replica."""
+    trained(tmp_path, 64, toy.strategy_of("mirrored2"))
+    assert [each for each, step in drawn(tmp_path) if step == 20] == sorted(map(str, range(37)))
+
+
+def test_a_manager_of_the_caller_gets_the_images_in_model_gardens_form(tmp_path):
+    """T24: `eval_summary_manager`, as Model Garden builds it; what it takes is in its own folder, once."""
+    config = params(20)
+    with tf.distribute.get_strategy().scope():
+        task = Drawing(config.task)
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        trainer = Trainer(config, task, task.build_model(), optimizer)
+    manager = summary_manager.ImageScalarSummaryManager(
+        str(tmp_path / "mine"), tf.summary.scalar, tf.summary.image, global_step=trainer.global_step
+    )
+    run_experiment(
+        None, task, "train_and_eval", config, str(tmp_path / "run"), trainer=trainer, eval_summary_manager=manager
+    )
+    assert logged_steps(tmp_path / "mine", "image/validation_outputs/0") == [10, 20]
+    assert logged_steps(tmp_path / "mine", "accuracy") == [10, 20]
+    assert not (tmp_path / "run" / "validation").exists()
