@@ -143,7 +143,7 @@ class ActionConfig(Component):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrackerConfig(Component):
-    """Where metrics are written, in addition to the console, `metrics.jsonl` and TensorBoard.
+    """Where metrics are written, in addition to the console and `metrics.jsonl`.
 
     `type` is the name of a file in `tracking/`, of the package or of the workspace. Subclasses define `build(place)`,
     which takes a `Place` of `tracking/` and returns a `Tracker` that has opened nothing yet.

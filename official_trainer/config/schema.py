@@ -196,7 +196,8 @@ class TrainerConfig(Config):
         with new shapes cause a new trace.
       export: SavedModel exports.
       actions: what is done at chosen steps, in the order of their priorities; each has a `type`.
-      trackers: where metrics are written besides the console, `metrics.jsonl` and TensorBoard; each has a `type`.
+      trackers: where metrics are written besides the console, `metrics.jsonl` and TensorBoard, whose files a section of
+        the type `tensorboard` sets; each has a `type`.
 
     Example:
       >>> from official_trainer.config import ExperimentConfig, TrainerConfig, resolve

@@ -35,7 +35,7 @@ from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.tensorboard import TensorBoardConfig
 from official_trainer.tracking.threads import ThreadedTracker
 
 _logger = logging.getLogger(__name__)
@@ -212,14 +212,17 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
             fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
         )
         for number, config in enumerate(job.config.trainer.trackers)
+        if not isinstance(config, TensorBoardConfig)
     ]
 
 
 def _summaries_of(job: Job, *, owns_run: bool, directory: str = "") -> Tracker:
     """Returns the tracker that writes TensorBoard's files, or the caller's instead."""
-    folders = {"validation": job.config.trainer.validation_summary_subdir}
-    board = TensorBoardTracker(directory or job.model_dir, folders=folders, owns_run=owns_run)
-    threaded = ThreadedTracker(board, name="tensorboard", on_error="fail")
+    settings = job.config.trainer
+    config = next((each for each in settings.trackers if isinstance(each, TensorBoardConfig)), TensorBoardConfig())
+    place = dataclasses.replace(_place_of(job, ""), directory=directory or job.model_dir)
+    board = config.build(place, folders={"validation": settings.validation_summary_subdir}, owns_run=owns_run)
+    threaded = ThreadedTracker(board, name="tensorboard", on_error=config.on_error)
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 
 

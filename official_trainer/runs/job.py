@@ -281,3 +281,6 @@ def _tracker_problems(job: Job) -> Iterator[Problem]:
         if same:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"
             yield Problem(what, path, fix="remove one", origin=job.resolved.origin(f"{path}.type"))
+        elif any((tracker.type, other.type) == ("tensorboard", "tensorboard") for other in trackers[:number]):
+            what = "is the second section of type 'tensorboard', and there is one for the run's files"
+            yield _problem(job, f"{path}.type", what, "put the settings into one section")

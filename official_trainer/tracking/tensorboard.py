@@ -5,13 +5,15 @@ disappear, from the files and from a TensorBoard that shows them, and that a ful
 Does not own: summaries that a task writes itself with `tf.summary`; those in the run's folders are rewound too.
 
 Nested names become sub-folders, as in orbit: `dev/accuracy` of the split `validation` is the tag `accuracy` in
-`validation/dev`, so TensorBoard draws the same metric of several sets in one chart. The config and the final metrics
-are in `hparams/`: the HParams tab lists a run with the metrics in the folder of its config.
+`validation/dev`, so TensorBoard draws the same metric of several sets in one chart; the section can set it otherwise.
+The config and the final metrics are in `hparams/`: the HParams tab lists a run with the metrics in the folder of its
+config.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -19,11 +21,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer import files
+from official_trainer.config import TrackerConfig
+from official_trainer.errors import nearest
 from official_trainer.lazy import load
-from official_trainer.tracking import Histogram, Image, Media, Outcome, Table, Text, Tracker
+from official_trainer.tracking import Histogram, Image, Media, MetricError, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 
@@ -38,6 +42,46 @@ _MARK_OF_PROFILE = ".profile-empty"
 """Suffix of a file without events by which TensorFlow's profiler shows TensorBoard that there is a profile."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorBoardConfig(TrackerConfig):
+    """TensorBoard's files. Every run writes them; this section is for other settings of them than these.
+
+    Attributes:
+      splits: which are written, for example `[train, validation]`; unset means all, and with `[]` there are no files.
+      divide_at: the `/` in a number's name before which its sub-folder ends. `dev/f1/micro` of an evaluation is with
+        `last` the tag `micro` in `validation/dev/f1`, with `first` `f1/micro` in `validation/dev`, and with `never`
+        `dev/f1/micro` in `validation`.
+      sub_folders: the only ones that numbers may be in, for example `[dev, test]`; unset allows any.
+    """
+
+    on_error: Literal["warn", "fail"] = "fail"
+    splits: tuple[str, ...] | None = None
+    divide_at: Literal["first", "last", "never"] = "last"
+    sub_folders: tuple[str, ...] | None = None
+
+    def build(self, place: Place, *, folders: Mapping[str, str] | None = None, owns_run: bool = True) -> Tracker:
+        if self.splits == ():
+            return Tracker()
+        return TensorBoardTracker(place.directory, folders=folders, owns_run=owns_run, options=self)
+
+    def divide(self, name: str) -> tuple[str, str]:
+        """Returns the sub-folder and the tag of a number.
+
+        Raises:
+          MetricError: it may not be in that sub-folder.
+        """
+        parts = name.split("/")
+        at = {"first": min(1, len(parts) - 1), "last": -1, "never": 0}[self.divide_at]
+        folder, tag = "/".join(parts[:at]), "/".join(parts[at:])
+        if folder and self.sub_folders is not None and folder not in self.sub_folders:
+            near = nearest(folder, self.sub_folders)
+            raise MetricError(
+                f"metric {name!r} would be in the sub-folder {folder!r}; trainer.trackers: sub_folders allows "
+                f"{', '.join(self.sub_folders) or 'none'}{f'; did you mean {near[0]!r}?' if near else ''}"
+            )
+        return folder, tag
+
+
 class TensorBoardTracker(Tracker):
     """Writes scalars, histograms, images, texts and tables for TensorBoard, and the config for its HParams tab.
 
@@ -45,9 +89,18 @@ class TensorBoardTracker(Tracker):
       directory: the run's directory.
       folders: split → its folder below `directory`; the folder of any other split has the split's name.
       owns_run: whether this process writes the config and the end of the run; only one process of a run does.
+      options: which splits are written, and how names of numbers are divided.
     """
 
-    def __init__(self, directory: str, *, folders: Mapping[str, str] | None = None, owns_run: bool = True) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        folders: Mapping[str, str] | None = None,
+        owns_run: bool = True,
+        options: TensorBoardConfig = TensorBoardConfig(),
+    ) -> None:
+        self._options = options
         self._files = _EventFiles(str(directory))
         self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
         self._owns_run = owns_run
@@ -75,10 +128,12 @@ class TensorBoardTracker(Tracker):
         self._add(0, [(_HPARAMS, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        if not self._writes(split):
+            return
         scalar = load("tensorboard.plugins.scalar.summary_v2")
         new = []
         for name, value in values.items():
-            inner, _, tag = name.rpartition("/")
+            inner, tag = self._options.divide(name)
             path = "/".join(filter(None, (self._folders.get(split, split), inner)))
             new.append((path, scalar.scalar_pb(tag, value)))
         self._add(step, new)
@@ -89,7 +144,7 @@ class TensorBoardTracker(Tracker):
         A table becomes a text. A text that the files hold already, which a restart may publish again, is left out.
         """
         path, new = self._folders.get(split, split), []
-        for name, item in media.items():
+        for name, item in media.items() if self._writes(split) else ():
             summary = _FORMS[type(item)](name, item)
             if not (isinstance(item, Text | Table) and self._holds(path, step, summary)):
                 new.append((path, summary))
@@ -136,6 +191,9 @@ class TensorBoardTracker(Tracker):
             for writer in self._writers.values():
                 writer.close()
             self._writers.clear()
+
+    def _writes(self, split: str) -> bool:
+        return self._options.splits is None or split in self._options.splits
 
     def _add(self, step: int, new: Sequence[tuple[str, Any]]) -> None:
         """Writes those points that are new; each is a folder and a summary of one value."""

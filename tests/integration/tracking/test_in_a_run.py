@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer.config import TrackerConfig
+from official_trainer.config import ConfigError, TrackerConfig
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.runs.build import trackers_of
@@ -16,9 +16,10 @@ from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
 from official_trainer.tracking.csv import CsvConfig
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking.log import LogConfig
+from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 from official_trainer.tracking.threads import TrackerError
-from tests.support import toy
+from tests.support import several_tasks, toy
 from tests.support.tracking.readers import READERS
 
 CALLS = []
@@ -93,6 +94,44 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     assert {key: board[key] for key in rows} == {key: pytest.approx(value) for key, value in rows.items()}
     final = {name: step for name, step in board if name.startswith("hparams/final/")}
     assert final == {f"hparams/final/{name}": 40 for name in metrics}
+
+
+def test_a_run_may_have_no_tensorboard_or_one_of_some_splits(model_dir, tmp_path):
+    """B14: the section takes the place of what every run has; there is one."""
+    do(model_dir, TensorBoardConfig(splits=()), CsvConfig(), train_steps=20)
+    assert not list(Path(model_dir).rglob("*.tfevents.*"))
+    assert ("train/accuracy", 20) in points(model_dir, "csv")
+    other = str(tmp_path / "other")
+    do(other, TensorBoardConfig(splits=("validation",), divide_at="never"), train_steps=20)
+    assert {path.parent.name for path in Path(other).rglob("*.tfevents.*")} == {"validation", "hparams"}
+    said = r"trackers\[1\].type: is the second section of type 'tensorboard'.* put the settings into one section"
+    with pytest.raises(ConfigError, match=said):
+        do(other, TensorBoardConfig(), TensorBoardConfig(splits=()), train_steps=40)
+
+
+def test_a_sub_folder_that_is_not_allowed_ends_the_run(model_dir):
+    """B14: the error of the thread is the run's, and names the section."""
+    task = resolve().config.task
+    config = configuration.MultiEvalExperimentConfig(
+        task=task,
+        trainer=resolve(TensorBoardConfig(sub_folders=("dev",)), train_steps=20).config.trainer,
+        eval_tasks=(configuration.TaskRoutine(task_name="far", task_config=task),),
+    )
+    said = (
+        "tracker tensorboard failed in log of validation at step 20: .* sub-folder 'far'; trainer.trackers: sub_folders"
+    )
+    with pytest.raises(TrackerError, match=said):
+        several_tasks.do(model_dir, config=config, name="toy_tracked")
+
+
+def test_the_numbers_of_a_run_are_in_its_log(model_dir, caplog):
+    """B14: `write_trainer_log`, by our name: a line for each summary and evaluation, at the level and logger named."""
+    with caplog.at_level(logging.INFO, logger="mine"):
+        do(model_dir, LogConfig(logger="mine", splits=("train", "validation")), train_steps=20)
+    lines = [record.getMessage() for record in caplog.records if record.name == "mine"]
+    assert [line.partition(": ")[0] for line in lines] == ["train @ 10", "train @ 20", "validation @ 20"]
+    row = points(model_dir, "jsonl")
+    assert f"accuracy {row['validation/accuracy', 20]:.4g}" in lines[-1]
 
 
 def test_a_tracker_that_must_work_ends_the_run(model_dir):

@@ -17,8 +17,8 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from official_trainer import files
-from official_trainer.tracking import Histogram, Image, Outcome, Text
-from official_trainer.tracking.tensorboard import TensorBoardTracker
+from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
+from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
 READERS = {
@@ -44,6 +44,46 @@ def raw_steps(directory):
     paths = sorted(directory.glob("*.tfevents.*"))
     events = [event for path in paths for event in tf.compat.v1.train.summary_iterator(str(path))]
     return [event.step for event in events if event.HasField("summary")]
+
+
+@pytest.mark.parametrize(
+    ("divide_at", "folders"),
+    [
+        ("last", {".": ["loss"], "dev": ["acc"], "dev/hard": ["acc"]}),
+        ("first", {".": ["loss"], "dev": ["acc", "hard/acc"]}),
+        ("never", {".": ["dev/acc", "dev/hard/acc", "loss"]}),
+    ],
+)
+def test_a_section_says_where_names_are_divided(tmp_path, place, divide_at, folders):
+    """B14: `tag_to_key`, by our name; also what a rewind removes."""
+    tracker = TensorBoardConfig(divide_at=divide_at).build(place)
+    for step in (5, 10):
+        tracker.log("validation", step, {"loss": 0.25, "dev/acc": 0.75, "dev/hard/acc": 0.5})
+    tracker.rewind(5)
+    tracker.close()
+    root = tmp_path / "validation"
+    found = {str(path.parent.relative_to(root)) for path in root.rglob("*.tfevents.*")}
+    assert found == folders.keys()
+    for folder, tags in folders.items():
+        accumulator = event_accumulator.EventAccumulator(str(root / folder)).Reload()
+        assert sorted(accumulator.Tags()["tensors"]) == tags
+        assert raw_steps(root / folder) == [5] * len(tags)
+
+
+def test_only_some_splits_and_sub_folders_are_written(tmp_path, place):
+    """B14: `keys`, `allow_new_keys` and the null writer, by our names; the message."""
+    tracker = TensorBoardConfig(splits=("validation",), sub_folders=("dev", "test")).build(place)
+    tracker.log("train", 5, {"loss": 0.5})
+    tracker.publish("train", 5, {"note": Text("a")})
+    tracker.log("validation", 5, {"loss": 0.25, "dev/acc": 0.75})
+    message = r"metric 'tset/acc' would be in the sub-folder 'tset'; .* allows dev, test; did you mean 'test'\?"
+    with pytest.raises(MetricError, match=message):
+        tracker.log("validation", 5, {"tset/acc": 0.75})
+    tracker.close()
+    assert {path.parent.name for path in tmp_path.rglob("*.tfevents.*")} == {"validation", "dev"}
+    with pytest.raises(MetricError, match="sub_folders allows none"):
+        TensorBoardConfig(sub_folders=()).build(place).log("validation", 5, {"dev/acc": 0.75})
+    assert type(TensorBoardConfig(splits=()).build(place)) is Tracker
 
 
 def test_splits_and_nested_names_have_their_folders(tmp_path):
