@@ -1,6 +1,7 @@
 """Evaluate a checkpoint of a run.
 
-The run stays as it is. Without an experiment, --model_dir is evaluated as it was configured.
+The run stays as it is; images, texts and such that the task returns are written to eval/ in it. Without an experiment,
+--model_dir is evaluated as it was configured.
 
 Owns: `eval`.
 Does not own: the evaluation (`runs/run.py`).

@@ -25,7 +25,7 @@ MODES: Mapping[str, str] = {
     "train": "trains only",
     "train_and_eval": "trains; evaluates at every `trainer.validation_interval` and at the end. The default",
     "train_and_post_eval": "trains, then evaluates once",
-    "eval": "evaluates the newest checkpoint and changes nothing",
+    "eval": "evaluates the newest checkpoint; the run stays as it is",
     "continuous_eval": "evaluates each checkpoint of a run in another process as it appears, until that run is done",
     "continuous_train_and_eval": "a run in `from-<step>/` for each checkpoint that appears in `task.init_checkpoint`",
     "predict": "writes the outputs of a checkpoint for all examples to files",

@@ -57,6 +57,23 @@ def test_images_of_a_task_reach_tensorboard(tmp_path, strategy):
     assert logged_steps(tmp_path / "validation", "accuracy") == [10, 20]
 
 
+def test_texts_and_images_of_training_reach_tensorboard_too(tmp_path):
+    """T24: what a trainer's `train_loop_end` returns, at each summary."""
+
+    class Writing(Trainer):
+        def train_loop_end(self):
+            return {**super().train_loop_end(), "note": tf.constant("*so*"), "image/seen": tf.zeros([1, 4, 6, 3])}
+
+    config = params(20)
+    with tf.distribute.get_strategy().scope():
+        task = Drawing(config.task)
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        trainer = Writing(config, task, task.build_model(), optimizer)
+    run_experiment(None, task, "train", config, str(tmp_path), trainer=trainer)
+    for name in ("note", "image/seen", "training_loss"):
+        assert logged_steps(tmp_path / "train", name) == [5, 10, 15, 20], name
+
+
 def test_replicas_share_the_batch_that_is_drawn(tmp_path):
     """T24: 101 examples leave 37 for the last batch, 32 of them on the first replica."""
     trained(tmp_path, 64, toy.strategy_of("mirrored2"))

@@ -224,7 +224,7 @@ def best_of(model_dir):
 
 
 def test_own_results_say_which_checkpoint_is_the_best(tmp_path, capsys):
-    """B13: by several numbers, strictly, and NaN is never best; `eval` and a lowered limit know it too."""
+    """B2, B13: by several numbers, strictly, and NaN is never best; `eval` and a lowered limit know it too."""
     settings = {"best_checkpoint_eval_metric": "quality", "best_checkpoint_max_to_keep": 2}
     run.run("showing", resolve(train_steps=100, **settings), mode="train_and_eval", model_dir=str(tmp_path))
     assert best_of(tmp_path) == {"metric": "quality", "value": {"right": 0.5, "cost": 2.0}, "step": 40}
