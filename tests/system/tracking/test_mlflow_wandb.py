@@ -12,8 +12,8 @@ from official_trainer.config import ConfigError, ExperimentConfig, TrackerConfig
 from official_trainer.errors import ExitCode
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.tracking import Outcome
-from tests.support import toy
-from tests.support.tracking.readers import wandb_records
+from tests.support import showing, toy
+from tests.support.tracking.readers import READERS, wandb_records
 
 
 def needs(*modules):
@@ -124,3 +124,19 @@ def test_wandb_has_one_identity_and_the_config_of_each_process(place):
     assert {(run.project, run.display_name) for run in runs} == {("all", "mine")}
     said = [{item.key: item.value_json for item in run.config.update} for run in runs]
     assert [config["trainer.train_steps"] for config in said] == ["20", "30"]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("mlflow", "wandb")])
+def test_what_an_evaluation_returns_is_in_a_service_once(tmp_path, name):
+    """B13: images, texts, tables and so on, over a restart; `eval` has a run of its own there."""
+    trackers = (TrackerConfig.named(name)(on_error="fail"),)
+    showing.do(tmp_path, train_steps=20, trackers=trackers)
+    showing.do(tmp_path, train_steps=40, trackers=trackers)
+    assert shown(tmp_path, name) == {each: [20, 40] for each in showing.MEDIA}
+    showing.do(tmp_path, mode="eval", trackers=trackers)
+    assert shown(tmp_path / "eval", name) == {each: [40] for each in showing.MEDIA}
+
+
+def shown(directory, name):
+    found = READERS[name](directory)
+    return {each: sorted(step for place, step, _ in found if place == f"validation/{each}") for each in showing.MEDIA}
