@@ -6,3 +6,4 @@ from .action import Rollback as Rollback
 from .action import Run as Run
 from .action import Save as Save
 from .action import Stop as Stop
+from .durations import StepDurations as StepDurations

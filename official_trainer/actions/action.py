@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from official_trainer.actions.durations import StepDurations
 from official_trainer.config import ActionConfig
 from official_trainer.tracking import Tracker
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, Span, Trigger
@@ -34,6 +35,7 @@ class LoopState:
       shared: values of any kind that actions, and the program that runs the loop, leave for each other; not saved.
       results: what actions have handed back last, by their names; saved in each checkpoint.
       step_seconds: duration of a step in each of the last windows.
+      step_durations: how long all steps of this process took.
       stop_reason: why training ends before its last step, if an action has requested that.
     """
 
@@ -44,6 +46,7 @@ class LoopState:
     shared: dict[str, Any] = dataclasses.field(default_factory=dict)
     results: dict[str, Any] = dataclasses.field(default_factory=dict)
     step_seconds: deque[float] = dataclasses.field(default_factory=lambda: deque(maxlen=100))
+    step_durations: StepDurations = dataclasses.field(default_factory=StepDurations)
     stop_reason: str | None = None
 
     @property

@@ -8,6 +8,7 @@ and evaluations that leave no trace in the run. Does not own: which sets there a
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -41,6 +42,7 @@ class ValidationSet:
       task: has the `validation_step` and `aggregate_logs` that are called.
       model: what they are called with; the run's, or a part of it.
       builder: builds the data.
+      is_built: whether the metrics are built.
       steps: batches of an evaluation, -1 for all; None for the number that the evaluation is called with.
       loss: mean over the examples of the last evaluation.
       metrics: the task's and the model's.
@@ -64,6 +66,7 @@ class ValidationSet:
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
+        self.is_built = False
         self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
@@ -76,6 +79,7 @@ class ValidationSet:
         """
         name = self.name
         self.metrics = [*self.task.build_metrics(training=False), *getattr(self.model, "metrics", [])]
+        self.is_built = True
         metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
 
     @property
@@ -259,6 +263,27 @@ class Evaluation:
             for variable, value in zip(self._context.model.variables, weights or (), strict=weights is not None):
                 variable.assign(value)
             return self.run(num_steps, own_steps=own_steps)
+
+    def run_on(self, dataset: Any, name: str) -> dict[str, Any]:
+        """Evaluates a dataset in place of the task's own set, and no other; it leaves no trace in the run.
+
+        Args:
+          dataset: distributed.
+          name: of the dataset, for messages.
+        """
+        own, named = self.own_set, self._named_sets
+        if not own.is_built:
+            with self._context.strategy.scope():
+                own.build_metrics()
+        given = copy.copy(own)  # the metrics are the same objects, so its loop serves both
+        given.dataset, given.builder = dataset, own.builder.named(name)
+        self.own_set, self._named_sets = given, []
+        try:
+            return self.run_without_effects(-1)
+        finally:
+            own.loop_fn = given.loop_fn
+            self.own_set = self.current_set = own
+            self._named_sets = named
 
     @contextlib.contextmanager
     def keeping_best(self, exporter: Any) -> Iterator[None]:

@@ -95,13 +95,14 @@ class Loop:
         """Restores the newest checkpoint, or initializes, and drops what was recorded of later steps."""
         with self._parts.stop.interruptible():
             self._parts.enter("restore")
-            if not self._recovery.restore():
-                self._parts.trainer.initialize()
+            restored = self._recovery.restore()
             self.state.start_step = self._parts.read_step()
+            if not restored and self.state.start_step == 0:  # else the caller has trained before, and keeps the weights
+                self._parts.trainer.initialize()
             self._parts.actions.restore(self._recovery.extra)
             self._parts.observer.on_restore(self.state)
             self._parts.metric_writer.rewind(self.state.step)
-            self.state.end_step = self._windows.planned_end()
+            self.state.end_step = self._parts.due.planned_end(self.state.step, self._parts.trainer.train_iterator)
 
     def _start(self) -> None:
         self._parts.observer.on_start(self.state)

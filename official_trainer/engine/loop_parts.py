@@ -1,13 +1,14 @@
 """What the classes of a loop share: its parts, its observer, the steps at which something is due, and where it is.
 
-Owns: these contracts and the loop's step and phase. Does not own: the order of events (`loop.py`), what an observer
-does (`runs/observer.py`).
+Owns: these contracts, the loop's step and phase, and the store of a run without a directory. Does not own: the order of
+events (`loop.py`), what an observer does (`runs/observer.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.actions.action import LoopState
@@ -59,8 +60,26 @@ class LoopObserver:
         return None
 
 
+class NoStore:
+    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
+
+    def restore(self) -> None:
+        """Does nothing, and returns None where a step or a report is asked for."""
+
+    latest_step = wait = close = restore
+
+    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
+        """Does nothing."""
+
+    def steps(self) -> Sequence[int]:
+        """Returns no steps."""
+        return ()
+
+    poll = steps
+
+
 class DueSteps:
-    """The steps at which summaries, checkpoints and evaluations are due, as `trainer.…_interval` configures them.
+    """When summaries, checkpoints and evaluations are due, and which step is the last, by the section `trainer`.
 
     Attributes:
       summaries: the steps of `summary_interval`.
@@ -69,6 +88,7 @@ class DueSteps:
 
     def __init__(self, config: Any, evaluate: Evaluates) -> None:
         """Takes the section `trainer`, and whether there are evaluations at intervals, at the end only, or never."""
+        self._config = config
         self.summaries = Every(config.summary_interval)
         self.saves = Every(config.checkpoint_interval)
         self._validation = Every(config.validation_interval)
@@ -88,6 +108,36 @@ class DueSteps:
         due = [self.summaries.following(step), self.saves.following(step)]
         return min([*due, self._validation.following(step)] if self._evaluate == "interval" else due)
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether training ends after a number of passes over the data; else where the data ends, at the latest."""
+        return self._config.train_epochs is not None
+
+    def planned_end(self, step: int, iterator: Any) -> int | None:
+        """Returns the last step; None if it takes an epoch of data to know.
+
+        Args:
+          step: at which this process begins.
+          iterator: over the training data.
+        """
+        epochs = self._config.train_epochs
+        if epochs is None:
+            return self._config.train_steps
+        per_epoch = iterator.steps_per_epoch()
+        return None if per_epoch is None else math.ceil(per_epoch * epochs) - iterator.skipped_steps
+
+    def end_after(self, epochs_done: int, step: int, epoch_steps: int) -> int:
+        """Returns the last step of a run over epochs, where an epoch has just ended; `step` itself to end it here.
+
+        Args:
+          epochs_done: passes over the data so far.
+          step: where this one has ended.
+          epoch_steps: its length.
+        """
+        epochs = self._config.train_epochs
+        # All epochs of a data set have the same length: the first one determines the end.
+        return step if epochs_done >= epochs else math.ceil(step / epochs_done * epochs)
+
 
 @dataclasses.dataclass(kw_only=True)
 class LoopParts:
@@ -102,6 +152,7 @@ class LoopParts:
       actions: called at their steps.
       stop: checked between windows and evaluations; all other phases can be interrupted immediately.
       model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
+      extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
       state: step, first and last step, as actions see them.
       phase: the one that began last; empty before the first.
     """
@@ -114,6 +165,7 @@ class LoopParts:
     actions: Schedule = dataclasses.field(default_factory=Schedule)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     model_dir: str = ""
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
     phase: str = dataclasses.field(default="", init=False)
 

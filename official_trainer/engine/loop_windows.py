@@ -1,13 +1,12 @@
 """The windows of a run: how many steps each has, and what follows where the data ends.
 
-Owns: the length of a window (up to where something is due, and short enough to react in time), and the last step of a
-run over epochs. Does not own: how a window is traced (`windows.py`), when something is due (`loop_parts.py`).
+Owns: the length of a window, up to where something is due, and short enough to react in time. Does not own: how a
+window is traced (`windows.py`), when something is due, and which step is the last (`loop_parts.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
 
 from official_trainer.engine.loop_parts import LoopParts
@@ -28,14 +27,6 @@ class LoopWindows:
     def __init__(self, parts: LoopParts, recovery: Recovery) -> None:
         self._parts, self._recovery = parts, recovery
         self._max_steps = 1
-
-    def planned_end(self) -> int | None:
-        """Returns the last step; None if it takes an epoch of data to know."""
-        config, iterator = self._parts.config, self._parts.trainer.train_iterator
-        if config.train_epochs is None:
-            return config.train_steps
-        per_epoch = iterator.steps_per_epoch()
-        return None if per_epoch is None else math.ceil(per_epoch * config.train_epochs) - iterator.skipped_steps
 
     def run(self) -> None:
         """Runs a window up to the next step at which something is due, at most."""
@@ -73,6 +64,7 @@ class LoopWindows:
         state.step += ran
         if ran:
             state.step_seconds.append(seconds / ran)
+            state.step_durations.add(seconds / ran, steps=ran)
             most = int(MAX_WINDOW_SECONDS / max(seconds / ran, 1e-9))
             self._max_steps = max(1, min(ran * WINDOW_GROWTH, most))
         if ran < num_steps:
@@ -83,12 +75,10 @@ class LoopWindows:
     def _end_epoch(self) -> None:
         """The data ended: begins the next epoch, or ends the run here."""
         state, iterator = self._parts.state, self._parts.trainer.train_iterator
-        epochs = self._parts.config.train_epochs
-        if epochs is None:
+        if not self._parts.due.counts_epochs:
             _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", state.step)
             state.end_step = state.step
             return
+        epoch_steps = iterator.position.start_step(state.step)
         iterator.begin_next_epoch()
-        done = int(iterator.position.epoch.numpy())
-        # All epochs of a data set have the same length: the first one determines the end.
-        state.end_step = state.step if done >= epochs else math.ceil(state.step / done * epochs)
+        state.end_step = self._parts.due.end_after(int(iterator.position.epoch.numpy()), state.step, epoch_steps)

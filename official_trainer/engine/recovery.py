@@ -75,7 +75,7 @@ class Recovery:
         # How the run continues from a checkpoint that was saved before the failure was noticed: the step of the
         # checkpoint, how far the data is ahead of the steps, and the record.
         self._decision: tuple[int, int, _Record] | None = None
-        self.extra: Mapping[str, Any] = {}
+        self.extra: Mapping[str, Any] = parts.extra
         """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
     def loss_problem(self) -> str | None:

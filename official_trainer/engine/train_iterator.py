@@ -131,6 +131,12 @@ class DatasetBuilder:
         builder._is_separate, builder.context = True, None
         return builder
 
+    def named(self, name: str) -> DatasetBuilder:
+        """Returns a builder whose messages call the data `name`."""
+        builder = copy.copy(self)
+        builder.source = name
+        return builder
+
     @property
     def is_served(self) -> bool:
         """Whether a tf.data service delivers the batches, in no fixed order."""
@@ -217,7 +223,10 @@ class DataPosition(tf.Module):
 
 
 class TrainIterator:
-    """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere."""
+    """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere.
+
+    Size: the data of the task, that of the caller and single batches in hand have one position.
+    """
 
     def __init__(
         self,
@@ -245,6 +254,8 @@ class TrainIterator:
         self._on_data_end = on_data_end
         self._window_steps = window_steps
         self._dataset = dataset
+        self._distribute: Callable[[Any], Any] = lambda dataset: dataset
+        self._source = builder.source  # for messages
         self._iterator: Any = None
         self._num_skipped = 0
         self._worker_streams = worker_streams
@@ -259,10 +270,38 @@ class TrainIterator:
         """Calls `on_build` with the context of the task's data, each time that the iterator is built from it."""
         self._observers.append(on_build)
 
-    def replace(self, dataset: Any) -> None:
-        """Uses `dataset` from now on."""
-        self._dataset = dataset
+    def replace(self, dataset: Any, name: str = "", distribute: Callable[[Any], Any] = lambda dataset: dataset) -> None:
+        """Uses `dataset` from now on; the task's own data if that is None.
+
+        Args:
+          dataset: what `distribute` takes.
+          name: of the dataset, for messages.
+          distribute: returns the distributed dataset; by default it is distributed already.
+        """
+        self._dataset, self._distribute = dataset, distribute
+        self._source = name or self._builder.source
         self.reset()
+
+    @contextlib.contextmanager
+    def instead(self, batches: Any) -> Iterator[None]:
+        """Steps in a `with` block take these `batches`, distributed; the training data stays where it is."""
+        batches = batches if self._window_steps is None else inputs.stack_windows(batches, 1)
+        first, before, self._iterator = int(self._global_step.numpy()), self._iterator, iter(batches)
+        try:
+            yield
+        finally:
+            # A compiled window may hold batches of the iterator before; a new one begins with the first of them.
+            self._iterator = before if self._window_steps is None else None
+            self.position.skipped_steps.assign_sub(int(self._global_step.numpy()) - first)
+
+    @contextlib.contextmanager
+    def on_end(self, policy: str) -> Iterator[None]:
+        """In a `with` block, `policy` takes the place of `trainer.on_data_end`; `stop` where epochs are counted."""
+        before, self._on_data_end = self._on_data_end, policy
+        try:
+            yield
+        finally:
+            self._on_data_end = before
 
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
@@ -285,7 +324,7 @@ class TrainIterator:
         if self._dataset is None:
             return self._builder.build(start_step, window_steps)
         dataset = inputs.skip(self._dataset, start_step)
-        return dataset if window_steps is None else inputs.stack_windows(dataset, window_steps)
+        return self._distribute(dataset if window_steps is None else inputs.stack_windows(dataset, window_steps))
 
     def batches(self, step: int) -> Iterator[Any]:
         """Yields the batches that follow `step`, distributed; the training iterator keeps its position.
@@ -352,12 +391,12 @@ class TrainIterator:
         step = int(self._global_step.numpy())
         if self.position.start_step(step) <= 0:
             raise DataError(
-                f"{self._builder.source}: the training data holds no batch; "
+                f"{self._source}: the training data holds no batch; "
                 "check input_path, and global_batch_size against the number of examples"
             )
         if self._on_data_end == "error":
             raise DataError(
-                f"{self._builder.source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
+                f"{self._source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
                 "(next epoch) or stop (end the run here), or repeat the dataset"
             )
         if self._on_data_end == "repeat":
@@ -367,6 +406,8 @@ class TrainIterator:
     def epoch(self, step: int) -> float | None:
         """Returns the passes over the data until `step`, or None if the length of one is unknown."""
         done = int(self.position.epoch.numpy())
+        if self._dataset is not None and (length := self._steps_per_epoch(count=False)) not in (None, math.inf):
+            return done + self.position.start_step(step) / length
         steps = None if self._iterator is None else self._known_epoch_steps()
         if steps is not None:
             return (step + self.skipped_steps) / steps
@@ -375,6 +416,14 @@ class TrainIterator:
     def _known_epoch_steps(self) -> float | None:
         steps = None if self._dataset is not None else self._builder.steps_per_epoch(count=False)
         return None if steps == math.inf else steps
+
+    def _steps_per_epoch(self, *, count: bool) -> float | None:
+        if self._dataset is None:
+            return self._builder.steps_per_epoch(count=count)
+        if not isinstance(self._dataset, tf.data.Dataset):  # TensorFlow has no length of a distributed dataset
+            return None
+        length = int(self._dataset.cardinality())
+        return {tf.data.INFINITE_CARDINALITY: math.inf, tf.data.UNKNOWN_CARDINALITY: None}.get(length, length)
 
     def place(self, step: int) -> tuple[int, int] | None:
         """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.
@@ -401,13 +450,13 @@ class TrainIterator:
             self._num_skipped = 0
 
     def steps_per_epoch(self) -> float | None:
-        """Returns the steps of a pass over the task's data, or None if only a pass over it shows that.
+        """Returns the steps of a pass over the data, or None if only a pass over it shows that.
 
         Raises:
           DataError: the data has no end, so that there are no epochs to count.
         """
         self.iterator()
-        steps = self._builder.steps_per_epoch()
+        steps = self._steps_per_epoch(count=True)
         if steps is None and self._dataset is None and self._builder.is_served:
             raise DataError(
                 f"{self._builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
@@ -416,7 +465,7 @@ class TrainIterator:
             )
         if steps == math.inf:
             raise DataError(
-                f"{self._builder.source}: trainer.train_epochs needs training data that ends, this dataset repeats "
+                f"{self._source}: trainer.train_epochs needs training data that ends, this dataset repeats "
                 "forever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps

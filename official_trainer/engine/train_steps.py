@@ -21,6 +21,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
+from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
 
 
@@ -28,7 +29,7 @@ class TrainStep:
     """The training step on one batch: the task's step on every replica, then the counters and averages.
 
     Attributes:
-      loss: mean loss since the last `take_results`.
+      loss: mean loss since the last reset.
       metrics: the task's and the model's.
       trace: the loss of the last step, and its moving average.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
@@ -65,12 +66,14 @@ class TrainStep:
         """The variables of all that is measured."""
         return [*self.trace.variables, *variables_of(self._measures)]
 
-    def take_results(self) -> dict[str, Any]:
-        """Returns the results of all metrics, and resets those that do not go on."""
-        logs = {metric.name: metric.result() for metric in self._measures}
+    def results(self) -> dict[str, Any]:
+        """Returns the results of all metrics."""
+        return {metric.name: metric.result() for metric in self._measures}
+
+    def reset(self) -> None:
+        """Resets the metrics that do not go on."""
         for metric in [each for each in self._measures if each not in self._kept]:
             metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
-        return logs
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -83,14 +86,17 @@ class TrainStep:
 
     @do_not_convert
     def _run_replicas(self, inputs: Any) -> publish.Tensors | None:
+        strategy, updates = self._context.strategy, StepUpdates()
         # Bound, not passed: a TPU would make a tensor of it.
         step = functools.partial(
             self.run_on_replica,
             # Here, because in the threads of replicas AutoGraph does not know that it is active.
-            step_of_task=convert(self.step_of_task()),
+            step_of_task=updates.collecting(convert(self.step_of_task())),
             publishes=publish.is_requested(),
         )
-        return self._context.strategy.run(step, args=(inputs,))
+        published = strategy.run(step, args=(inputs,))
+        updates.make(strategy, after=self._context.global_step)
+        return published
 
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""

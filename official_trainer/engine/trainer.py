@@ -24,6 +24,7 @@ from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
+from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import optimization, variables
 from official_trainer.tasks.accumulation import accumulator_of
@@ -348,8 +349,13 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           `smoothed_loss` (moving average) and `learning_rate`; scalars.
         """
         with self.process_group.reading(self._step.variables):
-            rate = optimization.learning_rate(self.optimizer, self.global_step)
-            return {**self._step.take_results(), **self.loss_trace, "learning_rate": rate}
+            logs = self._training_logs()
+            self._step.reset()
+        return logs
+
+    def _training_logs(self) -> dict[str, Any]:
+        rate = optimization.learning_rate(self.optimizer, self.global_step)
+        return {**self._step.results(), **self.loss_trace, "learning_rate": rate}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
@@ -417,7 +423,75 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """
         return self.evaluation.results(aggregated_logs)
 
+    # One batch, or one dataset, in hand.
+
+    def train_on(self, batch: Any, *, name: str = "batch") -> dict[str, Any]:
+        """Runs one training step on a batch in hand; the training data stays where it is.
+
+        Args:
+          batch: a global batch, as `train_step` of the task takes it: nested tensors or arrays `[batch, …]`.
+          name: of the batch, for messages.
+
+        Returns:
+          The logs that `train_loop_end` would return, which resets the metrics; this does not.
+
+        Raises:
+          DataError: it is no batch, or there are other processes.
+        """
+        self._check_in_hand(name)
+        one = in_hand.one_batch(batch, name, num_replicas=self.strategy.num_replicas_in_sync)
+        batches = self.distribute_in_hand(one)
+        with self.strategy.scope(), self.train_iterator.instead(batches):
+            self.run_steps(1)
+        return self.train_results()
+
+    def eval_on(self, batch: Any, *, name: str = "batch") -> dict[str, Any]:
+        """Evaluates a batch in hand, and it alone; see `evaluate_on`.
+
+        Args:
+          batch: a global batch, as `validation_step` of the task takes it: nested tensors or arrays `[batch, …]`.
+          name: of the batch, for messages.
+        """
+        return self.evaluate_on(in_hand.one_batch(batch, name), name=name)
+
+    def evaluate_on(self, dataset: Any, *, name: str = "dataset") -> dict[str, Any]:
+        """Evaluates a dataset in hand like the task's own set: each example once, with averaged weights.
+
+        The validation sets, the best checkpoint and the state of training stay as they are.
+
+        Args:
+          dataset: a `tf.data.Dataset` of global batches; the last one may be smaller.
+          name: of the dataset, for messages.
+
+        Returns:
+          What `evaluate` would return for the task's own set.
+
+        Raises:
+          DataError: it is no dataset, has no end or no example, or there are other processes.
+        """
+        self._check_in_hand(name)
+        dataset = self.distribute_in_hand(in_hand.checked(dataset, name, needs_end=True))
+        return self.evaluation.run_on(dataset, name)
+
+    def _check_in_hand(self, name: str) -> None:
+        """Refuses data that the other processes do not have."""
+        if self._coordinator is not None or not self.process_group.is_alone:
+            raise DataError(
+                f"{name}: data in hand is in this process alone, and {self.context.devices} compute; build it in the "
+                "task's build_inputs"
+            )
+
+    def distribute_in_hand(self, dataset: Any) -> Any:
+        """Returns a dataset of global batches, distributed; what is distributed already as it is."""
+        return self.distribute_dataset(dataset) if isinstance(dataset, tf.data.Dataset) else dataset
+
     # For the loop, actions and the modes of a run.
+
+    @collective
+    def train_results(self) -> dict[str, Any]:
+        """Returns the logs that `train_loop_end` would return, and resets nothing."""
+        with self.process_group.reading(self._step.variables):
+            return self._training_logs()
 
     @property
     def mean_loss(self) -> float:

@@ -26,7 +26,7 @@ from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
+from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
@@ -35,7 +35,7 @@ from official_trainer.program.callbacks import CallbacksAction, steps_between_ca
 from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.settings import EXPERIMENT, Settings
-from official_trainer.program.trainer import NoStore, ProgramTrainer
+from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt

@@ -1,9 +1,9 @@
-"""What a Program brings to the loop: its Task, its Trainer and, where there is no run directory, its store.
+"""What a Program brings to the loop: its Task and its Trainer.
 
 Owns: a training step and an evaluation step made of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
 their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place; the numbers that
-callbacks get; evaluations that call callbacks; no checks for values that are not finite where no checkpoints are kept;
-the store that saves nothing. Does not own: data (`data.py`), what rewards add to a step (`rewards.py`), calling
+callbacks get; evaluations that call callbacks; no checks for values that are not finite where no checkpoints are kept.
+Does not own: data (`data.py`), what rewards add to a step (`rewards.py`), calling
 callbacks while training (`callbacks.py`), or the loop.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -345,21 +345,3 @@ class ProgramTrainer(Trainer):
         if self._callbacks is not None:
             self._callbacks.on_test_end(numbers_in(self.numbers.evaluated(logs)))
         return {**logs, **self.numbers.of_own_step(training=False)}
-
-
-class NoStore:
-    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
-
-    def restore(self) -> None:
-        """Does nothing, and returns None where a step or a report is asked for."""
-
-    latest_step = wait = close = restore
-
-    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
-        """Does nothing."""
-
-    def steps(self) -> Sequence[int]:
-        """Returns no steps."""
-        return ()
-
-    poll = steps

@@ -1,8 +1,10 @@
 from . import publish as publish
 from . import random_streams as random_streams
 from . import registry as registry
+from .metrics import MovingAverage as MovingAverage
 from .registry import register_config_factory as register_config_factory
 from .registry import register_task_cls as register_task_cls
+from .step_updates import after_step as after_step
 from .task import Task as Task
 from .task import scaled_loss as scaled_loss
 from .task import split_inputs as split_inputs

@@ -1,7 +1,8 @@
 """Metrics that the engine always computes: loss of the last step, its moving average, number of evaluated examples.
 
-Owns: these variables, the metrics of one of several tasks, the rule that names differ, and which values of a metric are
-better. Does not own: a task's metrics, names of results (`tracking/monitored.py`), where numbers go (`tracking/`).
+Owns: these variables, moving averages of other metrics, the metrics of one of several tasks, the rule that names
+differ, and which values of a metric are better. Does not own: a task's metrics, names of results
+(`tracking/monitored.py`), where numbers go (`tracking/`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,62 @@ class LossTrace(tf.Module):
             "batch_loss": float(self.last.numpy()),
             "smoothed_loss": float(self.average.numpy()) / max(sum_of_weights, 1e-12),
         }
+
+
+class MovingAverage(keras.metrics.Metric):
+    """The moving average of a training metric over all steps of a run: what `smoothed_loss` is for the loss.
+
+    It takes the value of each batch, a mean over replicas. Summaries do not reset it, and checkpoints hold it.
+
+    Example:
+      In `Task.build_metrics`, for training:
+
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.tasks import MovingAverage
+      >>> accuracy = MovingAverage(keras.metrics.BinaryAccuracy(name="accuracy"), weight=0.5)
+      >>> accuracy.name
+      'smoothed_accuracy'
+      >>> accuracy.update_state([[1.0]], [[1.0]])  # 1
+      >>> accuracy.update_state([[1.0]], [[0.0]])  # 0
+      >>> round(float(accuracy.result()), 3)  # (0.5 * 0 + 0.25 * 1) / 0.75
+      0.333
+    """
+
+    def __init__(self, metric: keras.metrics.Metric, weight: float = SMOOTHING_WEIGHT, name: str | None = None) -> None:
+        """Takes what is averaged.
+
+        Args:
+          metric: its value for a batch is one number; of this object only.
+          weight: of a new value, above 0 and at most 1.
+          name: None for `smoothed_` and the metric's name.
+
+        Raises:
+          ValueError: the weight is not in its range.
+        """
+        if not 0 < weight <= 1:
+            raise ValueError(f"weight of MovingAverage({metric.name}) is {weight}; it must be above 0, at most 1")
+        super().__init__(name=name or f"smoothed_{metric.name}", dtype=tf.float32)
+        self._metric, self._weight = metric, weight
+        mean = {"aggregation": tf.VariableAggregation.MEAN, "initializer": "zeros"}
+        self._average = self.add_weight("average", **mean)
+        self._sum_of_weights = self.add_weight("sum_of_weights", **mean)
+
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
+        """Takes a batch; the arguments are those of the metric."""
+        metric = self._metric
+        metric.reset_state()
+        metric.update_state(*args, **kwargs)
+        # Not `metric.result()`, which sums over replicas: within a step these would have to talk to each other.
+        value = tf.cast(type(metric).result(metric), tf.float32)
+        self._average.assign_add(self._weight * (value - self._average))
+        self._sum_of_weights.assign_add(self._weight * (1.0 - self._sum_of_weights))
+
+    def result(self) -> tf.Tensor:
+        """Returns the average, float32; it starts at zero, which the division corrects (see `LossTrace`)."""
+        return tf.math.divide_no_nan(self._average, self._sum_of_weights)
+
+    def reset_state(self) -> None:
+        """Does nothing: the average goes on."""
 
 
 class TaskMetrics(tf.Module):

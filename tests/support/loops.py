@@ -40,8 +40,11 @@ class Step:
 class FakeTrainIterator:
     def __init__(self, trainer, length):
         self.trainer, self.length = trainer, length
-        self.position = types.SimpleNamespace(epoch=Step())
+        self.position = types.SimpleNamespace(epoch=Step(), start_step=self.start_step)
         self.skipped = 0
+
+    def start_step(self, step):
+        return step - self.length * self.position.epoch.value if self.position.epoch.value else step
 
     def steps_per_epoch(self):
         return None

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from official_trainer.actions.durations import StepDurations
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -46,8 +47,7 @@ _PART_OF_PHASE = {
 }
 _KEPT_ATTEMPTS = 20
 _PAUSE_SECONDS = 0.1  # with 0.02 s, sampling took 2 % of a small step that keeps all cores busy
-_BUCKET = math.log(1.01)
-_SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p95": 9}
+_SPEED_DIGITS = {"examples_per_second": 2, "step_seconds_p50": 9, "step_seconds_p90": 9, "step_seconds_p95": 9}
 
 
 @dataclasses.dataclass
@@ -61,7 +61,7 @@ class _Tally:
     examples: int = 0
     timed_seconds: float = 0.0  # of windows that did not trace, with their examples and steps
     timed_examples: int = 0
-    timed_steps: dict[int, int] = dataclasses.field(default_factory=dict)  # by the logarithm of what each took
+    timed_steps: StepDurations = dataclasses.field(default_factory=StepDurations)
 
     def __add__(self, other: _Tally) -> _Tally:
         fields = [field.name for field in dataclasses.fields(self)]
@@ -92,25 +92,12 @@ class _Tally:
             return {}
         return {
             "examples_per_second": self.timed_examples / max(self.timed_seconds, 1e-9),
-            "step_seconds_p50": self.percentile(0.5),
-            "step_seconds_p95": self.percentile(0.95),
+            **{f"step_seconds_p{percent}": self.timed_steps.percentile(percent / 100) for percent in (50, 90, 95)},
         }
-
-    def percentile(self, share: float) -> float:
-        """Returns the seconds that `share` of the steps take at most, to 1 %; 0 without steps.
-
-        Only windows can be timed, so a step counts as long as the mean of its window.
-        """
-        needed = share * sum(self.timed_steps.values())
-        for bucket in sorted(self.timed_steps):
-            needed -= self.timed_steps[bucket]
-            if needed <= 0:
-                return math.exp((bucket + 0.5) * _BUCKET)
-        return 0.0
 
 
 def _sum(left: Any, right: Any) -> Any:
-    """Returns the sum of two numbers, or of two dictionaries of them."""
+    """Returns the sum of two values, or of two dictionaries of numbers."""
     if not isinstance(left, dict):
         return left + right
     return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
@@ -239,7 +226,7 @@ class TimeAccount:
             tally.examples += examples
             if has_traced:
                 waited_here = seconds * waited / seen if seen else 0.0
-                usual = steps * (self._before + tally).percentile(0.5)
+                usual = steps * (self._before + tally).timed_steps.percentile(0.5)
                 tracing = max(0.0, seconds - waited_here - usual)
                 tally.add("tracing", tracing)
                 tally.add("steps", -tracing)
@@ -247,8 +234,7 @@ class TimeAccount:
             elif steps:
                 tally.timed_seconds += seconds
                 tally.timed_examples += examples
-                bucket = math.floor(math.log(max(seconds / steps, 1e-9)) / _BUCKET)
-                tally.timed_steps[bucket] = tally.timed_steps.get(bucket, 0) + steps
+                tally.timed_steps.add(seconds / steps, steps)
 
     def end_stretch(self) -> dict[str, float]:
         """Returns the numbers of the time since the last call, for trackers; what is unknown is left out."""

@@ -1,0 +1,62 @@
+"""Moving averages of training metrics."""
+
+import numpy as np
+import pytest
+
+from official_trainer.lazy import keras
+from official_trainer.tasks import MovingAverage
+from tests.support.cases import cases
+from tests.support.toy import STRATEGIES, ToyTask, build, experiment
+
+
+class Smoothed(ToyTask):
+    """Replicas have equal parts of a batch, so the mean over replicas is the mean of the batch."""
+
+    def build_metrics(self, training=True):
+        accuracy = keras.metrics.SparseCategoricalAccuracy("accuracy")
+        return [accuracy, MovingAverage(keras.metrics.SparseCategoricalAccuracy("accuracy"), 0.1)][: 1 + training]
+
+
+def of_batches(count, strategy):
+    """Returns the accuracy of each batch of a run."""
+    trainer = build(experiment(), task_cls=Smoothed, strategy=strategy)
+    return [float(trainer.train(1)["accuracy"]) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "summaries"),
+    cases([(s, n) for s in STRATEGIES for n in ((6,), (2, 4))], ("off", (2, 4)), ("mirrored2", (2, 4))),
+)
+def test_the_moving_average_of_a_metric_goes_on_from_summary_to_summary(strategy, summaries):
+    """G19: of the values of all batches, weighted by age, and not reset."""
+    values = of_batches(6, strategy)
+    trainer = build(experiment(), task_cls=Smoothed, strategy=strategy)
+    for steps in summaries:
+        logs = trainer.train(steps)
+    expected = np.average(values, weights=[0.9**age for age in range(5, -1, -1)])
+    assert float(logs["smoothed_accuracy"]) == pytest.approx(expected, rel=1e-5)
+    assert float(logs["accuracy"]) == pytest.approx(np.mean(values[-summaries[-1] :]), rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"enable_xla": True}, {"gradient_accumulation_steps": 5}])
+def test_it_can_be_compiled_and_accumulated(options):
+    """G19: with micro-batches, each of them is a batch."""
+    trainer = build(experiment(**options), task_cls=Smoothed)
+    assert 0 <= float(trainer.train(4)["smoothed_accuracy"]) <= 1
+
+
+def test_a_weight_out_of_range_is_refused():
+    """G19: with the metric it is for."""
+    with pytest.raises(ValueError, match=r"weight of MovingAverage\(mae\) is 0; it must be above 0, at most 1"):
+        MovingAverage(keras.metrics.MeanAbsoluteError("mae"), weight=0)
+
+
+def test_checkpoints_hold_it(tmp_path):
+    """G19, N1: a restart goes on with the same bits."""
+    unbroken, before, after = (build(experiment(), task_cls=Smoothed) for _ in range(3))
+    expected = unbroken.train(6)["smoothed_accuracy"]
+    before.train(4)
+    path = before.checkpoint.write(str(tmp_path / "state"))
+    after.checkpoint.read(path).assert_consumed()
+    after.train_iterator.reset()
+    assert float(after.train(2)["smoothed_accuracy"]) == float(expected)
