@@ -1,5 +1,6 @@
 from .actions.action import Action as Action
 from .distributed import trees as trees
+from .program import Loop as Loop
 from .program import Program as Program
 from .runs.run_experiment import run_experiment as run_experiment
 from .tasks import publish as publish

@@ -166,26 +166,33 @@ class NTimes(Trigger):
     """Due `count` times, evenly over the run, the last time at its last step; at every step of a shorter run.
 
     While the end is unknown, in the first epoch of data of unknown size, at 128, 256, 512, …
+
+    Attributes:
+      count: how many times.
+      of_process: whether the steps of this process are divided, in place of those of the run.
     """
 
     count: int
+    of_process: bool = False
 
     def __post_init__(self) -> None:
         _check(self.count >= 1, "n_times", self.count, "at least 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
-        end = span.end_step
-        if end is None:
+        start = span.start_step if self.of_process else 0
+        done = max(after - start, 0)
+        if span.end_step is None:
             step = FIRST_UNPLANNED_STEP
-            while step <= after:
+            while step <= done:
                 step *= 2
-            return step
-        if after >= end:
+            return start + step
+        length = span.end_step - start
+        if done >= length:
             return None
-        number = after * self.count // end + 1  # the first of ceil(number * end / count) that may be after `after`
-        while (step := -(-number * end // self.count)) <= after:
+        number = done * self.count // length + 1  # the first of ceil(number * length / count) that may be after `done`
+        while (step := -(-number * length // self.count)) <= done:
             number += 1
-        return step
+        return start + step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,9 +44,10 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Reading and writing": ["layers", "overrides", "provenance", "explain", "dump", "text"],
         "Errors": ["errors"],
     },
-    "engine": {"Trainer": ["trainer"], "Loop": ["loop"]},
+    "engine": {"Trainer": ["trainer"]},
     "program": {
         "Program": ["program"],
+        "Loop": ["loop"],
         "Checkpoints": ["checkpoint"],
         "Rewards": ["estimators", "reward_function"],
         "Errors": ["compiled_model", "data"],

@@ -1,2 +1,1 @@
-from .loop import Loop as Loop
 from .trainer import Trainer as Trainer

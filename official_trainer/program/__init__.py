@@ -1,7 +1,7 @@
-"""Keras's compile and fit on the engine that runs experiments.
+"""Keras's compile and fit, and GoMLX's loop, on the engine that runs experiments.
 
-Owns: Keras's methods, and how a call becomes a Task and a config of this engine. Does not own: a second loop, a second
-Trainer, a second way to save.
+Owns: Keras's methods, how a call becomes a Task and a config of this engine, and hooks of a program. Does not own: a
+second loop, a second Trainer, a second way to save.
 
     program.py          the methods and the meaning of their arguments; model_methods.py: what the model has;
                         async_methods.py: calls in an event loop; saving.py: a whole program in a file
@@ -16,6 +16,8 @@ Trainer, a second way to save.
             ├─► callbacks.py    Keras's callbacks, in Keras's order, as an action
             │     └─► epochs.py     epochs as ranges of steps
             └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
+
+    loop.py             GoMLX's loop: hooks as actions, calls of so many steps
 """
 
 import lazy_loader

@@ -3,6 +3,12 @@ from .compiled_model import BusyError as BusyError
 from .data import ArgumentError as ArgumentError
 from .estimators import EvolutionStrategies as EvolutionStrategies
 from .estimators import ScoreFunction as ScoreFunction
+from .loop import Loop as Loop
+from .loop import LoopError as LoopError
+from .loop import every_n_steps as every_n_steps
+from .loop import exponential as exponential
+from .loop import n_times_during_loop as n_times_during_loop
+from .loop import periodic as periodic
 from .program import NotCompiledError as NotCompiledError
 from .program import Program as Program
 from .program import load_program as load_program

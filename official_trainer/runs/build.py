@@ -142,9 +142,10 @@ def best_of(trainer: Trainer) -> BestCheckpoint | None:
 
 
 def schedule_of(job: Job, trainer: Trainer) -> Schedule:
-    """Returns the actions of a run: of the config, of the task, those put on the trainer, and the built-in one."""
+    """Returns the actions of a run: of the config, the task, the trainer and the caller, and the built-in one."""
     build_actions = getattr(trainer.task, "build_actions", lambda trainer: ())  # Model Garden's tasks have none
-    actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions]
+    prebuilt = job.prebuilt.actions if job.prebuilt is not None else ()
+    actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions, *prebuilt]
     if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
         actions.insert(0, PublishEnvironmentConfig())
     return Schedule(actions)

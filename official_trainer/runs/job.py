@@ -34,11 +34,13 @@ class Prebuilt:
     Attributes:
       trainer: a Trainer with the config of the job; nothing else is built.
       due: the loop's `DueSteps`; None for those of the config.
+      actions: actions to run, beside those of the trainer, the task and the config.
       summaries: takes the tracker of TensorBoard's files, and returns the one to use.
     """
 
     trainer: Any
     due: DueSteps | None = None
+    actions: Sequence[Any] = ()
     summaries: Callable[[Any], Any] = lambda board: board
 
 

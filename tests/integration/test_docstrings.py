@@ -22,7 +22,6 @@ MORE = {
 """Public names of modules without a stub."""
 
 FOR_OTHER_PACKAGES = {
-    "official_trainer.engine": {"Loop"},
     "official_trainer.inputs": {
         *("call_build_inputs", "check_element_structure", "explain_data_error", "skip", "stack_windows"),
         *("with_training_flag", "without_tuning"),

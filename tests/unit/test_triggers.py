@@ -130,6 +130,17 @@ def test_n_times_without_a_known_end():
     assert due_steps(NTimes(5), 1500, ends_known=False) == [128, 256, 512, 1024]
 
 
+@pytest.mark.parametrize("count", [1, 3, 7, 100])
+def test_n_times_of_a_process_are_those_of_a_run_of_its_length(count):
+    """G17, G3: from where it began, also where the end is unknown."""
+    for end in (110, None):
+        span, whole = Span(start_step=50, end_step=end), Span(end_step=None if end is None else end - 50)
+        for step in range(60):
+            expected = NTimes(count).next_step(step, 500, whole)
+            found = NTimes(count, of_process=True).next_step(50 + step, 550, span)
+            assert found == (None if expected is None else expected + 50)
+
+
 @pytest.mark.parametrize("count", [1, 3, 7, 10, 99, 100, 101])
 @pytest.mark.parametrize("end", [1, 2, 10, 97, 100])
 def test_n_times_is_at_most_n_and_ends_with_the_run(count, end):

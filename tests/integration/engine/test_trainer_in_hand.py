@@ -117,6 +117,16 @@ def test_a_batch_in_hand_is_evaluated_alone():
     assert float(trainer.eval_on(BATCH)["accuracy"]) == pytest.approx((logits.argmax(1) == BATCH[1]).mean())
 
 
+def test_metrics_as_objects():
+    """G18: those of training and of evaluations; the end of a stretch of training returns and resets them."""
+    trainer = build()
+    assert [each.name for each in trainer.train_metrics] == [each.name for each in trainer.validation_metrics]
+    assert trainer.train_metrics[0] is not trainer.validation_metrics[0]
+    accuracy = trainer.train_on(BATCH)["accuracy"]
+    assert float(trainer.train_loop_end()["accuracy"]) == float(accuracy) > 0
+    assert float(trainer.train_results()["accuracy"]) == 0.0
+
+
 class Best:
     """Keeps what evaluations offer."""
 

@@ -1,0 +1,430 @@
+"""The loop in Python: `Loop(trainer)`, hooks that take a line each, and runs of so many steps, as GoMLX has them.
+
+Owns: hooks as actions, which step of a call is the last, and the data of a call. Does not own: the loop itself
+(`engine/loop.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or what
+a run directory holds (`runs/train.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_trainer import config as configuration
+from official_trainer.actions.action import Action, LoopState, Run
+from official_trainer.actions.schedule import Schedule
+from official_trainer.config import TrainerConfig
+from official_trainer.engine.loop import Loop as EngineLoop
+from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.inputs import in_hand
+from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.stopping import StopRequest
+from official_trainer.tracking import Tracker, flatten
+from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
+
+Hook = Callable[["Loop", Any], Any]
+"""Called with the loop, and its dataset or metrics; returns None, requests of an action, or an error."""
+
+
+class LoopError(UserError, ValueError):
+    """A loop cannot run this trainer, or these data, in this way."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class Loop:
+    """Trains a `Trainer` in calls of so many steps, with hooks, on the loop that runs experiments.
+
+    Without a run directory nothing is written, and signals are the caller's. With one each call continues from the
+    newest checkpoint and saves the next ones, as `train.py` does. No call evaluates; hooks do.
+
+    Hooks are actions: they are called at exactly their steps, by priority, and an error names the hook. A hook that has
+    methods `state` and `restore` is saved with each checkpoint, as an action is.
+
+    Attributes:
+      trainer: what the loop trains.
+      model_dir: the run directory; empty for none.
+      dataset: of the last call; None for the task's training data.
+      state: where the loop is: `step`, `start_step`, `end_step`, `epoch`, `shared`, and how long steps took.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer import Loop, Task
+      >>> from official_trainer.config import ExperimentConfig
+      >>> from official_trainer.engine import Trainer
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.program import every_n_steps
+      >>> class Line(Task):
+      ...     def build_model(self):
+      ...         return keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+      ...
+      ...     def build_losses(self, labels, model_outputs, aux_losses=None):
+      ...         return keras.losses.mean_squared_error(labels, model_outputs)
+      >>> x = np.linspace(-1, 1, 64, dtype="float32")[:, None]
+      >>> dataset = tf.data.Dataset.from_tensor_slices((x, 3 * x + 1)).batch(16).repeat()
+      >>> config = ExperimentConfig()
+      >>> task = Line(config.task)
+      >>> trainer = Trainer(config, task, task.build_model(), keras.optimizers.SGD(0.3), evaluate=False)
+      >>> loop = Loop(trainer)
+      >>> every_n_steps(loop, 50, "watch", 0, lambda loop, metrics: print(loop.state.step, "smoothed_loss" in metrics))
+      >>> metrics = loop.run_steps(dataset, 100)
+      50 True
+      100 True
+      >>> metrics["batch_loss"] < 0.01
+      True
+    """
+
+    def __init__(self, trainer: Any, *, model_dir: str = "") -> None:
+        """Takes a trainer.
+
+        Args:
+          trainer: with an `ExperimentConfig` of `official_trainer.config`.
+          model_dir: the run directory; empty for none.
+
+        Raises:
+          LoopError: the config is Model Garden's, the trainer is one of several processes, or the config has actions
+            that need a run directory.
+        """
+        if not isinstance(trainer.config.trainer, TrainerConfig):
+            raise LoopError(
+                f"the trainer's config is a {type(trainer.config).__module__}.{type(trainer.config).__name__}; Loop "
+                "needs an ExperimentConfig of official_trainer.config"
+            )
+        if not trainer.process_group.is_alone or trainer.context.workers is not None:
+            raise LoopError(f"Loop trains in one process, and {trainer.context.devices} train; use train.py")
+        if trainer.config.trainer.actions and not model_dir:
+            raise LoopError("trainer.actions of the config need a run directory; give Loop(trainer, model_dir=…)")
+        self.trainer, self.model_dir = trainer, model_dir
+        self.dataset: Any = None
+        self.state = LoopState(step=trainer.context.step)
+        self._run: Run | None = None
+        self._hooks: list[Action] = []
+        self._read: tuple[int, Mapping[str, float]] = -1, {}
+        self._extra: Mapping[str, Any] = {}  # of the actions, in memory
+
+    # Hooks.
+
+    def on_start(self, name: str, priority: int, fn: Hook) -> None:
+        """Calls `fn(loop, dataset)` at the beginning of each call.
+
+        Args:
+          name: of the hook, for messages.
+          priority: the lowest is called first, negative ones too; of equal ones the first that was added.
+          fn: the hook.
+        """
+        self._add(_AtStart(self, name, priority, fn))
+
+    def on_step(self, name: str, priority: int, fn: Hook, *, when: Trigger | None = None) -> None:
+        """Calls `fn(loop, metrics)` after steps.
+
+        Args:
+          name: of the hook, for messages.
+          priority: as for `on_start`.
+          fn: the hook.
+          when: after which steps; None for each.
+        """
+        self._add(_AtStep(self, name, priority, fn, when=when or Every(1)))
+
+    def on_end(self, name: str, priority: int, fn: Hook) -> None:
+        """Calls `fn(loop, metrics)` at the end of each call, unless it fails.
+
+        An `Action` in `trainer.actions` has an `on_end` that is told of failures.
+
+        Args:
+          name: of the hook, for messages.
+          priority: as for `on_start`.
+          fn: the hook.
+        """
+        self._add(_AtEnd(self, name, priority, fn))
+
+    def _add(self, hook: Action) -> None:
+        # One name for a start, a step and an end is usual, and the states of actions go by their names.
+        names, candidates = {other.name for other in self._actions}, (f"{hook.name}-{i}" for i in itertools.count(2))
+        if hook.name in names:
+            hook.name = next(name for name in candidates if name not in names)
+        self._hooks.append(hook)
+
+    # Calls.
+
+    def run_steps(self, dataset: Any, steps: int, *, name: str = "dataset") -> dict[str, float]:
+        """Trains for so many steps more; returns the metrics of the last one.
+
+        A second call with the same dataset continues in it.
+
+        Args:
+          dataset: a `tf.data.Dataset` of global batches; None for the training data of the task.
+          steps: how many; nothing happens if it is 0 or less.
+          name: of the dataset, for messages.
+
+        Raises:
+          LoopError: another dataset is given in a run directory.
+          DataError: the data ended, and `trainer.on_data_end` is `error`; or it is no dataset.
+          ActionError: a hook failed.
+          NonFiniteError: the loss is not finite.
+        """
+        return self._call(dataset, name, _Steps(self, lambda start: start + steps)) if steps > 0 else {}
+
+    def run_epochs(self, dataset: Any, epochs: int, *, name: str = "dataset") -> dict[str, float]:
+        """Trains until the data has ended so many times more; a pass that is under way counts as the first.
+
+        Args:
+          dataset: as for `run_steps`.
+          epochs: how many; nothing happens if it is 0 or less.
+          name: as for `run_steps`.
+
+        Raises:
+          DataError: the data has no end.
+        """
+        return self._call(dataset, name, _Epochs(self, epochs)) if epochs > 0 else {}
+
+    def run_to_global_step(self, dataset: Any, step: int, *, name: str = "dataset") -> dict[str, float]:
+        """Trains until `step`, if the loop is not there yet: of all calls the one for programs that are started again.
+
+        Args:
+          dataset: as for `run_steps`.
+          step: the global step of the last update.
+          name: as for `run_steps`.
+        """
+        return self._call(dataset, name, _Steps(self, lambda start: step))
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of training since the last summary (`trainer.summary_interval`), with those of the last step."""
+        run, step = self._run, self.trainer.context.step
+        if run is not None and run.summary_step == step:
+            return run.train_logs
+        if self._read[0] != step:
+            self._read = step, flatten(self.trainer.train_results())
+        return self._read[1]
+
+    # How a call runs.
+
+    def _call(self, dataset: Any, name: str, due: _Steps) -> dict[str, float]:
+        self._use(dataset, name)
+        trainer = self.trainer
+        policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
+        with trainer.strategy.scope(), trainer.train_iterator.on_end(policy):
+            metrics = self._run_in_directory(due) if self.model_dir else self._run_in_memory(due)
+        if due.counts_epochs and dataset is not None and self.state.stop_reason is None and not self.model_dir:
+            self._begin_pass()
+        return metrics
+
+    def _use(self, dataset: Any, name: str) -> None:
+        """Makes the trainer read a dataset; the first call in a run directory continues where its checkpoint was."""
+        if dataset is self.dataset:
+            return
+        trainer = self.trainer
+        if self.model_dir and self._run is not None:
+            raise LoopError(
+                f"{name}: {self.model_dir} continues in the dataset of the calls before; train on another one without "
+                "a run directory, or in another"
+            )
+        if dataset is None:
+            trainer.train_iterator.replace(None)
+        else:
+            trainer.train_iterator.replace(in_hand.checked(dataset, name), name, trainer.distribute_in_hand)
+        self.dataset = dataset
+        if not self.model_dir:
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        """Has the next step take the first batch of the data."""
+        if self.trainer.train_iterator.position.start_step(self.trainer.context.step):
+            self.trainer.train_iterator.begin_next_epoch()
+
+    @property
+    def _actions(self) -> list[Action]:
+        return [_Following(self), *self._hooks]
+
+    def _run_in_memory(self, due: _Steps) -> dict[str, float]:
+        trainer = self.trainer
+        stop = StopRequest()
+        trainer.process_group.use_stop(stop)
+        of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)
+        schedule = Schedule([*of_task, *trainer.actions, *self._actions])
+        parts = LoopParts(
+            trainer=trainer,
+            store=NoStore(),
+            metric_writer=Tracker(),
+            due=due,
+            actions=schedule,
+            stop=stop,
+            extra=self._extra,
+        )
+        try:
+            return flatten(EngineLoop(parts).run())
+        finally:
+            self._extra = {**schedule.state(), "stopped": None}  # the next call goes on
+
+    def _run_in_directory(self, due: _Steps) -> dict[str, float]:
+        from official_trainer.runs import train  # imports TensorFlow
+
+        experiment, config = type(self.trainer.task).__name__, self.trainer.config
+        job = Job(
+            experiment=experiment,
+            resolved=configuration.resolve(config, experiment=experiment),
+            model_dir=self.model_dir,
+            mode="train",
+            quiet=True,
+            argv=tuple(sys.argv),
+            prebuilt=Prebuilt(trainer=self.trainer, due=due, actions=self._actions),
+        )
+        runtime = config.runtime
+        with StopRequest() as stop:
+            stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
+            return train.train(job, stop, is_whole_command=False)
+
+    def follow(self, run: Run) -> None:
+        """A call has begun; what hooks share goes on from the call before."""
+        run.state.shared.update(self.state.shared)
+        self._run, self.state = run, run.state
+
+
+class _Steps(DueSteps):
+    """The last step of a call by its first; all else is due as the config says."""
+
+    def __init__(self, loop: Loop, end: Callable[[int], int]) -> None:
+        super().__init__(loop.trainer.config.trainer, "never")
+        self._end = end
+
+    @property
+    def counts_epochs(self) -> bool:
+        return False
+
+    def planned_end(self, step: int, iterator: Any) -> int | None:
+        return self._end(step)
+
+
+class _Epochs(_Steps):
+    """The last step of a call over passes from where it begins."""
+
+    def __init__(self, loop: Loop, epochs: int) -> None:
+        super().__init__(loop, lambda start: start)
+        self._epochs, self._goal, self._start = epochs, 0, 0
+
+    @property
+    def counts_epochs(self) -> bool:
+        return True
+
+    def planned_end(self, step: int, iterator: Any) -> int | None:
+        self._start, self._goal = step, int(iterator.position.epoch.numpy()) + self._epochs
+        length = iterator.steps_per_epoch()
+        if length is None:
+            return None
+        return step + math.ceil(self._epochs * length - iterator.position.start_step(step) % length)
+
+    def end_after(self, epochs_done: int, step: int, epoch_steps: int) -> int:
+        if step == self._start:  # the data had ended with the last step of the call before
+            self._goal += 1
+        return step + (self._goal - epochs_done) * epoch_steps
+
+
+class _Following(Action):
+    """Tells a loop that a call has begun, before its hooks."""
+
+    name = "loop"
+    priority = -sys.maxsize
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def on_start(self, run: Run) -> None:
+        self._loop.follow(run)
+
+
+class _Hook(Action):
+    """A function of a program as an action."""
+
+    def __init__(self, loop: Loop, name: str, priority: int, fn: Hook) -> None:
+        self._loop, self._fn = loop, fn
+        self.name, self.priority = name, priority
+
+    def _call(self, argument: Any) -> Any:
+        answer = self._fn(self._loop, argument)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def state(self) -> Mapping[str, Any]:
+        return self._fn.state() if hasattr(self._fn, "state") else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if hasattr(self._fn, "restore"):
+            self._fn.restore(state)
+
+
+class _AtStart(_Hook):
+    def on_start(self, run: Run) -> Any:
+        return self._call(self._loop.dataset)
+
+
+class _AtStep(_Hook):
+    def __init__(self, *args: Any, when: Trigger) -> None:
+        super().__init__(*args)
+        self.when = when
+
+    def on_step(self, run: Run) -> Any:
+        return self._call(self._loop.metrics)
+
+
+class _AtEnd(_Hook):
+    def on_end(self, run: Run, failure: BaseException | None) -> Any:
+        return None if failure is not None else self._call(self._loop.metrics)
+
+
+# When a hook is due.
+
+
+def every_n_steps(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> None:
+    """Calls `fn(loop, metrics)` at the multiples of `n`, counted from the beginning of training.
+
+    Example:
+      >>> from official_trainer.program import every_n_steps
+      >>> def watch(loop):
+      ...     every_n_steps(loop, 100, "watch", 0, lambda loop, metrics: print(loop.state.step, metrics["batch_loss"]))
+    """
+    loop.on_step(name, priority, fn, when=Every(n))
+
+
+def n_times_during_loop(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> None:
+    """Calls `fn(loop, metrics)` `n` times in each call, evenly, the last time at its last step.
+
+    Example:
+      >>> from official_trainer.program import n_times_during_loop
+      >>> def evaluate_in(loop, dataset):
+      ...     n_times_during_loop(loop, 5, "eval", 0, lambda loop, metrics: print(loop.trainer.evaluate_on(dataset)))
+    """
+    loop.on_step(name, priority, fn, when=NTimes(n, of_process=True))
+
+
+def periodic(loop: Loop, seconds: float, name: str, priority: int, fn: Hook, *, call_on_end: bool = False) -> None:
+    """Calls `fn(loop, metrics)` when so many seconds have passed since it returned, or since the first step of a call.
+
+    Example:
+      >>> from official_trainer.actions import Save
+      >>> from official_trainer.program import periodic
+      >>> def save_in(loop):
+      ...     periodic(loop, 600, "save", 100, lambda loop, metrics: Save(), call_on_end=True)
+    """
+    loop.on_step(name, priority, fn, when=_and_at_end(EverySeconds(seconds), call_on_end))
+
+
+def exponential(
+    loop: Loop, start: int, factor: float, name: str, priority: int, fn: Hook, *, call_on_end: bool = False
+) -> None:
+    """Calls `fn(loop, metrics)` at steps further and further apart: 100, 220, 364, … for 100 and 1.2.
+
+    Example:
+      >>> from official_trainer.program import exponential
+      >>> def plot_in(loop, points):
+      ...     exponential(loop, 100, 1.2, "plot", 0, lambda loop, metrics: points.append(metrics), call_on_end=True)
+    """
+    loop.on_step(name, priority, fn, when=_and_at_end(Exponential(start, factor), call_on_end))
+
+
+def _and_at_end(trigger: Trigger, call_on_end: bool) -> Trigger:
+    return AnyOf((trigger, AtEnd())) if call_on_end else trigger

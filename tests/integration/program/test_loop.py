@@ -1,0 +1,456 @@
+"""The loop in Python: GoMLX's hooks and runs, on the engine's loop."""
+
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+
+from official_trainer.actions import Action, Rollback, Save, Stop
+from official_trainer.actions.schedule import ActionError
+from official_trainer.engine.recovery import NonFiniteError
+from official_trainer.inputs import DataError
+from official_trainer.lazy import keras, tf
+from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
+from tests.support.cases import cases
+from tests.support.toy import FEATURES, LABELS, STRATEGIES, ToyTask, assert_bitwise_equal, build, experiment, weights
+
+
+class Small(ToyTask):
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
+
+
+def loop_of(model_dir="", strategy="off", task_cls=Small, **options):
+    options = {"steps_per_loop": 100, "summary_interval": 1000, "checkpoint_interval": 5, **options}
+    return Loop(build(experiment(**options), task_cls=task_cls, strategy=strategy), model_dir=model_dir)
+
+
+def batches(count, start=0):
+    """Returns `count` batches of ten examples."""
+    rows = slice(10 * start, 10 * (start + count))
+    return tf.data.Dataset.from_tensor_slices((FEATURES[rows], LABELS[rows])).batch(10)
+
+
+@functools.cache  # a dataset is known by its identity
+def endless():
+    return batches(10).repeat()
+
+
+@functools.cache
+def four(*, is_known=True):
+    return batches(4) if is_known else batches(4).filter(lambda *_: True)
+
+
+def steps_in(seen):
+    """Returns a hook that notes the step of each call."""
+    return lambda loop, metrics: seen.append(loop.state.step)
+
+
+# Hooks.
+
+
+def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
+    """G17, G1: negative priorities too; one name may stand for a start, a step and an end."""
+    loop, calls = loop_of(), []
+
+    def noting(what):
+        return lambda loop, argument: calls.append((what, loop.state.step))
+
+    loop.on_end("note", 0, noting("end"))
+    loop.on_step("note", 100, noting("late"))
+    loop.on_step("note", 0, noting("first"))
+    loop.on_step("other", 0, noting("second"))
+    loop.on_step("early", -1, noting("early"))
+    loop.on_start("note", 0, noting("start"))
+    loop.run_steps(endless(), 2)
+    each = ["early", "first", "second", "late"]
+    assert calls == [("start", 0), *((w, 1) for w in each), *((w, 2) for w in each), ("end", 2)]
+
+
+def test_a_hook_gets_the_dataset_at_the_start_and_then_the_metrics():
+    """G17: those since the last summary, with the moving average, as floats; at the end those of the last step."""
+    loop, seen = loop_of(), {}
+    loop.on_start("a", 0, lambda loop, dataset: seen.update(start=(loop, dataset)))
+    loop.on_step("b", 0, lambda loop, metrics: seen.setdefault("steps", []).append(dict(metrics)))
+    loop.on_end("c", 0, lambda loop, metrics: seen.update(end=dict(metrics)))
+    returned = loop.run_steps(endless(), 3)
+    assert seen["start"] == (loop, endless())
+    assert seen["start"][1] is endless()
+    assert seen["end"] == returned == seen["steps"][-1]
+    assert set(returned) == {"training_loss", "accuracy", "batch_loss", "smoothed_loss", "learning_rate"}
+    losses = [each["batch_loss"] for each in seen["steps"]]
+    assert [each["training_loss"] for each in seen["steps"]] == pytest.approx(
+        [np.mean(losses[: i + 1]) for i in range(3)]
+    )
+    assert all(type(value) is float for value in returned.values())
+
+
+@pytest.mark.parametrize("steps_per_loop", [1, 7, 100])
+def test_hooks_are_due_at_exactly_their_steps(steps_per_loop):
+    """G17, G2, G3, G4: in one line each, whatever `steps_per_loop` is."""
+    loop, seen = loop_of(steps_per_loop=steps_per_loop), {name: [] for name in ("every", "times", "growing", "ending")}
+    every_n_steps(loop, 10, "every", 0, steps_in(seen["every"]))
+    n_times_during_loop(loop, 4, "times", 0, steps_in(seen["times"]))
+    exponential(loop, 5, 2.0, "growing", 0, steps_in(seen["growing"]))
+    exponential(loop, 20, 1.5, "ending", 0, steps_in(seen["ending"]), call_on_end=True)
+    loop.run_steps(endless(), 26)
+    assert seen == {"every": [10, 20], "times": [7, 13, 20, 26], "growing": [5, 15], "ending": [20, 26]}
+
+
+def test_calls_that_follow_each_other_continue_with_the_step():
+    """G17: `every_n_steps` counts from the beginning of training, `n_times_during_loop` from that of the call."""
+    loop, every, times, spans = loop_of(), [], [], []
+    every_n_steps(loop, 4, "every", 0, steps_in(every))
+    n_times_during_loop(loop, 2, "times", 0, steps_in(times))
+    loop.on_end("span", 0, lambda loop, _: spans.append((loop.state.start_step, loop.state.end_step, loop.state.step)))
+    for _ in range(3):
+        loop.run_steps(endless(), 6)
+    assert every == [4, 8, 12, 16]
+    assert times == [3, 6, 9, 12, 15, 18]
+    assert spans == [(0, 6, 6), (6, 12, 12), (12, 18, 18)]
+
+
+def test_a_hook_on_the_clock():
+    """G17, G5: when the time has passed; at the end too, if it is asked for, and once."""
+    loop, often, never, ending = loop_of(steps_per_loop=1), [], [], []
+    periodic(loop, 1e-9, "often", 0, steps_in(often))
+    periodic(loop, 1e9, "never", 0, steps_in(never))
+    periodic(loop, 1e9, "ending", 0, steps_in(ending), call_on_end=True)
+    loop.run_steps(endless(), 3)
+    assert (often[-1], never, ending) == (3, [], [3])
+
+
+def failing(loop, argument):
+    raise KeyError("no such plot")
+
+
+@pytest.mark.parametrize(
+    ("hook", "fn", "where"),
+    [
+        ("on_start", failing, "on_start at step 0: KeyError: 'no such plot'"),
+        ("on_step", failing, "on_step at step 1: KeyError: 'no such plot'"),
+        ("on_end", failing, "on_end at step 2: KeyError: 'no such plot'"),
+        ("on_step", lambda loop, metrics: OSError("disk is away"), "on_step at step 1: .*disk is away"),  # as in Go
+        (
+            "on_step",
+            lambda loop, metrics: "stop",
+            "on_step at step 1: TypeError: it returned 'stop'; a hook returns None",
+        ),
+    ],
+)
+def test_an_error_names_the_hook(hook, fn, where):
+    """G17, G1: raised, or handed back; no hook after it is called, and no end."""
+    loop, calls = loop_of(), []
+    getattr(loop, hook)("plot", 0, fn)
+    loop.on_end("end", 1, lambda loop, metrics: calls.append("end"))
+    with pytest.raises(ActionError, match=f"action 'plot' failed in {where}"):
+        loop.run_steps(endless(), 2)
+    assert calls == ["end"] * (hook == "on_end"), "only other ends are still called"
+
+
+def test_a_hook_asks_to_stop():
+    """G17: by the request of an action; the next call goes on."""
+    loop = loop_of()
+    loop.on_step("stop", 0, lambda loop, metrics: Stop(reason="enough") if loop.state.step == 3 else None)
+    loop.run_steps(endless(), 10)
+    assert (loop.state.step, loop.state.stop_reason) == (3, "enough")
+    loop.run_steps(endless(), 2)
+    assert (loop.state.step, loop.state.stop_reason) == (5, None)
+
+
+def test_a_loss_that_is_not_finite_ends_the_call_before_the_hooks_see_the_state():
+    """G17, G8: in GoMLX the hooks come first."""
+
+    class Diverging(Small):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return tf.reduce_mean(model_outputs) * float("nan")
+
+    loop, seen = loop_of(task_cls=Diverging), []
+    loop.on_step("seen", 0, steps_in(seen))
+    with pytest.raises(NonFiniteError, match="the training loss is nan at step 1"):
+        loop.run_steps(endless(), 2)
+    assert seen == []
+
+
+def test_what_hooks_share_goes_on_from_call_to_call():
+    """G17, G7: a place for what tools leave for each other, and how long steps took."""
+    loop, seen = loop_of(), []
+    loop.on_step("give", 0, lambda loop, _: loop.state.shared.update(sum=loop.state.shared.get("sum", 0) + 1))
+    loop.on_end("take", 0, lambda loop, _: seen.append((loop.state.shared["sum"], len(loop.state.step_durations))))
+    loop.run_steps(endless(), 2)
+    loop.run_steps(endless(), 3)
+    assert seen == [(2, 2), (5, 3)]
+    durations = loop.state.step_durations
+    assert 0 < durations.percentile(0.5) <= durations.percentile(0.9)
+    assert loop.state.median_step_seconds > 0
+
+
+def test_actions_of_the_task_and_the_trainer_run_too():
+    """G17, B1: hooks are actions among others."""
+    seen = []
+
+    class Noting(Action):
+        def on_step(self, run):
+            seen.append((self.name, run.step))
+
+    class Acting(Small):
+        def build_actions(self, trainer):
+            action = Noting()
+            action.name = "of the task"
+            return [action]
+
+    loop = loop_of(task_cls=Acting, summary_interval=2)
+    loop.trainer.actions.append(Noting())
+    loop.run_steps(endless(), 4)
+    assert seen == [("of the task", 2), ("Noting", 2), ("of the task", 4), ("Noting", 4)]
+
+
+# Runs.
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_loop_computes_what_the_trainer_does(strategy):
+    """G17: the same bits as the task's own data, which has the same batches; in calls of any length, over replicas."""
+    expected = build(experiment(), task_cls=Small, strategy=strategy)
+    expected.run_steps(6)
+    loop = loop_of(strategy=strategy)
+    loop.run_steps(endless(), 2)
+    loop.run_steps(endless(), 4)
+    assert_bitwise_equal(weights(loop.trainer), weights(expected))
+    own = loop_of(strategy=strategy)
+    own.run_steps(None, 6)
+    assert_bitwise_equal(weights(own.trainer), weights(expected))
+
+
+@pytest.mark.parametrize("enable_xla", [False, True])
+def test_another_dataset_begins_with_its_first_batch(enable_xla):
+    """G17: in memory; also after steps on the task's own data."""
+    expected = build(experiment(), task_cls=Small)
+    for number in (0, 1, 7, 8, 0):
+        expected.train_on((FEATURES[10 * number : 10 * number + 10], LABELS[10 * number : 10 * number + 10]))
+    loop = loop_of(enable_xla=enable_xla)
+    loop.trainer.run_steps(2)
+    loop.run_steps(batches(2, start=7), 2)
+    loop.run_steps(endless(), 1)
+    for value, other in zip(weights(loop.trainer), weights(expected), strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_without_steps_does_nothing():
+    """G17: as in GoMLX; a hook of the start is not called."""
+    loop, seen = loop_of(), []
+    loop.on_start("start", 0, steps_in(seen))
+    assert loop.run_steps(endless(), 0) == loop.run_steps(endless(), -1) == loop.run_epochs(endless(), 0) == {}
+    assert seen == []
+    assert loop.run_to_global_step(endless(), 0) == {}
+    assert loop.state.step == 0
+
+
+def test_running_to_a_global_step():
+    """G17, G6: the steps that are left, and none if there are none."""
+    loop = loop_of()
+    loop.run_steps(endless(), 3)
+    assert "batch_loss" in loop.run_to_global_step(endless(), 5)
+    assert loop.state.step == 5
+    assert loop.run_to_global_step(endless(), 4) == {}
+    assert int(loop.trainer.global_step) == 5
+
+
+@pytest.mark.parametrize(("is_known", "first_end"), [(True, 12), (False, None)])
+def test_epochs_end_where_the_data_does(is_known, first_end):
+    """G17, G6: the last step is known from the first epoch on; each call begins with the first batch."""
+    loop, ends, dataset = loop_of(), [], four(is_known=is_known)
+    loop.on_step("ends", 0, lambda loop, _: ends.append(loop.state.end_step))
+    loop.run_epochs(dataset, 3)
+    assert ends == [first_end] * 4 + [12] * 8
+    loop.run_epochs(dataset, 1)
+    assert loop.state.step == 16
+    loop.run_steps(dataset, 3)
+    loop.run_epochs(dataset, 2)  # the rest of a pass, and one more
+    assert loop.state.step == 16 + 4 + 4
+    expected = build(experiment(), task_cls=Small)
+    expected.train_dataset = four().repeat()
+    expected.run_steps(24)
+    assert_bitwise_equal(weights(loop.trainer), weights(expected))
+
+
+def test_the_epoch_is_the_passes_so_far():
+    """G17, G7: with the part of the one that is under way, where the length of the data is known."""
+    loop, epochs = loop_of(), []
+    loop.on_step("epochs", 0, lambda loop, _: epochs.append(loop.state.epoch))
+    loop.run_epochs(four(), 2)
+    assert epochs == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
+
+
+def test_epochs_of_the_tasks_own_data():
+    """G17: data that goes on over its end is counted."""
+
+    class Sized(Small):
+        def build_inputs(self, params, input_context=None):
+            input_context.examples_per_epoch = 40
+            return super().build_inputs(params, input_context)
+
+    loop = loop_of(task_cls=Sized)
+    loop.run_steps(None, 1)
+    loop.run_epochs(None, 2)
+    assert loop.state.step == 8
+
+
+def test_data_that_ends_early_says_so():
+    """G17, G18, G6: by the name of the dataset, as `trainer.on_data_end` says."""
+    with pytest.raises(DataError, match=r"mine: the training data ended at step 4; set trainer.on_data_end to repeat"):
+        loop_of().run_steps(four(), 5, name="mine")
+    stopping = loop_of(on_data_end="stop")
+    stopping.run_steps(four(), 5)
+    assert stopping.state.step == 4
+    again = loop_of(on_data_end="repeat")
+    again.run_steps(four(), 5)
+    assert again.state.step == 5
+
+
+def test_the_first_weights_are_loaded_once():
+    """G17: a later call, or one after steps without a loop, keeps what was trained."""
+    loads = []
+
+    class Loading(Small):
+        def initialize(self, model):
+            loads.append(True)
+
+    loop = loop_of(task_cls=Loading)
+    loop.run_steps(endless(), 1)
+    loop.run_steps(endless(), 1)
+    assert loads == [True]
+
+
+# A run directory.
+
+
+class Sum:
+    """A hook with a state of its own."""
+
+    def __init__(self):
+        self.total = 0.0
+
+    def __call__(self, loop, metrics):
+        self.total += metrics["batch_loss"]
+
+    def state(self):
+        return {"total": self.total}
+
+    def restore(self, state):
+        self.total = state.get("total", 0.0)
+
+
+def test_the_state_of_a_hook_goes_on_from_call_to_call_in_memory_too():
+    """G17: a hook that failed is called again, as after a restart; the others are not."""
+    loop, total, losses, failures = loop_of(), Sum(), [], [RuntimeError("once")]
+    loop.on_step("sum", 0, total)
+    loop.on_step("losses", 0, lambda loop, metrics: losses.append(metrics["batch_loss"]))
+    loop.on_step("fail", 1, lambda loop, metrics: failures.pop() if failures and loop.state.step == 3 else None)
+    loop.run_steps(endless(), 2)
+    with pytest.raises(ActionError, match="'fail'"):
+        loop.run_steps(endless(), 2)
+    loop.run_steps(endless(), 2)
+    assert total.total == pytest.approx(sum(losses))
+    assert (len(losses), loop.state.step) == (5, 5)
+
+
+def in_directory(model_dir, *, dies_at=None, **options):
+    loop, total, seen = loop_of(str(model_dir), **options), Sum(), []
+    loop.on_step("sum", 0, total)
+    n_times_during_loop(loop, 3, "times", 0, steps_in(seen))
+    loop.on_step("die", 1, lambda loop, _: RuntimeError("killed") if loop.state.step == dies_at else None)
+    return loop, total
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dies_at"), cases([(s, n) for s in STRATEGIES for n in (4, 7, 10)], ("off", 7), ("mirrored2", 7))
+)
+def test_a_program_that_is_started_again_continues_with_the_same_bits(tmp_path, strategy, dies_at):
+    """G17, N1: weights, the position in the dataset, the state of hooks; the checkpoint is that of step 5."""
+    whole, expected = in_directory(tmp_path / "whole", strategy=strategy)
+    metrics = whole.run_to_global_step(endless(), 12)
+    broken, _ = in_directory(tmp_path / "broken", strategy=strategy, dies_at=dies_at)
+    with pytest.raises(ActionError, match="'die'"):
+        broken.run_to_global_step(endless(), 12)
+    again, found = in_directory(tmp_path / "broken", strategy=strategy)
+    assert again.run_to_global_step(endless(), 12) == metrics
+    assert found.total == expected.total
+    assert again.state.start_step == (dies_at - 1) // 5 * 5
+    assert_bitwise_equal(weights(again.trainer), weights(whole.trainer))
+
+
+def test_a_run_directory_has_what_a_run_leaves(tmp_path):
+    """G17, G19, N15: checkpoints, the record with the durations of all steps, one row a step."""
+    loop, _ = in_directory(tmp_path)
+    loop.run_steps(endless(), 6)
+    loop.run_steps(endless(), 6)
+    assert (loop.state.start_step, loop.state.step) == (6, 12)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert (record["experiment"], record["status"], record["last_checkpoint_step"]) == ("Small", "done", 12)
+    attempts = record["time"]["attempts"]
+    assert [attempt["steps"] for attempt in attempts] == [6, 6]
+    for attempt in attempts:
+        assert 0 < attempt["step_seconds_p50"] <= attempt["step_seconds_p90"] <= attempt["step_seconds_p95"]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["split"] == "train"] == [6, 12]
+
+
+def test_epochs_in_a_run_directory(tmp_path):
+    """G17: a call after one that has ended with the data begins it again."""
+    loop = loop_of(str(tmp_path))
+    loop.run_epochs(four(), 2)
+    loop.run_epochs(four(), 1)
+    assert loop.state.step == 12
+
+
+def test_hooks_ask_for_checkpoints_and_to_go_back(tmp_path):
+    """G17: as actions do; in memory there is nothing to go back to."""
+    loop = loop_of(str(tmp_path), checkpoint_interval=1000)
+    every_n_steps(loop, 3, "save", 100, lambda loop, metrics: Save())
+    loop.run_steps(endless(), 8)
+    assert sorted(int(re.search(r"\d+", path.name)[0]) for path in tmp_path.glob("ckpt-*.index")) == [3, 6, 8]
+    diverging = loop_of()
+    diverging.on_step("back", 0, lambda loop, metrics: Rollback(reason="it diverges"))
+    with pytest.raises(NonFiniteError, match="it diverges; the last good checkpoint is none"):
+        diverging.run_steps(endless(), 2)
+
+
+# What is refused.
+
+
+def test_a_run_directory_continues_in_one_dataset(tmp_path):
+    """G17: its checkpoints hold one position."""
+    loop = loop_of(str(tmp_path))
+    loop.run_steps(endless(), 1)
+    with pytest.raises(LoopError, match=r"other: .* continues in the dataset of the calls before; train on another"):
+        loop.run_steps(four(), 1, name="other")
+
+
+def test_a_loop_says_what_it_cannot_train():
+    """G17: other processes, Model Garden's configs, actions that write, and what is no dataset."""
+    with pytest.raises(DataError, match=r"mine is a ndarray; give a tf.data.Dataset of batches"):
+        loop_of().run_steps(FEATURES, 1, name="mine")
+    with pytest.raises(DataError, match=r"mine: .* this dataset repeats forever"):
+        loop_of().run_epochs(endless(), 1, name="mine")
+    trainer = build(task_cls=Small)
+    config = trainer.config
+    trainer.use_config(config.replace(trainer=config.trainer.replace(actions=({"type": "early_stopping"},))))
+    with pytest.raises(LoopError, match=r"trainer.actions of the config need a run directory; give Loop\(trainer, mod"):
+        Loop(trainer)
+
+
+def test_other_processes_and_other_configs_are_refused(monkeypatch):
+    """G17: before anything is trained."""
+    from official.core import config_definitions
+
+    trainer = build(task_cls=Small)
+    monkeypatch.setattr(type(trainer.process_group), "is_alone", property(lambda self: False))
+    with pytest.raises(LoopError, match=r"Loop trains in one process, and one device train; use train.py"):
+        Loop(trainer)
+    trainer.use_config(config_definitions.ExperimentConfig())
+    with pytest.raises(LoopError, match=r"is a official.core.config_definitions.ExperimentConfig; Loop needs an Exp"):
+        Loop(trainer)
