@@ -276,7 +276,7 @@ class Evaluation:
             with self._context.strategy.scope():
                 own.build_metrics()
         given = copy.copy(own)  # the metrics are the same objects, so its loop serves both
-        given.dataset, given.builder = dataset, own.builder.named(name)
+        given.dataset, given.builder = dataset, own.builder.in_hand(name)
         self.own_set, self._named_sets = given, []
         try:
             return self.run_without_effects(-1)

@@ -54,7 +54,7 @@ class DatasetBuilder:
         self.source = f"{type(task).__name__}.build_inputs"
         self.context: InputContext | None = None
         self._dataset: Any = None
-        self._is_separate = False
+        self._is_separate = self._is_in_hand = False
 
     @property
     def started_at_step(self) -> bool:
@@ -131,10 +131,10 @@ class DatasetBuilder:
         builder._is_separate, builder.context = True, None
         return builder
 
-    def named(self, name: str) -> DatasetBuilder:
-        """Returns a builder whose messages call the data `name`."""
+    def in_hand(self, name: str) -> DatasetBuilder:
+        """Returns a builder for messages about data that the caller has built and calls `name`."""
         builder = copy.copy(self)
-        builder.source = name
+        builder.source, builder.params, builder._is_in_hand = name, None, True
         return builder
 
     @property
@@ -168,6 +168,8 @@ class DatasetBuilder:
         except _READ_ERRORS as error:
             explained = inputs.explain_data_error(error, self.params)
             if explained is None:
+                if self._is_in_hand:
+                    error.add_note(f"It came from {self.source}, or a step on it.")
                 raise
             raise explained from error
 
@@ -255,7 +257,7 @@ class TrainIterator:
         self._window_steps = window_steps
         self._dataset = dataset
         self._distribute: Callable[[Any], Any] = lambda dataset: dataset
-        self._source = builder.source  # for messages
+        self._explained_by = builder  # for messages
         self._iterator: Any = None
         self._num_skipped = 0
         self._worker_streams = worker_streams
@@ -279,7 +281,7 @@ class TrainIterator:
           distribute: returns the distributed dataset; by default it is distributed already.
         """
         self._dataset, self._distribute = dataset, distribute
-        self._source = name or self._builder.source
+        self._explained_by = self._builder.in_hand(name) if name else self._builder
         self.reset()
 
     @contextlib.contextmanager
@@ -391,13 +393,13 @@ class TrainIterator:
         step = int(self._global_step.numpy())
         if self.position.start_step(step) <= 0:
             raise DataError(
-                f"{self._source}: the training data holds no batch; "
+                f"{self._explained_by.source}: the training data holds no batch; "
                 "check input_path, and global_batch_size against the number of examples"
             )
         if self._on_data_end == "error":
             raise DataError(
-                f"{self._source}: the training data ended at step {step}; set trainer.on_data_end to repeat "
-                "(next epoch) or stop (end the run here), or repeat the dataset"
+                f"{self._explained_by.source}: the training data ended at step {step}; set trainer.on_data_end to "
+                "repeat (next epoch) or stop (end the run here), or repeat the dataset"
             )
         if self._on_data_end == "repeat":
             self.begin_next_epoch()
@@ -442,7 +444,7 @@ class TrainIterator:
     def reading(self) -> Iterator[None]:
         """For a window that reads from the iterator: explains errors, and logs how long it took to reach the data."""
         began = time.monotonic()
-        with self._builder.errors_explained():
+        with self._explained_by.errors_explained():
             yield
         if self._num_skipped:
             seconds = time.monotonic() - began
@@ -465,8 +467,8 @@ class TrainIterator:
             )
         if steps == math.inf:
             raise DataError(
-                f"{self._source}: trainer.train_epochs needs training data that ends, this dataset repeats "
-                "forever; set trainer.train_steps instead, or leave out repeat()"
+                f"{self._explained_by.source}: trainer.train_epochs needs training data that ends, this dataset "
+                "repeats forever; set trainer.train_steps instead, or leave out repeat()"
             )
         return steps
 

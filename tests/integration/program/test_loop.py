@@ -2,7 +2,9 @@
 
 import functools
 import json
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
+from official_trainer.stopping import PreemptedError
 from tests.support.cases import cases
 from tests.support.toy import FEATURES, LABELS, STRATEGIES, ToyTask, assert_bitwise_equal, build, experiment, weights
 
@@ -311,6 +314,16 @@ def test_data_that_ends_early_says_so():
     assert again.state.step == 5
 
 
+def test_an_error_of_tensorflow_names_the_dataset():
+    """G18: of a program that has several, in training and in an evaluation."""
+    bad = four().map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, "no features"), y))
+    loop = loop_of()
+    for call in (lambda: loop.run_steps(bad, 1, name="bad"), lambda: loop.trainer.evaluate_on(bad, name="bad")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no features") as caught:
+            call()
+        assert caught.value.__notes__ == ["It came from bad, or a step on it."]
+
+
 def test_the_first_weights_are_loaded_once():
     """G17: a later call, or one after steps without a loop, keeps what was trained."""
     loads = []
@@ -380,6 +393,21 @@ def test_a_program_that_is_started_again_continues_with_the_same_bits(tmp_path, 
     assert again.run_to_global_step(endless(), 12) == metrics
     assert found.total == expected.total
     assert again.state.start_step == (dies_at - 1) // 5 * 5
+    assert_bitwise_equal(weights(again.trainer), weights(whole.trainer))
+
+
+def test_a_signal_saves_and_the_program_goes_on_when_it_is_started_again(tmp_path):
+    """G17, N5: with a run directory; the error has the exit code of a run that was stopped."""
+    whole, expected = in_directory(tmp_path / "whole")
+    whole.run_to_global_step(endless(), 9)
+    stopped, _ = in_directory(tmp_path / "stopped")
+    stopped.on_step("kill", 0, lambda loop, _: os.kill(os.getpid(), signal.SIGTERM) if loop.state.step == 3 else None)
+    with pytest.raises(PreemptedError, match="at step 3, which is saved; the same command continues") as caught:
+        stopped.run_to_global_step(endless(), 9)
+    assert caught.value.exit_code == 143
+    again, total = in_directory(tmp_path / "stopped")
+    again.run_to_global_step(endless(), 9)
+    assert (again.state.start_step, total.total) == (3, expected.total)
     assert_bitwise_equal(weights(again.trainer), weights(whole.trainer))
 
 

@@ -6,11 +6,23 @@ import pytest
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
+from official_trainer.program import Program
 from official_trainer.tasks import after_step
 from official_trainer.tasks.scopes import during
 from official_trainer.tasks.step_updates import StepUpdates, _collected
+from tests.support import several_tasks
 from tests.support.cases import cases
-from tests.support.toy import STRATEGIES, ToyTask, assert_bitwise_equal, build, examples, experiment, weights
+from tests.support.toy import (
+    FEATURES,
+    LABELS,
+    STRATEGIES,
+    ToyTask,
+    assert_bitwise_equal,
+    build,
+    examples,
+    experiment,
+    weights,
+)
 
 LIMIT = 0.05
 
@@ -73,6 +85,36 @@ def test_updates_are_made_in_any_kind_of_step(options):
     assert float(other.model.get_layer("counting").count) == 3.0
     for value, expected in zip(weights(other), weights(plain), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
+
+
+class Counted(several_tasks.NoDropout):
+    """Each of two tasks has a layer of its own that counts."""
+
+    def build_models(self):
+        return {
+            name: keras.Model(model.input, Counting(name=f"counting_{name}")(model.output))
+            for name, model in super().build_models().items()
+        }
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_layer_of_one_of_several_tasks_is_updated_by_the_steps_of_its_task(joint, strategy):
+    """G20, T21: where each step is one task's, the other's layers are left alone."""
+    trainer = several_tasks.build(several_tasks.experiment(joint=joint), strategy, task_cls=Counted)
+    trainer.run_steps(6)
+    counts = [float(model.layers[-1].count.numpy()) for model in trainer.model.sub_tasks.values()]
+    assert counts == [6, 6] if joint else sum(counts) == 6
+    assert min(counts) > 0
+
+
+def test_a_compiled_model_of_keras_registers_updates_too():
+    """G20, K6: `fit` is the same engine."""
+    counting = Counting()
+    program = Program(keras.Sequential([keras.Input([6]), counting, Clipped(3)]))
+    program.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    program.fit(FEATURES, LABELS, batch_size=32, epochs=2, verbose=0)
+    assert float(counting.count) == 8.0
 
 
 def test_averaged_weights_see_the_new_value():
