@@ -24,7 +24,7 @@ from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError, nearest
-from official_trainer.inputs import DataError
+from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -276,7 +276,8 @@ class Evaluation:
             with self._context.strategy.scope():
                 own.build_metrics()
         given = copy.copy(own)  # the metrics are the same objects, so its loop serves both
-        given.dataset, given.builder = dataset, own.builder.in_hand(name)
+        given.dataset = dataset
+        given.builder = in_hand.InHand(name)  # type: ignore[assignment]  # it builds nothing
         self.own_set, self._named_sets = given, []
         try:
             return self.run_without_effects(-1)

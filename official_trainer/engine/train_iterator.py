@@ -18,7 +18,7 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
-from official_trainer.inputs import DataError, InputContext, data_service
+from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
 
@@ -54,7 +54,7 @@ class DatasetBuilder:
         self.source = f"{type(task).__name__}.build_inputs"
         self.context: InputContext | None = None
         self._dataset: Any = None
-        self._is_separate = self._is_in_hand = False
+        self._is_separate = False
 
     @property
     def started_at_step(self) -> bool:
@@ -131,12 +131,6 @@ class DatasetBuilder:
         builder._is_separate, builder.context = True, None
         return builder
 
-    def in_hand(self, name: str) -> DatasetBuilder:
-        """Returns a builder for messages about data that the caller has built and calls `name`."""
-        builder = copy.copy(self)
-        builder.source, builder.params, builder._is_in_hand = name, None, True
-        return builder
-
     @property
     def is_served(self) -> bool:
         """Whether a tf.data service delivers the batches, in no fixed order."""
@@ -168,8 +162,6 @@ class DatasetBuilder:
         except _READ_ERRORS as error:
             explained = inputs.explain_data_error(error, self.params)
             if explained is None:
-                if self._is_in_hand:
-                    error.add_note(f"It came from {self.source}, or a step on it.")
                 raise
             raise explained from error
 
@@ -257,7 +249,7 @@ class TrainIterator:
         self._window_steps = window_steps
         self._dataset = dataset
         self._distribute: Callable[[Any], Any] = lambda dataset: dataset
-        self._explained_by = builder  # for messages
+        self._explained_by: Any = builder  # has `source` and `errors_explained`
         self._iterator: Any = None
         self._num_skipped = 0
         self._worker_streams = worker_streams
@@ -281,7 +273,7 @@ class TrainIterator:
           distribute: returns the distributed dataset; by default it is distributed already.
         """
         self._dataset, self._distribute = dataset, distribute
-        self._explained_by = self._builder.in_hand(name) if name else self._builder
+        self._explained_by = in_hand.InHand(name) if name else self._builder
         self.reset()
 
     @contextlib.contextmanager

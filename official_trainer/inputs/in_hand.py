@@ -5,10 +5,32 @@ Owns: what can be taken, and the messages about it, which name the data. Does no
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
+
+
+class InHand:
+    """Data that its user calls by a name, for messages.
+
+    Attributes:
+      source: the name.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        """Adds the name to TensorFlow's errors about the data, and about steps on it."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            error.add_note(f"It came from {self.source}, or a step on it.")
+            raise
 
 
 def one_batch(batch: Any, name: str, *, num_replicas: int = 1) -> tf.data.Dataset:
