@@ -94,10 +94,13 @@ class BestCheckpoint:
 
     @property
     def named_step(self) -> int | None:
-        """The global step of the very best checkpoint, as it was named last, where the rule is not known."""
+        """The global step of the very best checkpoint by a rule that is not known here, as it was named last."""
+        by_rule = [
+            s for s, r in self._records.items() if r.get("metric") == self.metric and isinstance(r["value"], dict)
+        ]
         path = files.join(self.directory, _INFO)
-        named = files.read_json(path).get("best_ckpt_global_step") if files.exists(path) else None
-        return int(named) if named in self._records else max(self._records, default=None)
+        named = files.read_json(path).get("best_ckpt_global_step") if by_rule and files.exists(path) else None
+        return int(named) if named in by_rule else max(by_rule, default=None)
 
     @property
     def best(self) -> tuple[str, int] | None:

@@ -92,7 +92,7 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
     if checkpoint == "best":
         best = best_checkpoint(job)
         directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
-        found = None if best is None else best.step or best.named_step
+        found = None if best is None else best.named_step if best.step is None else best.step
         steps = () if found is None else (found,)
     if not steps:
         raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")

@@ -1,5 +1,6 @@
 """The policy: which steps are kept, and which are best, as functions of what is there."""
 
+import itertools
 import math
 
 import pytest
@@ -86,3 +87,23 @@ def test_ranking(values, direction, best):
         if policy.takes(new, found):
             found.append(new)
     assert [candidate.step for candidate in policy.kept(found)] == best
+
+
+def test_a_rule_ranks_by_several_numbers():
+    """B13: strictly; of equal ones the earlier, and none with a NaN; in any order, and whatever is kept already."""
+
+    def is_better(numbers, than):
+        return (numbers["right"], -numbers["cost"]) > (than["right"], -than["cost"])
+
+    values = {10: (0.5, 3.0), 20: (0.5, 2.0), 30: (math.nan, 0.0), 40: (0.5, 2.0), 50: (0.4, 1.0)}
+    found = [Candidate(name=str(n), step=n, value={"right": r, "cost": c}) for n, (r, c) in values.items()]
+    for order in itertools.permutations(found):
+        policy = Retention(monitor="quality", direction=is_better)
+        assert [one.step for one in policy.kept(order)] == [20, 40, 10, 50, 30]
+    best = Retention(monitor="quality", direction=is_better, max_to_keep=1, save_best_only=True)
+    taken, kept = [], []
+    for new in found:
+        if best.takes(new, kept):
+            taken.append(new.step)
+            kept = best.kept([*kept, new])
+    assert taken == [10, 20]
