@@ -1,8 +1,8 @@
 """The loop in Python: `Loop(trainer)`, hooks that take a line each, and runs of so many steps, as GoMLX has them.
 
-Owns: hooks as actions, which step of a call is the last, and the data of a call. Does not own: the loop itself
-(`engine/loop.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or what
-a run directory holds (`runs/train.py`).
+Owns: which step of a call is the last, and the data of a call. Does not own: the loop itself (`engine/loop.py`), hooks
+as actions (`hooks.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or
+what a run directory holds (`runs/train.py`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from official_trainer.engine.loop import Loop as EngineLoop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
+from official_trainer.program.hooks import EndHook, Following, Hook, StartHook, StepHook
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
-
-Hook = Callable[["Loop", Any], Any]
-"""Called with the loop, and its dataset or metrics; returns None, requests of an action, or an error."""
 
 
 class LoopError(UserError, ValueError):
@@ -116,7 +114,7 @@ class Loop:
           priority: the lowest is called first, negative ones too; of equal ones the first that was added.
           fn: the hook.
         """
-        self._add(_AtStart(self, name, priority, fn))
+        self._add(StartHook(self, name, priority, fn))
 
     def on_step(self, name: str, priority: int, fn: Hook, *, when: Trigger | None = None) -> None:
         """Calls `fn(loop, metrics)` after steps.
@@ -127,7 +125,7 @@ class Loop:
           fn: the hook.
           when: after which steps; None for each.
         """
-        self._add(_AtStep(self, name, priority, fn, when=when or Every(1)))
+        self._add(StepHook(self, name, priority, fn, when=when or Every(1)))
 
     def on_end(self, name: str, priority: int, fn: Hook) -> None:
         """Calls `fn(loop, metrics)` at the end of each call, unless it fails.
@@ -139,7 +137,7 @@ class Loop:
           priority: as for `on_start`.
           fn: the hook.
         """
-        self._add(_AtEnd(self, name, priority, fn))
+        self._add(EndHook(self, name, priority, fn))
 
     def _add(self, hook: Action) -> None:
         # One name for a start, a step and an end is usual, and the states of actions go by their names.
@@ -238,7 +236,7 @@ class Loop:
 
     @property
     def _actions(self) -> list[Action]:
-        return [_Following(self), *self._hooks]
+        return [Following(self), *self._hooks]
 
     def _run_in_memory(self, due: _Steps) -> dict[str, float]:
         trainer = self.trainer
@@ -321,59 +319,6 @@ class _Epochs(_Steps):
         if step == self._start:  # the data had ended with the last step of the call before
             self._goal += 1
         return step + (self._goal - epochs_done) * epoch_steps
-
-
-class _Following(Action):
-    """Tells a loop that a call has begun, before its hooks."""
-
-    name = "loop"
-    priority = -sys.maxsize
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-
-    def on_start(self, run: Run) -> None:
-        self._loop.follow(run)
-
-
-class _Hook(Action):
-    """A function of a program as an action."""
-
-    def __init__(self, loop: Loop, name: str, priority: int, fn: Hook) -> None:
-        self._loop, self._fn = loop, fn
-        self.name, self.priority = name, priority
-
-    def _call(self, argument: Any) -> Any:
-        answer = self._fn(self._loop, argument)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def state(self) -> Mapping[str, Any]:
-        return self._fn.state() if hasattr(self._fn, "state") else {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        if hasattr(self._fn, "restore"):
-            self._fn.restore(state)
-
-
-class _AtStart(_Hook):
-    def on_start(self, run: Run) -> Any:
-        return self._call(self._loop.dataset)
-
-
-class _AtStep(_Hook):
-    def __init__(self, *args: Any, when: Trigger) -> None:
-        super().__init__(*args)
-        self.when = when
-
-    def on_step(self, run: Run) -> Any:
-        return self._call(self._loop.metrics)
-
-
-class _AtEnd(_Hook):
-    def on_end(self, run: Run, failure: BaseException | None) -> Any:
-        return None if failure is not None else self._call(self._loop.metrics)
 
 
 # When a hook is due.
