@@ -150,6 +150,10 @@ class Strike:
     def hit(self, process: Any, unbroken: Unbroken) -> None:
         """Strikes from outside, if that is how."""
 
+    def sooner(self) -> "Strike":
+        """Returns what strikes a run that had ended before it was struck."""
+        return self
+
     def check_said(self, err: str) -> None:
         """Asserts what a process that was struck has said."""
 
@@ -208,6 +212,9 @@ class Instant(Strike):
         process.join(self.part * unbroken.seconds)
         if process.is_alive():
             os.kill(process.pid, self.by)
+
+    def sooner(self):
+        return dataclasses.replace(self, part=self.part * 0.8)  # the unbroken run was timed on a busier machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,6 +329,6 @@ def check(shared, case, strikes: Sequence[Strike], folder, sets=(), tally=None):
         while not broken.is_struck(strike):
             assert not strike.gains, "it went on to its end"
             broken.check_end()
-            broken = next(trials)
+            broken, strike = next(trials), strike.sooner()
     broken.finish()
     broken.check_end()
