@@ -15,6 +15,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from official_trainer.config import DataConfig
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import DataError, InputContext, skip
@@ -236,7 +238,7 @@ class Arrays(Source):
           DataError: there is no array, or they differ in their number of rows.
         """
         with tf.init_scope(), tf.device("CPU:0"):
-            self._tensors = tf.nest.map_structure(as_rows, _with_tuples(data))
+            self._tensors = tf.nest.map_structure(as_rows, _as_batch(data))
         rows = {int(tensor.shape[0]) for tensor in tf.nest.flatten(self._tensors)}
         if len(rows) != 1 or not max(rows):
             sizes = ", ".join(str(tuple(tensor.shape)) for tensor in tf.nest.flatten(self._tensors))
@@ -450,14 +452,25 @@ def one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
 
 
 def _as_batch(item: Any) -> tuple[Any, ...]:
-    return _with_tuples(tuple(item) if isinstance(item, tuple | list) else (item,))
+    return tuple(map(_with_tuples, item if isinstance(item, tuple | list) else (item,)))
 
 
 def _with_tuples(structure: Any) -> Any:
-    """Returns a structure with tuples for lists, because `tf.data` makes an array of a list."""
+    """Returns a structure with tuples for lists, because `tf.data` makes an array of a list; numbers become arrays."""
+    if _is_of_numbers(structure):
+        return np.asarray(structure)
     if isinstance(structure, Mapping):
         return {name: _with_tuples(value) for name, value in structure.items()}
     return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
+
+
+def _is_of_numbers(structure: Any) -> bool:
+    """Whether lists, also lists in lists, are of numbers or words, as Keras looks at their first."""
+    while isinstance(structure, tuple | list) and structure:
+        structure = structure[0]
+        if isinstance(structure, bool | int | float | str | bytes):
+            return True
+    return False
 
 
 def _signature(item: Any) -> Any:

@@ -295,6 +295,7 @@ COMBINATIONS = {
     "arrays": Fit(data=arrays),
     "a smaller last batch": Fit(data=lambda: arrays(batch_size=7)),
     "doubles": Fit(data=lambda: arrays(x=X.astype(np.float64), y=Y.astype(np.int64))),
+    "lists of numbers": Fit(data=lambda: arrays(x=X.tolist(), y=Y.tolist())),
     "tensors": Fit(data=lambda: arrays(x=tf.constant(X), y=tf.constant(Y))),
     "ragged": Fit(data=ragged, model=of_ragged, settings=lambda: {"loss": "mse", "metrics": ["mae"]}),
     "sparse": Fit(data=sparse_rows, model=of_sparse),
