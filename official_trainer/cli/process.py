@@ -44,17 +44,20 @@ def interruptible() -> Iterator[None]:
         return
     from official_trainer.stopping import Interrupted
 
-    came = False
+    came, is_raised = False, threading.Event()
 
     def interrupt(number: int, frame: Any) -> None:
         nonlocal came
         came = True
-        raise KeyboardInterrupt
+        if not _is_inside(take, frame):  # what is raised there is dropped too
+            is_raised.set()
+            raise KeyboardInterrupt
 
     def take(lost: Any) -> None:
         """Is told of an exception in a destructor, which Python drops and would print."""
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            _again()
+            is_raised.clear()
+            threading.Thread(target=_repeat, args=(is_raised,), name="interrupt", daemon=True).start()
         elif not issubclass(lost.exc_type, Interrupted):  # of a run, which remembers that it is to stop
             hook(lost)
 
@@ -67,15 +70,22 @@ def interruptible() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
+        is_raised.set()
         sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
 
 
-def _again() -> None:
-    """Interrupts this process once more, soon: not in the destructor that still runs."""
-    timer = threading.Timer(_RETRY_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+def _repeat(is_raised: threading.Event) -> None:
+    """Interrupts this process again, when the destructor that lost it has ended."""
+    while not is_raised.wait(_RETRY_SECONDS):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def _is_inside(function: Any, frame: Any) -> bool:
+    """Whether `function` is running, `frame` being the innermost that is."""
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_main_thread() -> bool:

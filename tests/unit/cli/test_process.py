@@ -54,6 +54,26 @@ def test_an_interrupt_in_a_destructor_comes_again(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_an_interrupt_while_one_in_a_destructor_is_taken_is_not_lost(capsys, monkeypatch):
+    """N6: a second Ctrl-C, or the repetition where the machine stands still meanwhile."""
+    monkeypatch.setattr(process, "_RETRY_SECONDS", 0.001)
+    is_inside, calls = process._is_inside, []
+
+    def twice(function, frame):
+        if len(calls) == 1:  # the repetition comes while the hook of the first one still runs
+            calls.append("in the hook")
+            return True
+        calls.append("elsewhere")
+        return is_inside(function, frame)
+
+    monkeypatch.setattr(process, "_is_inside", twice)
+    with pytest.raises(KeyboardInterrupt), process.interruptible():
+        _OnDelete(lambda: signal.raise_signal(signal.SIGINT))
+        time.sleep(30)
+    assert calls[1:] == ["in the hook", "elsewhere"]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_stop_of_a_run_in_a_destructor_is_not_printed(monkeypatch):
     """N5: the run remembers it; other errors are printed as ever."""
     told = []
