@@ -583,7 +583,7 @@ def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(fini
     old, new = tmp_path / "old", tmp_path / "new"
 
     def move(state_step):
-        if state_step == {"window": 30, "evaluation": 40, "last_evaluation": 80}[event] and old.exists():
+        if state_step == {"window": 30, "evaluation": 40, "last_evaluation": 80}[event] and not new.exists():
             old.rename(new)
 
     if event == "window":
