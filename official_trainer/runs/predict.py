@@ -48,13 +48,7 @@ _logger = logging.getLogger(__name__)
 _NEAR_BATCHES = 16
 """Reading over so few batches is quicker than building a pipeline again."""
 
-_NOT_IN_ROWS = (
-    "prefetch_buffer_size",
-    "cycle_length",
-    "block_length",
-    "init_checkpoint",
-    "init_checkpoint_allow_missing",
-)
+_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
 
 
 def share_of(cluster: Cluster | None) -> Share | None:
@@ -264,14 +258,17 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
 
 def _source(job: Job, data: str) -> Mapping[str, Any]:
     """Returns the values of the config that make a difference to predictions."""
-    values = configuration.flat(job.config).items()
-    return {"experiment": job.experiment, "data": data, **{path: v for path, v in values if _matters(path, data)}}
+    values = dict(configuration.flat(job.config))
+    if values.get(f"task.{data}.input_path"):
+        values[f"task.{data}.cycle_length"] = 1  # as `_data` reads them; earlier versions took files in turn
+    matter = {path: value for path, value in values.items() if _matters(path, data)}
+    return {"experiment": job.experiment, "data": data, **matter}
 
 
 def _matters(path: str, data: str) -> bool:
     section, _, field = path.partition(".")
     if section == "task":
         name, _, field = field.partition(".")
-        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _NOT_IN_ROWS
+        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
     is_averaged = path.startswith("trainer.optimizer_config.ema")
     return is_averaged or (section == "runtime" and kind_of(path) != "safe")
