@@ -120,6 +120,8 @@ def _command(argv: list[str], script: str | None) -> int:
         print(help_text.paint(_help(parser, module, arguments)))
         return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]
+    for line in arguments.idle:
+        terminal.report_error(line, "warning", "yellow")
     with process.interruptible(), terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
         return int(module.run(arguments))
 

@@ -28,11 +28,15 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
-_NOT_NEEDED = {
-    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages always go to standard error; leave the flag out"),
-    **dict.fromkeys(("v", "verbosity", "stderrthreshold"), "there are no levels of messages; leave the flag out"),
+_STDERR, _LEVELS = "messages always go to standard error", "there are no levels of messages"
+_UNREAD = "nothing reads it in Model Garden's open source version either"
+_IDLE_SWITCHES = {"logtostderr": _STDERR, "alsologtostderr": _STDERR, "showprefixforinfo": _LEVELS}
+_IDLE_VALUES = {
+    **dict.fromkeys(("v", "verbosity", "stderrthreshold", "logger_levels"), _LEVELS),
+    **dict.fromkeys(("tpu_platform", "tfhub_handle", "tflex_output_uri"), _UNREAD),
+    "log_dir": "messages go to standard error alone; `2> FILE` keeps them",
 }
-"""Flags of absl's logging that scripts may have, and why they do not exist here."""
+"""Flags of absl's logging and of Model Garden that launch scripts have: accepted, and why each does nothing."""
 
 
 class UsageError(UserError, ValueError):
@@ -124,6 +128,9 @@ class Parser(argparse.ArgumentParser):
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads `argv`.
 
+        Returns:
+          Its values by the names of the flags; `idle` has a line for each flag that is accepted and does nothing.
+
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
@@ -132,6 +139,7 @@ class Parser(argparse.ArgumentParser):
         words = _Words(self._value_names, self._switch_names)
         words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
+        arguments.idle = words.idle
         for name, on in words.switches.items():
             setattr(arguments, name, on)
         for name, word in zip(self._position_names, words.positionals, strict=False):
@@ -166,6 +174,7 @@ class _Words:
       switches: flags without a value, the last spelling of each.
       positionals: everything else.
       problems: one line each.
+      idle: one line for each flag that does nothing.
     """
 
     def __init__(self, value_flags: Sequence[str], switch_flags: Sequence[str]) -> None:
@@ -175,6 +184,7 @@ class _Words:
         self.switches: dict[str, bool] = {}
         self.positionals: list[str] = []
         self.problems: list[str] = []
+        self.idle: list[str] = []
         self._unknown: list[tuple[str, str]] = []
         self._undefined_ok: set[str] = set()
 
@@ -216,8 +226,17 @@ class _Words:
             self.switches[negated] = False
         elif self._takes_overrides and "." in spelled:
             self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
-        else:
+        elif not self._is_idle(name, value, rest):
             self._unknown.append((name, self._unknown_flag(spelled, name, value)))
+
+    def _is_idle(self, name: str, value: str | None, rest: deque[str]) -> bool:
+        """Takes a flag that has no effect here, with its value; returns whether it is one."""
+        if name in _IDLE_VALUES:
+            self._value(name, value, rest)
+        reason = _IDLE_VALUES.get(name) or _IDLE_SWITCHES.get(name.removeprefix("no"))
+        if reason is not None:
+            self.idle.append(f"--{name} has no effect: {reason}")
+        return reason is not None
 
     def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
         if value is not None:
@@ -233,8 +252,6 @@ class _Words:
         self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
 
     def _unknown_flag(self, spelled: str, name: str, value: str | None) -> str:
-        if name in _NOT_NEEDED:
-            return f"unknown flag --{spelled}: {_NOT_NEEDED[name]}"
         if self._takes_overrides and (path := _field_path(name)):
             return f"unknown flag --{spelled}; the field of this name is set with {path}={value or 'VALUE'}"
         return f"unknown flag --{spelled}{self._nearest_flag(name)}"

@@ -373,8 +373,6 @@ class RuntimeConfig(Config):
         strategy = self.distribution_strategy
         if self.all_reduce_alg is not None and strategy not in _ALL_REDUCING[self.all_reduce_alg]:
             yield "all_reduce_alg", f"{self.all_reduce_alg} has no effect with distribution_strategy={strategy}"
-        if self.tpu is not None and strategy not in ("tpu", "auto"):
-            yield "tpu", f"has no effect with distribution_strategy={strategy}; set that to tpu"
         if self.worker_hosts is not None and strategy not in ("multi_worker_mirrored", "auto"):
             yield "worker_hosts", f"has no effect with distribution_strategy={strategy}"
         if (self.worker_hosts is None) != (self.task_index is None):
@@ -392,6 +390,8 @@ class RuntimeConfig(Config):
         """Yields fields that have no effect with the other values; warnings in Model Garden's experiments."""
         if self.loss_scale is not None and self.mixed_precision_dtype != "float16":
             yield "loss_scale", "has no effect unless mixed_precision_dtype is float16"
+        if self.tpu and self.distribution_strategy not in ("tpu", "auto"):
+            yield "tpu", f"has no effect with distribution_strategy={self.distribution_strategy}; set that to tpu"
         here = "has no effect with distribution_strategy=tpu"
         if self.distribution_strategy == "tpu" and self.num_gpus:
             yield "num_gpus", f"{here}; leave it out"

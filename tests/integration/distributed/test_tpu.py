@@ -251,6 +251,12 @@ def test_what_makes_no_sense_on_a_tpu(sets, said):
     assert said in problems(*sets)[0]
 
 
+def test_an_empty_address_names_no_tpu():
+    """T26: launch scripts and YAML files have `tpu: ''`."""
+    resolved = resolve(ExperimentConfig(), sets=["runtime={distribution_strategy: off, tpu: ''}"])
+    assert tpu.address(resolved.config.runtime, {}) is None
+
+
 def test_bfloat16_is_for_tpus():
     """T16: the precision that TPUs have."""
     resolve(ExperimentConfig(), sets=["runtime={distribution_strategy: tpu, mixed_precision_dtype: bfloat16}"])
