@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from official_trainer.actions import Action, Rollback, Save, Stop
+from official_trainer.actions import Action, Result, Rollback, Save, Stop
 from official_trainer.actions.schedule import ActionError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.inputs import DataError
@@ -53,6 +53,20 @@ def steps_in(seen):
 
 
 # Hooks.
+
+
+def test_a_program_passes_arguments_and_reads_results_by_name():
+    """G17, B12: what hooks share, and what they hand back, goes on from call to call."""
+    loop = loop_of()
+    loop.on_step(
+        "total", 0, lambda loop, metrics: Result(value=loop.state.results.get("total", 0) + loop.state.shared["by"])
+    )
+    loop.state.shared["by"] = 3
+    loop.run_steps(endless(), 2)
+    assert loop.state.results == {"total": 6}
+    loop.state.shared["by"] = 10
+    loop.run_steps(endless(), 1)
+    assert loop.state.results == {"total": 16}
 
 
 def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
