@@ -26,6 +26,8 @@ from typing import IO, Any
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
+PARAMS_FILE = "params.yaml"
+"""In a run directory: its configuration."""
 RUN_FILE = "run.json"
 """In a run directory: what the run is, and how it ended."""
 STATUS_FILE = "status.json"

@@ -15,13 +15,12 @@ stay until it cannot any more. So its numbers are those of a run that was never 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import (
     POINTER,
     REPLACEMENT,
@@ -35,8 +34,6 @@ from official_trainer.lazy import tf
 from official_trainer.tracking.monitored import COMPARISONS, Rule, Value, find_value, is_nan, numbers
 
 _logger = logging.getLogger(__name__)
-
-_INFO = "info.json"
 
 
 class BestCheckpoint:
@@ -77,7 +74,7 @@ class BestCheckpoint:
         self._returns_to: Callable[[], Collection[int]] = tuple
         self._was_nan = False  # the value of the last evaluation of this process
         self._reached: int | None = None  # the step of the last evaluation of this process; None before the first
-        self._records = read_records(directory)
+        self._records = self._read_records()
         replacements = files.join(directory, REPLACEMENT)
         for step in manifest.committed_steps(replacements):  # some of its files may be in their place already
             self._records[step] = manifest.read(replacements, step).extra
@@ -98,7 +95,7 @@ class BestCheckpoint:
         by_rule = [
             s for s, r in self._records.items() if r.get("metric") == self.metric and isinstance(r["value"], dict)
         ]
-        path = files.join(self.directory, _INFO)
+        path = files.join(self.directory, garden.INFO)
         named = files.read_json(path).get("best_ckpt_global_step") if by_rule and files.exists(path) else None
         return int(named) if named in by_rule else max(by_rule, default=None)
 
@@ -179,17 +176,18 @@ class BestCheckpoint:
         self._read()
         if self.step is None:
             return
-        files.remove_temporaries(self.directory, _INFO)
-        info = {**(self.best_ckpt_logs or {}), "best_ckpt_global_step": float(self.step)}
-        _write_if_changed(files.join(self.directory, _INFO), json.dumps(info, indent=4) + "\n")
+        files.remove_temporaries(self.directory, garden.INFO)
+        _write_if_changed(files.join(self.directory, garden.INFO), garden.info(self.step, self.best_ckpt_logs or {}))
         directory = CheckpointDirectory(self.directory)
         for step in manifest.parts(self.directory).keys() - self._needed():
             if self._has_reached(step):
                 directory.delete(step)
         directory.tidy()
+        if not any(map(self._is_ours, self.steps)):
+            return
         # TensorFlow's pointer names the newest; a tool that follows it into this directory wants the best.
-        pointer = pointer_text(self.step, reversed(self.steps))
-        _write_if_changed(files.join(self.directory, POINTER), pointer)
+        best_first = [files.base_name(manifest.find(self.directory, step)) for step in self.steps]
+        _write_if_changed(files.join(self.directory, POINTER), pointer_text(best_first[0], reversed(best_first)))
 
     def drop_after(self, step: int) -> tuple[int, ...]:
         """Deletes the best checkpoints of later steps, which a run that was rolled back never reached; returns them."""
@@ -198,21 +196,36 @@ class BestCheckpoint:
         for found in later:
             CheckpointDirectory(self.directory).delete(found)
         self.tidy()
-        if self.step is None:
-            for name in (_INFO, POINTER):
+        if self.step is None and garden.best(self.directory) is None:
+            for name in (garden.INFO, POINTER):
                 files.remove(files.join(self.directory, name))
         return later
 
     def _read(self) -> None:
         finish_replacement(self.directory)
-        self._records = read_records(self.directory)
+        self._records = self._read_records()
+
+    def _read_records(self) -> dict[int, Any]:
+        """Returns step → record of ours, and of the best checkpoint of Model Garden, chosen by the same metric."""
+        records = read_records(self.directory)
+        if (theirs := garden.best(self.directory)) is not None and theirs[1] not in records:
+            _, step, logs = theirs
+            if (value := find_value(logs, self.metric, self.policy.direction)) is not None:
+                records[step] = {"metric": self.metric, "value": value, "logs": logs}
+        return records
+
+    def _is_ours(self, step: int) -> bool:
+        return files.exists(files.join(self.directory, manifest.name(step)))
 
     def _found(self) -> list[Candidate]:
-        """Returns what is saved; records of another metric, of NaN and of steps yet to be reached do not count."""
+        """Returns what is saved; records of another metric, of NaN and of steps yet to be reached do not count.
+
+        That of Model Garden counts at any step, as it does there.
+        """
         return [
             _candidate(step, record["value"])
             for step, record in self._records.items()
-            if self._counts(record) and self._has_reached(step)
+            if self._counts(record) and (self._has_reached(step) or not self._is_ours(step))
         ]
 
     def _counts(self, record: Mapping[str, Any]) -> bool:

@@ -1,14 +1,14 @@
 """The checkpoints that a directory holds: found, verified, committed, set aside when they are damaged, deleted.
 
-Owns: when a checkpoint counts (its manifest is there and true), what is deleted and in which order; and making a
-checkpoint that Model Garden's driver wrote one of ours.
+Owns: when a checkpoint counts (its manifest is there and true), what is deleted and in which order.
 Does not own: saving and restoring values (`store.py`), which checkpoints are kept (`retention.py`), the manifest's
-format (`manifest.py`).
+format (`manifest.py`), knowing those of Model Garden (`garden.py`).
 
 A save writes `ckpt-N.saving`, TensorFlow's files, then `ckpt-N.manifest.json`, which commits. Deleting removes the
 manifest first. So a process may die anywhere, on file systems without rename too, and what is left can be recognized:
 manifest and matching files, whole; `.saving` without a manifest, a save that died; anything else, damage. TensorFlow's
-`checkpoint` pointer file is written for other tools; only those that Model Garden's driver left are read.
+`checkpoint` pointer file is written for other tools, and never read. What Model Garden's driver saved is neither
+deleted nor moved, whole or not, until a checkpoint of the same step is saved.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import CheckpointError, Manifest, committed_steps
 from official_trainer.checkpoints.matching import saved_specs
 from official_trainer.lazy import tf
@@ -31,12 +31,6 @@ QUARANTINE = "quarantine"
 POINTER = "checkpoint"
 REPLACEMENT = "replacement"
 """Folder for a checkpoint of a step that has one already, until it takes that one's place."""
-LACKS_KEY = "lacks"
-"""Where a manifest's metadata holds patterns of variables that the tool which wrote the checkpoint does not have."""
-
-_STEP = "global_step/.ATTRIBUTES/VARIABLE_VALUE"
-_GARDEN_LACKS = ("training/*",)
-"""Means and counters since the last summary, which start again, and the place in the data, which the step gives."""
 
 
 class CheckpointDirectory:
@@ -84,7 +78,7 @@ class CheckpointDirectory:
         known = manifest.parts(self.path)
         ours = any(part in (".manifest.json", ".saving") for parts in known.values() for part in parts.values())
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
-        if foreign and not ours and QUARANTINE not in names:
+        if foreign and not ours and QUARANTINE not in names and not garden.wrote_any(self.path, foreign):
             raise CheckpointError(
                 f"{self.path} holds TensorFlow checkpoints without manifests: {', '.join(foreign)}. Another tool wrote "
                 "them, or their manifests were deleted, so it is unknown whether they are whole. To start from their "
@@ -153,7 +147,7 @@ class CheckpointDirectory:
         _remove(self.path, [name for name in order if parts[name] not in keep])
 
     def tidy(self, kept: Collection[int] | None = None) -> None:
-        """Deletes what dead saves left, and checkpoints that are not kept; only files named as ours.
+        """Deletes what dead saves left, and checkpoints that are not kept; only files of ours.
 
         Args:
           kept: the steps that are kept; None keeps all.
@@ -161,6 +155,8 @@ class CheckpointDirectory:
         committed = self.steps()
         rising = sorted(committed if kept is None else kept)
         for step, parts in manifest.parts(self.path).items():
+            if manifest.is_gardens(self.path, parts):
+                continue
             if step in rising:
                 _remove(self.path, [name for name, part in parts.items() if manifest.is_leftover(part)])
             elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
@@ -169,6 +165,10 @@ class CheckpointDirectory:
         self._write_pointer()
 
     def _quarantine(self, step: int, reason: str) -> None:
+        if manifest.is_gardens(self.path, manifest.parts(self.path).get(step, {})):
+            self._unmovable.add(step)
+            _logger.warning("%s is damaged: %s; it stays, and an older one is used", self.prefix(step), reason)
+            return
         target = files.join(self.path, QUARANTINE)
         files.make_dirs(target)
         taken = set(files.list_dir(target))
@@ -185,7 +185,8 @@ class CheckpointDirectory:
     def _write_pointer(self) -> None:
         if committed := self.steps():  # an older pointer to nothing is read by TensorFlow's tools alone
             pointer = files.join(self.path, POINTER)
-            files.write_text_atomically(pointer, pointer_text(committed[-1], committed), durable=False)
+            names = [f"ckpt-{step}" for step in committed]
+            files.write_text_atomically(pointer, pointer_text(names[-1], names), durable=False)
 
 
 def finish_replacement(directory: str) -> None:
@@ -201,45 +202,10 @@ def finish_replacement(directory: str) -> None:
     files.remove(replacement)
 
 
-def pointer_text(newest: int, steps: Iterable[int]) -> str:
+def pointer_text(newest: str, names: Iterable[str]) -> str:
     """Returns the text of TensorFlow's pointer file."""
-    lines = [f'model_checkpoint_path: "ckpt-{newest}"', *(f'all_model_checkpoint_paths: "ckpt-{s}"' for s in steps)]
+    lines = [f'model_checkpoint_path: "{newest}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
     return "\n".join(lines) + "\n"
-
-
-def adopt(directory: str, metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Writes a manifest for each checkpoint that Model Garden's driver has left whole; returns their steps.
-
-    Those are in TensorFlow's pointer, which is written after a checkpoint is whole. A checkpoint whose name is not the
-    step that it holds stays as it is.
-
-    Args:
-      directory: the run directory.
-      metadata: about the run, for the manifests.
-    """
-    state = tf.train.get_checkpoint_state(directory)
-    prefixes = [] if state is None else list(state.all_model_checkpoint_paths)
-    found = manifest.parts(directory)
-    steps = [step for prefix in prefixes if (step := _step_of(prefix)) is not None]
-    adopted = tuple(step for step in steps if _is_without_manifest(found.get(step, {})))
-    for step in adopted:
-        CheckpointDirectory(directory).commit(step, metadata={**metadata, LACKS_KEY: _GARDEN_LACKS}, extra={})
-    return adopted
-
-
-def _step_of(prefix: str) -> int | None:
-    """Returns the global step that a checkpoint holds, if it is named by it."""
-    if not files.exists(f"{prefix}.index"):
-        return None
-    reader = tf.train.load_checkpoint(prefix)
-    if not reader.has_tensor(_STEP):
-        return None
-    step = int(reader.get_tensor(_STEP))
-    return step if files.base_name(prefix) == f"ckpt-{step}" else None
-
-
-def _is_without_manifest(parts: Mapping[str, str]) -> bool:
-    return ".index" in parts.values() and not {".manifest.json", ".saving"} & set(parts.values())
 
 
 def _remove(directory: str, names: Iterable[str]) -> None:

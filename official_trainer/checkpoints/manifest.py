@@ -4,6 +4,9 @@ Owns: the format of `ckpt-N.manifest.json`, the names of a checkpoint's files, a
 manifest holds a checksum of itself (`sha256`; early ones have none), so that its content can be trusted.
 Does not own: TensorFlow's own files, or which checkpoint is written, kept or restored (`store.py`).
 
+A checkpoint that Model Garden's driver wrote (`garden.py`) counts without a manifest: TensorFlow's checksums of its
+index and its values tell whether it is whole.
+
 TensorFlow keeps a checksum of every value in the index, and compares it whenever the value is read. The manifest has
 the index's own checksum, so all values are covered without reading gigabytes back after every save.
 """
@@ -18,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
+from official_trainer.checkpoints import garden
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 
@@ -52,7 +56,7 @@ class Manifest:
       step: global step.
       created: when it was committed, ISO 8601 in UTC.
       files: name → `{"size_bytes": …, "sha256": …}`; data files, whose values have checksums in the index, have no
-        `sha256`.
+        `sha256`. Of a checkpoint of Model Garden there are none.
       variables: key in the checkpoint → `{"shape": […], "dtype": …}`.
       versions: of Python, TensorFlow, Keras and this package.
       metadata: about the run; the same for all its checkpoints.
@@ -88,6 +92,12 @@ def prefix(directory: str, step: int) -> str:
     return files.join(directory, f"ckpt-{step}")
 
 
+def find(directory: str, step: int) -> str:
+    """Returns the path of a checkpoint that is there: `ckpt-STEP`, or the best one of Model Garden of this step."""
+    ours = prefix(directory, step)
+    return ours if files.exists(f"{ours}.index") else garden.prefix_of(directory, step) or ours
+
+
 def parts(directory: str) -> dict[int, dict[str, str]]:
     """Returns `{step: {file name: which part of a checkpoint it is}}` for files named as this package names them."""
     found: dict[int, dict[str, str]] = {}
@@ -95,6 +105,12 @@ def parts(directory: str) -> dict[int, dict[str, str]]:
         if match := _NAME.fullmatch(file_name):
             found.setdefault(int(match["step"]), {})[file_name] = match["part"]
     return found
+
+
+def digest(directory: str, step: int) -> str:
+    """Returns a checksum that another checkpoint in the place of this one does not have."""
+    theirs = garden.prefix_of(directory, step)
+    return files.sha256(files.join(directory, name(step)) if theirs is None else f"{theirs}.index")
 
 
 def is_leftover(part: str) -> bool:
@@ -126,7 +142,7 @@ def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
 
 
 def read(directory: str, step: int) -> Manifest:
-    """Returns the manifest of `step`.
+    """Returns the manifest of `step`; for a checkpoint of Model Garden, which has none, one that knows only the step.
 
     Raises:
       UnreadableManifestError: it is missing or damaged.
@@ -147,6 +163,10 @@ def read(directory: str, step: int) -> Manifest:
                 raise TypeError("files")
         return found
     except FileNotFoundError as error:
+        if garden.prefix_of(directory, step) is not None:
+            nothing: dict[str, Any] = {}
+            held = {"files": nothing, "variables": nothing, "versions": nothing, "metadata": nothing, "extra": nothing}
+            return Manifest(step=step, created="", **held)
         raise UnreadableManifestError(f"{name(step)} is missing") from error
     except PermissionError as error:
         raise _not_allowed(path) from error
@@ -159,10 +179,10 @@ def read(directory: str, step: int) -> Manifest:
 
 
 def committed_steps(directory: str) -> tuple[int, ...]:
-    """Returns the steps in `directory` whose manifest can be read, rising."""
+    """Returns the steps in `directory` whose manifest can be read, or which Model Garden saved, rising."""
     steps = []
     for step, found in sorted(parts(directory).items()):
-        if ".manifest.json" not in found.values():
+        if ".manifest.json" not in found.values() and not is_unmarked(found):
             continue
         try:
             read(directory, step)
@@ -177,12 +197,39 @@ def saved_steps(directory: str) -> tuple[int, ...]:
     return tuple(step for step, found in sorted(parts(directory).items()) if not is_dead_save(found))
 
 
+def is_unmarked(parts: Mapping[str, str]) -> bool:
+    """Whether the files of one step have neither a manifest nor the mark of a save: another tool's, or damage."""
+    return ".index" in parts.values() and not {".manifest.json", ".saving"} & set(parts.values())
+
+
+def is_gardens(directory: str, found: Mapping[str, str]) -> bool:
+    """Whether files of one step are Model Garden's: without marks of ours, in a directory where its driver has saved.
+
+    A damaged one does not say so itself.
+    """
+    if not found or {".manifest.json", ".saving"} & set(found.values()):
+        return False
+    unmarked = [name for each in parts(directory).values() if is_unmarked(each) for name in each]
+    return garden.wrote_any(directory, (name.removesuffix(".index") for name in unmarked if name.endswith(".index")))
+
+
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
     """Returns what is wrong with the checkpoint of `step`, or None if it is whole. Sizes are always compared."""
     try:
         described = read(directory, step).files
     except UnreadableManifestError as error:
         return str(error)
+    problem, place = _first_problem(directory, described, checksums=checksums), prefix(directory, step)
+    if problem or not described:
+        theirs = garden.prefix_of(directory, step)  # also in the place of one of ours
+        if theirs is not None:
+            problem, place, described = garden.lacking_data(theirs), theirs, {"values": {}}
+    if not problem and checksums and any("sha256" not in expected for expected in described.values()):
+        problem = _damaged_value(place)
+    return problem
+
+
+def _first_problem(directory: str, described: Mapping[str, Mapping[str, Any]], *, checksums: bool) -> str | None:
     for file_name, expected in described.items():
         path = files.join(directory, file_name)
         if problem := size_problem(directory, file_name, expected["size_bytes"]):
@@ -193,8 +240,6 @@ def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:
             raise _not_allowed(path) from error
         if not matches:
             return f"{file_name} does not match its checksum"
-    if checksums and any("sha256" not in expected for expected in described.values()):
-        return _damaged_value(prefix(directory, step))
     return None
 
 

@@ -307,7 +307,8 @@ def _has_value(live: Any) -> bool:
 
 def _is_unbuilt_optimizer(live: Any) -> bool:
     """Whether a Keras optimizer, of either kind, has not created its variables yet."""
-    optimizer = getattr(live, "inner_optimizer", live)  # what a LossScaleOptimizer wraps
+    optimizer = getattr(live, "_optimizer", live)  # what Model Garden's averages wrap
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # what a LossScaleOptimizer wraps
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
         return not optimizer._hypers_created
     return isinstance(optimizer, keras.optimizers.Optimizer) and not getattr(optimizer, "_built", False)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.checkpoints.matching import Matching, RestoreReport, Trackable, VariableSpec
+from official_trainer.checkpoints.matching import Matching, RestoreReport, Trackable, VariableSpec, saved_specs
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -42,9 +42,10 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    replica_values = f"{REPLICA_VALUES}*"
-    allowed = (*allow_mismatch, replica_values)
-    refused = [spec for spec in differing if not any(_allows(pattern, spec) for pattern in allowed)]
+    may_differ = (f"{REPLICA_VALUES}*", *(garden.LACKS if garden.wrote(prefix) else ()))
+    expected = [spec for spec in differing if any(_allows(pattern, spec) for pattern in may_differ)]
+    allowed = [spec for spec in differing if any(_allows(pattern, spec) for pattern in allow_mismatch)]
+    refused = [spec for spec in differing if spec not in (*expected, *allowed)]
     if refused:
         raise CheckpointError(
             f"checkpoint of another model; nothing was restored.\n{report}\n"
@@ -57,7 +58,7 @@ def read_exactly(
         _read(matching, is_complete=not report.deferred)
     else:
         _assign(matching)
-        if any(not _allows(replica_values, spec) for spec in differing):
+        if len(expected) < len(differing):
             _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
 
@@ -206,6 +207,18 @@ def _check_manifest(prefix: str) -> None:
         return
     if damage := manifest.damage(directory or ".", int(step)):
         raise CheckpointError(f"task.init_checkpoint: {prefix} is damaged: {damage}.")
+
+
+def saved_keys(prefix: str) -> Collection[str]:
+    """Returns the keys of all values that a checkpoint holds.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    try:
+        return saved_specs(prefix)
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{prefix} cannot be read: {error}") from error
 
 
 def _match(prefix: str, items: Mapping[str, Trackable]) -> Matching:

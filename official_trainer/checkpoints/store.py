@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.directory import LACKS_KEY, REPLACEMENT, CheckpointDirectory, finish_replacement
+from official_trainer.checkpoints import garden, manifest
+from official_trainer.checkpoints.directory import REPLACEMENT, CheckpointDirectory, finish_replacement
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.checkpoints.restore import read_exactly
 from official_trainer.checkpoints.retention import Retention
@@ -224,10 +224,16 @@ class CheckpointStore(CheckpointDirectory):
         if (step := self.newest_whole(verify=verify)) is None:
             self._retain()
             return None
-        lacks = manifest.read(self.path, step).metadata.get(LACKS_KEY, ())
         read = self._options.read or functools.partial(read_exactly, self.checkpoint)
-        report = read(self.prefix(step), step, (*self._options.allow_mismatch, *lacks))
-        _logger.info("restored %s", report)
+        report = read(self.prefix(step), step, self._options.allow_mismatch)
+        if garden.wrote(self.prefix(step)):
+            _logger.warning(
+                "%s was saved by Model Garden: step, weights, averages and optimizer continue. It does not say which "
+                "examples were read, so reading continues where a run of this program would be at step %d.",
+                *(self.prefix(step), step),
+            )
+        else:
+            _logger.info("restored %s", report)
         self._retain()
         return report
 

@@ -145,7 +145,7 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
 
 def params_path(run_dir: str) -> str:
     """Returns the file with the configuration of a run."""
-    return files.join(run_dir, "params.yaml")
+    return files.join(run_dir, files.PARAMS_FILE)
 
 
 def recorded_experiment(run_dir: str) -> str:

@@ -74,6 +74,10 @@ class Config:
     READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
     """Fields that are read by these rules in a section whose other fields are not."""
 
+    def is_only_ours(self, name: str) -> bool:
+        """Whether Model Garden's class takes the value of a field neither as it is nor at all."""
+        return name in self.OURS
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, what is wrong and how to correct it)` for rules that a type cannot express."""
         yield from ()

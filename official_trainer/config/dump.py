@@ -16,6 +16,7 @@ from typing import Any
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.provenance import Resolved
+from official_trainer.config.reading import MARK
 from official_trainer.config.text import flow, one_line, parts, quoted
 from official_trainer.errors import shorten
 
@@ -30,8 +31,8 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
       config: a configuration, or what `resolve` returned.
       origins: whether the first line names the experiment, and each value that is not a class default has a comment
         with its origin; needs the result of `resolve`.
-      shared: whether an experiment of Model Garden is written so that Model Garden can read it: without the fields that
-        only we have, if they have their defaults.
+      shared: whether an experiment of Model Garden is written so that Model Garden can read it: what it does not take
+        is a comment to it, which our reader reads (`reading.MARK`).
 
     Example:
       >>> from official_trainer.config import ExportConfig, dump, resolve
@@ -91,14 +92,20 @@ def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[st
     """Yields a section or mapping in block style, not indented, each value with its comment."""
     for key, part in parts(value):
         place, part = fields.join(path, key), _plain(part)
-        if shared and _is_left_out(value, key, part):
+        is_only_ours = shared and fields.is_section(value) and value.is_only_ours(key)
+        if is_only_ours and key in value.OURS and getattr(values.class_default(type(value)), key) == part:
             continue
-        if not _is_block(part):
-            yield f"{quoted(key)}: {flow(part)}{comment(place)}"
-            continue
-        is_list = isinstance(part, tuple)
-        yield f"{quoted(key)}:{comment(place) if is_list else ''}"
-        yield from (f"  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
+        mark = MARK if is_only_ours else ""
+        yield from (f"{mark}{line}" for line in _field(key, part, place, comment, shared))
+
+
+def _field(key: Any, part: Any, place: str, comment: Comment, shared: bool) -> Iterator[str]:
+    if not _is_block(part):
+        yield f"{quoted(key)}: {flow(part)}{comment(place)}"
+        return
+    is_list = isinstance(part, tuple)
+    yield f"{quoted(key)}:{comment(place) if is_list else ''}"
+    yield from (f"  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
 
 
 def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) -> Iterator[str]:
@@ -109,12 +116,6 @@ def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) ->
             continue
         for number, line in enumerate(_lines(item, place, comment, shared)):
             yield f"{'  ' if number else '- '}{line}"
-
-
-def _is_left_out(section: Any, key: str, part: Any) -> bool:
-    if not fields.is_section(section) or key not in section.OURS:
-        return False
-    return bool(getattr(values.class_default(type(section)), key) == part)
 
 
 def _plain(value: Any) -> Any:

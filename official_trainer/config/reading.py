@@ -36,6 +36,9 @@ _HINTS = (
     ("did not find expected key", "correct the indentation, or the quotes before this place"),
     ("found unexpected end of stream", "a quote is not closed"),
 )
+MARK = "#official-trainer: "
+"""Begins a line of a `params.yaml` that Model Garden's parser takes for a comment: a field that only we have."""
+_MARKED = re.compile(rf"^( *){MARK}", re.MULTILINE)
 _JSON_PAIR = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 """An escape in JSON; with groups, a character beyond 16 bits, which JSON writes as two."""
 
@@ -130,7 +133,7 @@ class Reader:
         except OSError as error:
             self._fail(f"cannot read configuration file '{shorten(name)}': {error.strerror}", named_at)
         else:
-            return _yaml_of_json(text) if name.endswith(".json") else text
+            return _yaml_of_json(text) if name.endswith(".json") else _unmarked(text)
         return None
 
     def _fail(self, what: str, origin: Origin | None, path: str = "", near: str = "", fix: str = "") -> None:
@@ -143,11 +146,16 @@ def plain(text: str, name: str) -> Any:
     Raises:
       ConfigError: it cannot be read.
     """
-    reader = Reader([])
+    reader, text = Reader([]), _unmarked(text)
     root = reader.text(text, Origin("file", name, 1, 1, text))
     if reader.problems:
         raise ConfigError(reader.problems)
     return None if root is None else _plain(root)
+
+
+def _unmarked(text: str) -> str:
+    """Returns a text with our own fields as fields; lines keep their numbers."""
+    return _MARKED.sub(r"\1", text)
 
 
 def _plain(node: Node) -> Any:

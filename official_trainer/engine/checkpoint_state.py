@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.checkpoints import manifest, restore
+from official_trainer.checkpoints import garden, manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
@@ -22,6 +22,9 @@ from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization, variables
+
+_AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
+"""In the key of an average, which is a slot of Model Garden's wrapper around the optimizer."""
 
 
 class CheckpointState:
@@ -43,10 +46,10 @@ class CheckpointState:
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
         items = dict(getattr(context.model, "checkpoint_items", {}))
-        if context.optimizer is not None:
-            items["optimizer"] = context.optimizer
         if context.average is not None:
-            items["average"] = context.average.state
+            items["optimizer"] = context.average.optimizer
+        elif context.optimizer is not None:
+            items["optimizer"] = context.optimizer
         training = tf.train.Checkpoint(
             loss=step.loss, loss_trace=step.trace, position=train_iterator.position, metrics=list(step.metrics)
         )
@@ -60,7 +63,24 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
-        return restore.read_exactly(self.checkpoint, prefix, step, allow_mismatch)
+        return restore.read_exactly(self._as_saved(prefix), prefix, step, allow_mismatch)
+
+    def _as_saved(self, prefix: str) -> tf.train.Checkpoint:
+        """Returns what a checkpoint is restored into: the state, with averages where that checkpoint holds them."""
+        if "average" not in (averages := self._averages_in(prefix)):
+            return self.checkpoint
+        items = {**tf.train.TrackableView.children(self.checkpoint), "optimizer": self._context.optimizer}
+        return tf.train.Checkpoint(**items, **averages)
+
+    def _averages_in(self, prefix: str) -> dict[str, Any]:
+        """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""
+        average = self._context.average
+        if average is None or garden.is_best(prefix):  # whose weights are the averages, and averages the weights
+            return {}
+        keys = restore.saved_keys(prefix)
+        if any(key.startswith("average/") for key in keys):
+            return {"average": average.alone}
+        return {"optimizer": average.optimizer} if any(_AVERAGE in key for key in keys) else {}
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:
@@ -68,12 +88,11 @@ class CheckpointState:
 
         The weights of a best checkpoint are averages already, so the averages start from them.
         """
-        context, saved = self._context, manifest.read(directory, step).variables
+        context, prefix = self._context, manifest.find(directory, step)
         items = {"global_step": context.global_step, "model": context.model}
-        if context.average is not None and any(key.startswith("average/") for key in saved):
-            items["average"] = context.average.state
-        restore.read_items(manifest.prefix(directory, step), items)
-        if context.average is not None and "average" not in items:
+        averages = self._averages_in(prefix)
+        restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*",))
+        if context.average is not None and not averages:
             context.average.reset()
 
     def after_restore(self, report: RestoreReport) -> None:

@@ -88,7 +88,7 @@ class StepContext:
         tasks = [task, *(part.task for part in (*parts_in(task), *options.eval_tasks))]
         self.streams = RandomStreams(model, runtime_field(config, "seed", 0), required_by(*tasks))
         ema = getattr(getattr(trainer, "optimizer_config", None), "ema", None)
-        self.average = None if ema is None else optimization.WeightAverage(model, ema)
+        self.average = None if ema is None else optimization.WeightAverage(model, ema, self.optimizer)
         self.traces = Traces(getattr(trainer, "max_traces", _MAX_TRACES))
         self.workers: AsyncWorkers | None = None
         if coordinator is not None:

@@ -134,6 +134,9 @@ class _Converter:
         sides = {
             "NOT_OURS": tuple(key for key in types if key not in known),
             "OURS": frozenset(key for key in known if key not in theirs),
+            "SET_THERE": frozenset(
+                key for key in known if key in theirs and "null" not in arms_of(theirs[key]["type"])
+            ),
         }
         section: Config = self._class(name, types, defaults, (_GARDENS[base],), **sides)(**changes)
         return section
@@ -170,6 +173,10 @@ def _choice(described: Mapping[str, Any]) -> Any:
     arms = {key: arms_of(field["type"]) for key, field in described.items()}
     names = tuple(key for key in arms if any(arm == FREE or arm[:1] == ["section"] for arm in arms[key]))
     return _either(Literal[names], type(None)) if names else _either(str, type(None))
+
+
+def _takes_null(tp: Type) -> bool:
+    return bool({"null", "any"} & {arm for arm in arms_of(tp) if isinstance(arm, str)})
 
 
 def _either(*arms: Any) -> Any:

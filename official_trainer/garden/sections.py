@@ -62,9 +62,14 @@ class _Shared(Config):
 
     Attributes:
       NOT_OURS: fields that only Model Garden has.
+      SET_THERE: fields that may be unset here, and not there.
     """
 
     NOT_OURS: ClassVar[tuple[str, ...]] = ()
+    SET_THERE: ClassVar[frozenset[str]] = frozenset()
+
+    def is_only_ours(self, name: str) -> bool:
+        return super().is_only_ours(name) or (name in self.SET_THERE and getattr(self, name) is None)
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         for name in self.NOT_OURS:
@@ -84,6 +89,10 @@ class GardenTrainer(_Shared, TrainerConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GardenRuntime(_Shared, RuntimeConfig):
     """The runtime section of an experiment of Model Garden; values without effect are warnings, not errors."""
+
+    def is_only_ours(self, name: str) -> bool:
+        is_auto = name == "distribution_strategy" and self.distribution_strategy == "auto"
+        return is_auto or super().is_only_ours(name)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         idle = list(self.idle())

@@ -19,7 +19,7 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import config_changes, garden_run
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import check_name, git_revision
 
@@ -85,6 +85,11 @@ class Job:
         cluster = self.cluster
         has_coordinator = strategy_name(self.config.runtime, cluster) == "parameter_server"
         return cluster is not None and has_coordinator and cluster.role in parameter_server.SERVING
+
+    @property
+    def shares_directory(self) -> bool:
+        """Whether others may have written to the run directory: the calling program, or Model Garden's driver."""
+        return self.prebuilt is not None or garden_run.is_one(self.model_dir)
 
     @property
     def config_digest(self) -> str:

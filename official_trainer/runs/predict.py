@@ -113,7 +113,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
 
     directory, step = evaluate.find_checkpoint(job, checkpoint)
     output_dir = settings.output_dir or job.path("predictions")
-    digest = files.sha256(files.join(directory, manifest.name(step)))
+    digest = manifest.digest(directory, step)
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
     if job.gin is not None:
         source |= {f"gin {name}": value for name, value in job.gin.plain.items()}

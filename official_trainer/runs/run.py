@@ -122,9 +122,8 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     """
     check_ready(job)
     if job.mode in TRAINING_MODES and not job.serves:
-        prepare_model_dir(
-            job.model_dir, job.experiment
-        )  # training does both again; here they need no import of TensorFlow
+        # Training does both again; here they need no import of TensorFlow.
+        prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)

@@ -17,7 +17,6 @@ from typing import Any
 import orbit
 
 from official_trainer.actions.action import Action, Callback, Run
-from official_trainer.checkpoints.directory import adopt
 from official_trainer.config import (
     ConfigError,
     DataConfig,
@@ -169,8 +168,6 @@ def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, 
     with StopRequest() as stop, _acting(trainer, actions):
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
-            if adopted := adopt(job.model_dir, job.metadata):
-                _logger.warning("%s: continuing from Model Garden's own checkpoints: %s", job.model_dir, adopted)
             return train.train(job, stop, is_whole_command=False)
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)

@@ -19,7 +19,7 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
-from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
@@ -44,17 +44,17 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
       is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
     account = TimeAccount(began_seconds=time_account.process_start_seconds() if is_whole_command and job.argv else None)
-    prepare_model_dir(job.model_dir, job.experiment, is_shared=job.prebuilt is not None)
+    prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
     lock = lock_of(job)
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             stack.enter_context(lock)
-        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", config_changes.PARAMS_FILE, *config_changes.gin_names(job.mode)
+        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account, lock)
         with process.recorded(stop):
-            if not files.exists(job.path(config_changes.PARAMS_FILE)):  # a restart replaces it once it has restored
+            if not files.exists(job.path(PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
             process.enter("build")

@@ -198,21 +198,32 @@ class WeightAverage:
 
     Attributes:
       values: the averages, one variable for each weight.
-      state: for checkpoints: the averages alone, so that the model is saved under `model` as always.
+      optimizer: for checkpoints: Model Garden's wrapper, which holds the optimizer and the averages, as its driver
+        saves both; never called.
+      alone: for checkpoints that hold the averages beside the optimizer, as this package saved them before.
     """
 
-    def __init__(self, model: keras.Model, config: Any) -> None:
-        weights = model.trainable_variables if config.trainable_weights_only else model.variables
+    def __init__(self, model: keras.Model, config: Any, optimizer: Any = None) -> None:
+        """Creates the averages; called under the strategy's scope.
+
+        Args:
+          model: whose weights are averaged.
+          config: the section `trainer.optimizer_config.ema`.
+          optimizer: of the model, without averaging; None if it is not trained.
+        """
+        trainable_only = config.trainable_weights_only
+        self.optimizer = garden_optimization.ExponentialMovingAverage(
+            tf.train.Checkpoint() if optimizer is None else optimizer, trainable_weights_only=trainable_only
+        )
+        self.optimizer.shadow_copy(model)
+        weights = model.trainable_variables if trainable_only else model.variables
         self._weights = [w for w in weights if w.dtype.is_floating]
         self._config = config
         self._is_swapped_in = False
         self._extended = tf.distribute.get_strategy().extended
-        # The weights are equal on all replicas, so the first replica's average is the average.
-        self.values = [
-            tf.Variable(w, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name="average")
-            for w in self._weights
-        ]
-        self.state = tf.train.Checkpoint(values=self.values)
+        self.values = [self.optimizer.get_slot(weight, "average") for weight in self._weights]
+        self.alone = tf.train.Checkpoint(values=self.values)
+        self.reset()
 
     @property
     def pairs(self) -> list[tuple[tf.Variable, tf.Variable]]:

@@ -23,16 +23,16 @@ from typing import Any, Literal
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.config.reading import plain
 from official_trainer.errors import shorten
+from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
+from official_trainer.runs.resume import garden_run
 
 _logger = logging.getLogger(__name__)
-
-PARAMS_FILE = "params.yaml"
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
@@ -206,7 +206,7 @@ def check(
         return ()
     changes: tuple[Change, ...] = gin_changes(manifest.read(model_dir, step).metadata, bindings)
     try:
-        changes += changes_since(saved_config(model_dir, step), resolved)
+        changes += _field_changes(model_dir, step, resolved)
     except ConfigError as error:
         if not allow_config_change:
             raise
@@ -215,6 +215,15 @@ def check(
     if not allow_config_change and any(change.kind != "safe" for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
     return changes
+
+
+def _field_changes(model_dir: str, step: int, resolved: Resolved) -> tuple[Change, ...]:
+    """Returns the fields that differ since a checkpoint; of Model Garden's, those that its `params.yaml` tells."""
+    if garden.prefix_of(model_dir, step) is None or garden_run.has_our_params(model_dir):
+        return changes_since(saved_config(model_dir, step), resolved)
+    before = garden_run.params(model_dir)
+    found = () if before is None else changes_since(before, resolved)
+    return tuple(change for change in found if garden_run.is_compared(change.path))
 
 
 def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change, ...]:
@@ -312,7 +321,7 @@ def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False)
     content = configuration.dump(resolved, origins=True, shared=True).encode()
     before = files.read_bytes(path) if files.exists(path) else content
     if before != content:
-        if is_shared and not before.startswith(b"# experiment: "):
+        if is_shared and not garden_run.has_our_params(model_dir):
             return
         kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
         files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)
@@ -346,7 +355,7 @@ class OperativeConfig:
         if self._has_bindings:
             self._has_replaced = True
             self._write(self._bound_path, load_gin().config_str())
-        else:
+        elif files.exists(self._bound_path):  # Model Garden writes the other one alone
             for path in (self._bound_path, self._path):
                 files.remove(path)
 

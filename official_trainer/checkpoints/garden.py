@@ -1,0 +1,105 @@
+"""Checkpoints that Model Garden's driver wrote, which have no manifest: found, told from ours, never changed.
+
+Owns: by which names and contents they are known. Does not own: reading their values (`restore.py`), which checkpoint of
+a directory is used (`directory.py`, `best.py`).
+
+The driver saves `ckpt-STEP`, its best checkpoint `best_ckpt-N`, where `N` counts saves, and beside that `info.json`,
+which holds the step and the results. TensorFlow writes an index when all values are on the disk, so one that is there
+belongs to a whole checkpoint, unless something has damaged it since.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.lazy import tf
+
+INFO = "info.json"
+"""The file beside a best checkpoint, which holds the results of its evaluation."""
+
+LACKS = ("training/*",)
+"""Patterns of variables that ours hold and theirs do not.
+
+Means and counters since the last summary, which start again, and the place in the data, which the step gives.
+"""
+
+_BEST_STEP = "best_ckpt_global_step"
+_BEST_NAME = re.compile(r"best_ckpt-(\d+)\.index")
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def step_of(prefix: str) -> int | None:
+    """Returns the global step of a checkpoint that Model Garden's driver wrote; None if another program wrote it.
+
+    Only TensorFlow's CheckpointManager counts its saves in the checkpoint, and only ours hold `training`.
+    """
+    if not files.exists(f"{prefix}.index"):
+        return None
+    try:
+        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        keys = reader.get_variable_to_shape_map()
+        if f"save_counter{_VALUE}" not in keys or any(key.startswith("training/") for key in keys):
+            return None
+        return int(reader.get_tensor(f"global_step{_VALUE}"))
+    except (tf.errors.OpError, ValueError, IndexError):  # it is damaged, or holds no step
+        return None
+
+
+def prefix_of(directory: str, step: int) -> str | None:
+    """Returns the prefix of the checkpoint of `step` that the driver wrote: `ckpt-STEP`, or the best of a directory."""
+    prefix = files.join(directory, f"ckpt-{step}")
+    if step_of(prefix) == step:
+        return prefix
+    found = best(directory)
+    return found[0] if found is not None and found[1] == step else None
+
+
+def wrote(prefix: str) -> bool:
+    """Whether the driver wrote a checkpoint, under the name that it gives it."""
+    step = step_of(prefix)
+    return step is not None and (is_best(prefix) or files.base_name(prefix) == f"ckpt-{step}")
+
+
+def wrote_any(directory: str, names: Iterable[str]) -> bool:
+    """Whether the driver wrote one of the checkpoints of a directory that are named."""
+    return any(wrote(files.join(directory, name)) for name in names)
+
+
+def best(directory: str) -> tuple[str, int, dict[str, Any]] | None:
+    """Returns prefix, step and results of the best checkpoint that the driver keeps in a directory; None without one.
+
+    The results have no checkpoint if the driver was killed between the writing of both.
+    """
+    path = files.join(directory, INFO)
+    names = [match for name in files.list_dir(directory) if (match := _BEST_NAME.fullmatch(name))]
+    if not names or not files.exists(path):
+        return None
+    results = files.read_json(path)
+    step = results.pop(_BEST_STEP, None)
+    for match in sorted(names, key=lambda match: -int(match[1])):
+        prefix = files.join(directory, match[0].removesuffix(".index"))
+        if step_of(prefix) == step:
+            return prefix, int(step), results
+    return None
+
+
+def info(step: int, results: Mapping[str, Any]) -> str:
+    """Returns the text of the file beside a best checkpoint."""
+    return json.dumps({**results, _BEST_STEP: float(step)}, indent=4) + "\n"
+
+
+def lacking_data(prefix: str) -> str | None:
+    """Returns the message if data files of a checkpoint are missing, by the count that each name holds; else None."""
+    directory, _, name = prefix.rpartition("/")
+    found = [each for each in files.list_dir(directory or ".") if each.startswith(f"{name}.data-")]
+    wanted = int(found[0].rpartition("-")[2]) if found else 1
+    return None if len(found) >= wanted else f"{name} has {len(found)} of {wanted} data files"
+
+
+def is_best(prefix: str) -> bool:
+    """Whether a checkpoint is named as a best one, whose weights are averages already if the run averages them."""
+    return files.base_name(prefix).startswith("best_ckpt-")

@@ -1,0 +1,52 @@
+"""A run directory that Model Garden's driver left: whether one is, and what has changed since by its `params.yaml`.
+
+Owns: knowing such a directory, and which of its recorded values are compared. Does not own: its checkpoints
+(`checkpoints/garden.py`), what a change means (`config_changes.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.config import ConfigError
+from official_trainer.config.reading import plain
+from official_trainer.files import PARAMS_FILE, RUN_FILE
+
+HEADER = b"# experiment: "
+"""The first words of our `params.yaml`; Model Garden's begins with its first section."""
+
+_SECTIONS = {"task", "trainer", "runtime"}
+_NOT_COMPARED = ("runtime", "trainer.best_checkpoint_export_subdir")
+"""Fields whose defaults differ there, so that the same command gives another value here."""
+
+
+def is_one(model_dir: str) -> bool:
+    """Whether Model Garden's driver has run in a directory, and this package has not."""
+    if files.exists(files.join(model_dir, RUN_FILE)) or not files.is_dir(model_dir):
+        return False
+    return params(model_dir) is not None or bool(manifest.committed_steps(model_dir))
+
+
+def has_our_params(model_dir: str) -> bool:
+    """Whether this package wrote the `params.yaml` of a directory."""
+    path = files.join(model_dir, PARAMS_FILE)
+    return files.exists(path) and files.read_bytes(path).startswith(HEADER)
+
+
+def params(model_dir: str) -> dict[str, Any] | None:
+    """Returns the config that Model Garden's driver wrote down, without what is not compared; None without one."""
+    path = files.join(model_dir, PARAMS_FILE)
+    if not files.exists(path) or has_our_params(model_dir):
+        return None
+    try:
+        found = plain(files.read_bytes(path).decode(), path)
+    except (ConfigError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.keys() >= _SECTIONS else None
+
+
+def is_compared(path: str) -> bool:
+    """Whether a field of an earlier run by Model Garden is compared with that of this one."""
+    return not any(path == each or path.startswith(f"{each}.") for each in _NOT_COMPARED)
