@@ -26,17 +26,14 @@ def configure_process(runtime: Any) -> None:
     policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
     keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
     configure_steps(runtime)
+    random_streams.enable(runtime.seed)
 
 
 def configure_steps(runtime: Any) -> None:
-    """Sets what applies to steps on any devices: eager mode, seeds, deterministic operations.
-
-    Called before the model is built, or its random operations cannot be repeated.
-    """
+    """Sets what applies to steps on any devices, besides seeds: eager mode, deterministic operations."""
     tf.config.run_functions_eagerly(runtime.run_eagerly)
     if runtime.enable_op_determinism:
         tf.config.experimental.enable_op_determinism()
-    random_streams.enable(runtime.seed)
 
 
 def _choose_gpus(num_gpus: int | None) -> None:

@@ -44,6 +44,7 @@ from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import random_streams
 from official_trainer.tracking import IMAGES, Image, Tracker, Trackers
 
 _logger = logging.getLogger(__name__)
@@ -72,6 +73,9 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     enable_async_checkpointing: bool = False,
 ) -> tuple[keras.Model, Mapping[str, Any]]:
     """Does what `official.core.train_lib.run_experiment` does, as a run of this engine.
+
+    With a config of Model Garden, a seed that the program sets before, by Keras's `set_random_seed`, gives the initial
+    weights that it gives there. Without one, and with a config of ours, it is `runtime.seed`.
 
     Args:
       distribution_strategy: under which the model is built; None for the one in scope. Of one process.
@@ -147,20 +151,21 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
         config = _with_summary_of_each_loop(config)
     job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
     process.configure_steps(config.runtime)
-    with strategy.scope():
-        if trainer is None:
-            trainer = _build_trainer(job, task, params)
-    trainer.use_config(_as_read(config, params))
-    summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
-    job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
-    if prunes and job.mode in TRAINING_MODES:
-        calls_train.append(_pruning_action(trainer, job.model_dir))
-    actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
-    actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
-    results = _Results()
-    wants_results = run_post_eval or mode == "train_and_post_eval"
-    metrics = _run(job, trainer, [*actions, results] if wants_results else actions)
-    return trainer.model, dict(results.newest or metrics) if wants_results else {}
+    with random_streams.enabled(config.runtime.seed, keeps_seeds=not isinstance(params, ExperimentConfig)):
+        with strategy.scope():
+            if trainer is None:
+                trainer = _build_trainer(job, task, params)
+        trainer.use_config(_as_read(config, params))
+        summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
+        job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
+        if prunes and job.mode in TRAINING_MODES:
+            calls_train.append(_pruning_action(trainer, job.model_dir))
+        actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
+        actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
+        results = _Results()
+        wants_results = run_post_eval or mode == "train_and_post_eval"
+        metrics = _run(job, trainer, [*actions, results] if wants_results else actions)
+        return trainer.model, dict(results.newest or metrics) if wants_results else {}
 
 
 def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, Any]:

@@ -149,16 +149,79 @@ def again() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
+def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
+    """Does what `enable` does for a `with` block; then the process has its own seeds again, and its own kind of layers.
+
+    Args:
+      seed: any integer.
+      keeps_seeds: whether seeds that the program has set, by `tf.random.set_seed` or Keras's `set_random_seed`, stay.
+        Initial weights are then those that the program has without `enable`.
+    """
+    backend = load("tf_keras.src.backend")  # there is no public way to restore its seed
+    own_seed, has_generators = (
+        getattr(backend._SEED_GENERATOR, "generator", None),
+        backend.is_tf_random_generator_enabled(),
+    )
+    with _tensorflow_seed_restored() as context:
+        try:
+            if keeps_seeds and context._seed is not None:
+                backend.enable_tf_random_generator()
+                with _generators_draw_no_seed(backend.RandomGenerator):
+                    yield
+            else:
+                with _states_restored():
+                    enable(seed)
+                    yield
+        finally:
+            backend._SEED_GENERATOR.generator = own_seed
+            if not has_generators:
+                backend.disable_tf_random_generator()
+
+
+@contextlib.contextmanager
+def _generators_draw_no_seed(cls: Any) -> Iterator[None]:
+    """Keeps layers' generators, whose states are set by steps, from drawing seeds where initial weights draw theirs."""
+    original = cls._create_seed
+
+    def create_seed(self: Any, given: int | None) -> int:
+        return 0 if given is None and self._rng_type == self.RNG_STATEFUL else original(self, given)
+
+    cls._create_seed = create_seed
+    try:
+        yield
+    finally:
+        cls._create_seed = original
+
+
+@contextlib.contextmanager
+def _states_restored() -> Iterator[None]:
+    """Gives Python's and NumPy's random numbers the state back that they have now."""
+    numpy = load("numpy")
+    of_python, of_numpy = random.getstate(), numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+
+
+@contextlib.contextmanager
 def temporary_seed(seed: int) -> Iterator[None]:
     """Sets TensorFlow's seed for a `with` block, as `tf.random.set_seed(seed)` does; then restores the earlier one.
 
     `tf.random.set_seed` would also restart every random operation that draws from a seed.
     """
+    with _tensorflow_seed_restored() as context:
+        context._seed, context._rng = seed, random.Random(seed)
+        yield
+
+
+@contextlib.contextmanager
+def _tensorflow_seed_restored() -> Iterator[Any]:
     context = load("tensorflow.python.eager.context").context()  # there is no public way to restore a seed
     before = context._seed, context._rng
-    context._seed, context._rng = seed, random.Random(seed)
     try:
-        yield
+        yield context
     finally:
         context._seed, context._rng = before
 
