@@ -20,6 +20,7 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.schedule import as_action
 from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.directory import QUARANTINE
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.runs.build import (
     RunTrackers,
@@ -55,6 +56,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
     It adds to it only the report of a stall, and where the task returns images and such, the folder `eval` with them.
+    A caller that has built the parts of the run, and has no checkpoint, gets its first weights evaluated.
 
     Args:
       job: the run.
@@ -64,14 +66,18 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     Raises:
       CheckpointError: there is no such checkpoint.
     """
-    directory, step = find_checkpoint(job, checkpoint)
+    begins = job.prebuilt is not None and not _has_begun(job.model_dir)
+    directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
         trainer = build(job, stop=stop)
         watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
-            trainer.checkpoint_state.load_weights(directory, step)
+            if begins:
+                step = _initialize(job, trainer)
+            else:
+                trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
             found = _evaluate(job, trainer, step)
     numbers = numbers_in(found)
@@ -80,6 +86,23 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         outcome.step, outcome.metrics = step, numbers
         trackers.log("validation", step, found)
     return numbers
+
+
+def _has_begun(directory: str) -> bool:
+    """Whether a run has left checkpoints in a directory, whole or not, or another tool has."""
+    return any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in files.list_dir(directory))
+
+
+def _initialize(job: Job, trainer: Trainer) -> int:
+    """Gives a trainer its first weights, as training without a checkpoint does; returns its step."""
+    source = getattr(job.config.task, "init_checkpoint", "")
+    weights = f"those of task.init_checkpoint={source}" if source else "first weights, which no run has trained"
+    if trainer.context.step:  # the caller has trained before
+        weights = f"those that its program has trained for {trainer.context.step} steps"
+    else:
+        trainer.initialize()
+    _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
+    return trainer.context.step
 
 
 def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:

@@ -2,11 +2,12 @@
 
 import pytest
 import tensorflow as tf
-from official.core import base_trainer, train_utils
+from official.core import base_trainer, train_lib, train_utils
 
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
+from official_trainer.runs.run_experiment import run_experiment
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.garden.driver import (
@@ -18,6 +19,7 @@ from tests.support.garden.driver import (
     trainer_of,
     weights_of,
 )
+from tests.support.garden.toy import GardenTask
 
 
 def test_a_run_of_theirs_that_is_broken_off_computes_what_an_unbroken_one_does(tmp_path):
@@ -55,6 +57,52 @@ def test_evaluates_checkpoints_of_the_run(tmp_path):
     assert len(seen) == 3
     assert logs["best_accuracy"] >= logs["accuracy"]
     assert (tmp_path / "best_ckpt" / "info.json").exists()
+
+
+@pytest.mark.parametrize("has_source", [True, False])
+def test_eval_without_a_checkpoint_is_of_the_first_weights_as_there(tmp_path, caplog, has_source, monkeypatch):
+    """T23: pre-trained ones, exactly as their driver evaluates them; without any, those that the seed gives."""
+    monkeypatch.setattr(keras.src.backend, "_USE_GENERATOR_FOR_RNG", False)  # as in a program of its own
+    source = tmp_path / "source"
+    if has_source:
+        call(source, "train")
+    found = {}
+    for name, run in (("ours", run_experiment), ("theirs", train_lib.run_experiment)):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(5)
+        params = params_of()
+        params.task.init_checkpoint = str(source) if has_source else ""
+        task, strategy = GardenTask(params.task), tf.distribute.get_strategy()
+        _, logs = run(strategy, task, "eval", params, str(tmp_path / name), run_post_eval=True)
+        found[name] = float(logs["accuracy"])
+    assert found["ours"] == found["theirs"]
+    assert logged_steps(tmp_path / "ours" / "validation", "accuracy") == [0], "they evaluate twice for this result"
+    said = f"those of task.init_checkpoint={source}" if has_source else "first weights, which no run has trained"
+    assert f"{tmp_path / 'ours'} holds no checkpoint; the weights that are evaluated are {said}" in caplog.text
+    assert committed_steps(str(tmp_path / "ours")) == ()
+
+
+def test_eval_without_a_checkpoint_leaves_a_trainer_that_has_trained(tmp_path, caplog):
+    """T23: its weights are the program's."""
+    params = params_of()
+    trainer = trainer_of(Trainer, params)
+    trainer.train(tf.constant(3))
+    expected = weights_of(trainer.model)
+    model, logs = call(tmp_path, "eval", params=params, trainer=trainer, run_post_eval=True)
+    toy.assert_bitwise_equal(weights_of(model), expected)
+    assert "accuracy" in logs
+    assert "holds no checkpoint; the weights that are evaluated are those that its program has trained for 3 steps" in (
+        caplog.text
+    )
+
+
+def test_eval_where_all_checkpoints_are_damaged_is_refused(tmp_path):
+    """N3: first weights would hide the damage."""
+    call(tmp_path, "train")
+    for path in tmp_path.glob("ckpt-*.index"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"ckpt-20 is damaged"):
+        call(tmp_path, "eval")
 
 
 def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
