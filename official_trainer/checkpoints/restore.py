@@ -21,6 +21,9 @@ _logger = logging.getLogger(__name__)
 REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds the values of each replica; a run that continues with fewer or more loses nothing."""
 
+AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
+"""In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
+
 
 def read_exactly(
     checkpoint: tf.train.Checkpoint, prefix: str, step: int | None = None, allow_mismatch: Sequence[str] = ()

@@ -23,9 +23,6 @@ from official_trainer.engine.train_steps import TrainStep
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization, variables
 
-_AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
-"""In the key of an average, which is a slot of Model Garden's wrapper around the optimizer."""
-
 
 class CheckpointState:
     """The state of a trainer that checkpoints hold.
@@ -80,7 +77,7 @@ class CheckpointState:
         keys = restore.saved_keys(prefix)
         if any(key.startswith("average/") for key in keys):
             return {"average": average.alone}
-        return {"optimizer": average.optimizer} if any(_AVERAGE in key for key in keys) else {}
+        return {"optimizer": average.optimizer} if any(restore.AVERAGE in key for key in keys) else {}
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:

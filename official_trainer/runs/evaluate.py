@@ -56,7 +56,8 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     """Evaluates one checkpoint of the run directory, changes nothing there, and returns the metrics.
 
     It adds to it only the report of a stall, and where the task returns images and such, the folder `eval` with them.
-    A caller that has built the parts of the run, and has no checkpoint, gets its first weights evaluated.
+    Without a checkpoint it evaluates the weights of `task.init_checkpoint`, and for a caller that has built the parts
+    of the run also first weights.
 
     Args:
       job: the run.
@@ -66,7 +67,8 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     Raises:
       CheckpointError: there is no such checkpoint.
     """
-    begins = job.prebuilt is not None and not _has_begun(job.model_dir)
+    may_begin = checkpoint == "latest" and (job.prebuilt is not None or _init_checkpoint(job))
+    begins = may_begin and not _has_begun(job.model_dir)
     directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
@@ -93,9 +95,14 @@ def _has_begun(directory: str) -> bool:
     return any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in files.list_dir(directory))
 
 
+def _init_checkpoint(job: Job) -> str:
+    """Returns where a fresh run takes its weights from; empty if they are drawn."""
+    return getattr(job.config.task, "init_checkpoint", "") or ""
+
+
 def _initialize(job: Job, trainer: Trainer) -> int:
     """Gives a trainer its first weights, as training without a checkpoint does; returns its step."""
-    source = getattr(job.config.task, "init_checkpoint", "")
+    source = _init_checkpoint(job)
     weights = f"those of task.init_checkpoint={source}" if source else "first weights, which no run has trained"
     if trainer.context.step:  # the caller has trained before
         weights = f"those that its program has trained for {trainer.context.step} steps"
@@ -118,7 +125,13 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         found = None if best is None else best.named_step if best.step is None else best.step
         steps = () if found is None else (found,)
     if not steps:
-        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; train first")
+        fix = "train first"
+        if job.mode == "eval" and checkpoint == "latest":
+            fix = (
+                "only the model's first weights, which are random, could be evaluated. Train first, or name the "
+                "weights of another run: task.init_checkpoint=DIR"
+            )
+        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; {fix}")
     newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
     step = newest if checkpoint in ("latest", "best") else int(checkpoint)
     if step not in (*steps, newest):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.config import schema
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.distributed.strategy import DeviceError
@@ -515,6 +516,23 @@ def test_evaluation_uses_averages_and_changes_no_bit(averaging, monkeypatch):
     with pytest.raises(RuntimeError, match="in the evaluation"):
         trainer.evaluate(-1)
     assert_bitwise_equal(weights(trainer), before)
+
+
+def test_averages_that_were_saved_beside_the_optimizer_are_still_read(averaging, tmp_path):
+    """T13, N1: as checkpoints were written before they had Model Garden's layout."""
+    trainer, _ = averaging
+    held = {**tf.train.TrackableView.children(trainer.checkpoint), "optimizer": trainer.optimizer}
+    averages = trainer.context.average.values
+    before = tf.train.Checkpoint(**held, average=tf.train.Checkpoint(values=averages))
+    CheckpointStore(str(tmp_path), before, max_to_keep=1).save(AVERAGED_STEPS)
+    others = [build(trainer.config, task_cls=CollectingTask) for _ in range(2)]
+    read = others[0].checkpoint_state.read_checkpoint
+    options = StoreOptions(read=read, allow_mismatch=("training/replicas/*",))
+    CheckpointStore(str(tmp_path), others[0].checkpoint, max_to_keep=1, options=options).restore()
+    others[1].checkpoint_state.load_weights(str(tmp_path), AVERAGED_STEPS)
+    for other in others:
+        found = [value.numpy() for value in other.context.average.values]
+        assert_bitwise_equal(found, [value.numpy() for value in averages])
 
 
 def loss_of(model):

@@ -130,6 +130,19 @@ def test_averaged_weights_are_those_evaluated_and_predicted_with(plain):
     np.testing.assert_allclose(owner.predict_on_batch(X), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_checkpoint_with_averages_is_loaded_without_them(tmp_path):
+    """K6: the weights and the optimizer's state, by a program that does not average."""
+    owner = program(tmp_path, trainer=TrainerConfig(optimizer_config=EMA))
+    fit(owner, epochs=1)
+    other = program()
+    other.load(str(tmp_path))
+    for found, expected in zip(weights(other), weights(owner), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    slots = [[variable.numpy() for variable in each.model.optimizer.variables] for each in (other, owner)]
+    for found, expected in zip(*slots, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.full
 def test_weights_that_are_set_before_training_are_those_evaluated():
     """K6: averages begin with the first step."""

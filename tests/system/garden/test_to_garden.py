@@ -8,6 +8,7 @@ from official_trainer.checkpoints.manifest import CheckpointError, committed_ste
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.garden.driver import (
@@ -170,13 +171,33 @@ def test_our_best_checkpoint_in_their_trainer(tmp_path):
     assert best.steps == (5,)
 
 
-def test_averages_that_their_optimizer_holds_are_not_lost_silently(tmp_path):
-    """N4: their EMA wrapper names the optimizer's variables in another way."""
+def test_averages_go_on_in_either_driver(tmp_path):
+    """T22, N4: in a checkpoint ours lie where their EMA optimizer keeps its own, and the slots of the optimizer too."""
     params = params_of(train_steps=10)
     params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
-    their_run(tmp_path, params)
-    with pytest.raises(CheckpointError, match=r"checkpoint of another model; nothing was restored"):
-        call(tmp_path, "train", params=params)
+    theirs = their_run(tmp_path, params)
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    toy.assert_bitwise_equal(weights_of(ours.model), weights_of(theirs.model))
+    toy.assert_bitwise_equal(averages_of(ours), [value.numpy() for value in theirs.optimizer._average_weights])
+    toy.assert_bitwise_equal(slots_of(ours.optimizer), slots_of(theirs.optimizer._optimizer))
+
+    params.override({"trainer": {"train_steps": 20}})
+    ours = trainer_of(Trainer, params)
+    call(tmp_path, "train", params=params, trainer=ours)
+    back = their_run(tmp_path, params)
+    build_slots(back.optimizer._optimizer, back.model.trainable_variables)  # which they do with the next step
+    toy.assert_bitwise_equal(weights_of(back.model), weights_of(ours.model))
+    toy.assert_bitwise_equal([value.numpy() for value in back.optimizer._average_weights], averages_of(ours))
+    toy.assert_bitwise_equal(slots_of(back.optimizer._optimizer), slots_of(ours.optimizer))
+
+
+def averages_of(trainer):
+    return [value.numpy() for value in trainer.context.average.values]
+
+
+def slots_of(optimizer):
+    return [variable.numpy() for variable in optimizer.variables()]
 
 
 def test_a_strategy_for_several_processes_serves_one_alone(tmp_path):

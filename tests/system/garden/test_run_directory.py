@@ -1,0 +1,190 @@
+"""Run directories that Model Garden's `train.py` and our commands share."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+import tensorflow as tf
+
+from official_trainer.checkpoints.manifest import committed_steps
+from tests.support import runs
+from tests.support.forked import run_command
+from tests.support.garden.their_train import garden_command
+from tests.support.garden.two_heads import WORKSPACE
+
+SETTINGS = (
+    "trainer.steps_per_loop=3,trainer.summary_interval=6,trainer.validation_interval=6,trainer.continuous_eval_timeout=1,"
+    "trainer.best_checkpoint_eval_metric=accuracy,trainer.best_checkpoint_export_subdir=best"
+)
+EMA = ",trainer.optimizer_config.ema.average_decay=0.9"
+
+
+def flags(model_dir, train_steps=12, more=EMA):
+    """The same words for their `train.py` and for ours."""
+    override = f"--params_override={SETTINGS},trainer.train_steps={train_steps}{more}"
+    return ["--experiment=points_alone", f"--model_dir={model_dir}", override]
+
+
+def theirs(folder, *words, **options):
+    done = garden_command([*words, *flags(**options)], cwd=WORKSPACE, folder=folder)
+    assert done.code == 0, done.out + done.err
+    return done
+
+
+def ours(folder, *words, code=0, **options):
+    done = run_command([*words, *flags(**options)], cwd=WORKSPACE, folder=folder)
+    assert done.code == code, done.out + done.err
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of theirs to step 12, with averages, slots and a best checkpoint, which tests only read."""
+    folder = tmp_path_factory.mktemp("their_run")
+    theirs(folder, "--mode=train_and_eval", model_dir=folder / "run")
+    assert not (folder / "run" / "run.json").exists()
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def contents(directory):
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def changed(before, directory):
+    """Returns the files that were there before and are gone, or hold something else."""
+    after = contents(directory)
+    return {name for name, checksum in before.items() if after.get(name) != checksum}
+
+
+def test_a_checkpoint_of_theirs_is_evaluated_as_there(run, tmp_path):
+    """T22: the newest one, with its averages, and the best one; to the last digit, and nothing there changes."""
+    said = theirs(tmp_path, "--mode=eval", model_dir=run).out
+    wanted = float(re.findall(r"'accuracy': np\.float32\(([\d.e-]+)\)", said)[-1])
+    before = contents(run)
+    newest = json.loads(ours(tmp_path, "eval", "--json", model_dir=run).out)
+    assert tf.constant(newest["accuracy"]) == tf.constant(wanted)
+    best = json.loads(ours(tmp_path, "eval", "--checkpoint=best", "--json", model_dir=run).out)
+    info = json.loads((run / "best" / "info.json").read_text())
+    assert best["accuracy"] == info["accuracy"]
+    assert contents(run) == before
+
+
+def test_their_checkpoints_are_predicted_from_and_exported(run, tmp_path):
+    """T22: from the newest and the best one."""
+    before, info = contents(run), json.loads((run / "best" / "info.json").read_text())
+    for name, step in (("latest", 12), ("best", int(info["best_ckpt_global_step"]))):
+        done = ours(tmp_path, "predict", f"--checkpoint={name}", f"--output={tmp_path}/{name}", model_dir=run)
+        assert f"101 predictions of ckpt-{step}" in done.err
+        exported = tmp_path / f"exported_{name}"
+        ours(tmp_path, "export", f"--checkpoint={name}", f"--output_dir={exported}", model_dir=run)
+        assert json.loads((exported / "export.json").read_text())["step"] == step
+    assert not changed(before, run)
+
+
+def test_their_checkpoints_are_followed(run, tmp_path):
+    """T22: each is evaluated once; one that they did not evaluate may be better than their best, which stays."""
+    before = contents(run)
+    ours(tmp_path, "train", "--mode=continuous_eval", model_dir=run)
+    assert changed(before, run) <= {"best/checkpoint", "best/info.json"}
+    again = ours(tmp_path, "train", "--mode=continuous_eval", model_dir=run)
+    assert "validation @" not in again.out
+    rows = [json.loads(line) for line in (run / "continuous_eval" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [3, 9, 12]
+
+
+def test_their_run_goes_on_here_and_ours_goes_on_there(run, tmp_path):
+    """T22: checkpoints of both lie side by side; only the files that say what is newest and best are written anew."""
+    before, params = contents(run), (run / "params.yaml").read_bytes()
+    done = ours(tmp_path, "train", "--mode=train_and_eval", model_dir=run, train_steps=30)
+    assert "continuing from step 12" in done.out
+    assert "It does not say which examples were read" in done.err
+    assert changed(before, run) <= {"checkpoint", "params.yaml", "best/checkpoint", "best/info.json"}
+    assert (run / "params.1.yaml").read_bytes() == params
+    assert committed_steps(str(run)) == (3, 9, 12, 18, 24, 30)
+
+    there = theirs(tmp_path, "--mode=train_and_eval", model_dir=run, train_steps=42)
+    assert "restored from checkpoint" in there.out
+    assert "train | step:     30 | training until step" in there.out
+    assert committed_steps(str(run))[-1] == 42
+
+    back = ours(tmp_path, "train", "--mode=train_and_eval", model_dir=run, train_steps=48)
+    assert "continuing from step 42" in back.out
+    assert [row["step"] for row in runs.rows(run) if row["split"] == "train"] == [18, 24, 30, 48]
+
+
+def test_a_checkpoint_of_theirs_in_the_place_of_ours_counts(tmp_path):
+    """T22: without TensorFlow's pointer their driver begins again, and saves over ours."""
+    run = tmp_path / "run"
+    ours(tmp_path, "train", "--mode=train", model_dir=run)
+    (run / "checkpoint").unlink()
+    before = contents(run)
+    theirs(tmp_path, "--mode=train", model_dir=run)
+    assert "ckpt-12.index" in changed(before, run)
+    done = ours(tmp_path, "train", "--mode=train", model_dir=run, train_steps=15)
+    assert "continuing from step 12" in done.out
+    assert "ckpt-12 was saved by Model Garden" in done.err
+    assert not (run / "quarantine").exists()
+
+
+def test_another_config_than_theirs_is_refused_and_their_devices_are_not_compared(run, tmp_path):
+    """T22, N5: by the params.yaml that they wrote; as for a run of ours."""
+    rate = f"{EMA},trainer.optimizer_config.learning_rate.constant.learning_rate=0.5"
+    done = ours(tmp_path, "train", "--mode=train", model_dir=run, train_steps=15, more=rate, code=2)
+    assert "trainer.optimizer_config.learning_rate.constant.learning_rate: 0.01 -> 0.5" in done.err
+    assert "distribution_strategy" not in done.err
+    devices = f"{EMA},runtime.distribution_strategy=mirrored,runtime.num_logical_cpus=2"
+    done = ours(tmp_path, "train", "--mode=train", model_dir=run, train_steps=15, more=devices)
+    assert "on 2 replicas (CPU), continuing from step 12" in done.out
+
+
+def test_a_run_of_theirs_that_has_no_checkpoint_yet_begins_here(run, tmp_path):
+    """T22: killed before its first one, it has left `params.yaml` and summaries."""
+    for path in (*run.glob("ckpt-*"), run / "checkpoint"):
+        path.unlink()
+    shutil.rmtree(run / "best")
+    done = ours(tmp_path, "train", "--mode=train", model_dir=run)
+    assert "starting in" in done.out
+    assert committed_steps(str(run))[-1] == 12
+
+
+def test_our_params_yaml_is_one_to_their_train_py(tmp_path):
+    """T22: what it does not know, fields that only we have and devices, is a comment to it, and not to us."""
+    run, words = tmp_path / "run", ["--set=runtime.seed=7", "--set=trainer.actions=[{type: publish_environment}]"]
+    ours(tmp_path, "train", "--mode=train", *words, model_dir=run)
+    text = (run / "params.yaml").read_text()
+    assert "\n  #official-trainer: seed: 7  # --set\n" in text
+    assert "\n  #official-trainer: distribution_strategy: auto\n" in text
+    shared = [f"--config_file={run}/params.yaml", "--experiment=points_alone", f"--model_dir={run}"]
+    options = {"cwd": WORKSPACE, "folder": tmp_path}
+    shown = run_command(["show", *shared[:2]], **options)
+    assert "seed: 7" in shown.out, shown.err
+    assert "type: publish_environment" in shown.out
+    done = garden_command(["--mode=train", *shared, "--params_override=trainer.train_steps=15"], **options)
+    assert done.code == 0, done.out + done.err
+    assert committed_steps(str(run))[-1] == 15
+
+
+@pytest.mark.parametrize("has_source", [True, False])
+def test_eval_of_pre_trained_weights_in_an_empty_directory(trained, tmp_path, has_source):
+    """T23: those of `task.init_checkpoint`, as there; without it the message says what would be evaluated."""
+    empty = tmp_path / "empty"
+    if not has_source:
+        done = ours(tmp_path, "eval", model_dir=empty, code=2)
+        assert "holds no checkpoint to eval; only the model's first weights, which are random, could be" in done.err
+        assert "task.init_checkpoint=DIR" in done.err
+        return
+    source = f",task.init_checkpoint={trained}"  # with averages theirs evaluates these, and they are zero then
+    said = theirs(tmp_path, "--mode=eval", model_dir=tmp_path / "there", more=source).out
+    wanted = float(re.findall(r"'accuracy': np\.float32\(([\d.e-]+)\)", said)[-1])
+    done = ours(tmp_path, "eval", "--json", model_dir=empty, more=source)
+    assert tf.constant(json.loads(done.out)["accuracy"]) == tf.constant(wanted)
+    assert f"the weights that are evaluated are those of task.init_checkpoint={trained}" in done.err
+    assert not empty.exists()
