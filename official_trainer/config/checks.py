@@ -98,9 +98,16 @@ def _undeclared(config: Config, trail: Trail) -> Iterator[Problem]:
         origin = trail.origin(problem.path)
         if origin.by_user:
             what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
-            is_text = problem.got[:1] in ("'", '"')
-            fix = f"write [{problem.got}], or each letter counts as an item" if is_text else ""
-            yield Problem(what, problem.path, fix=fix, **_spot(origin))
+            yield Problem(what, problem.path, fix=_instead_of_text(problem), **_spot(origin))
+
+
+def _instead_of_text(problem: Problem) -> str:
+    """Returns what to write in place of a text where Model Garden's class has a list or a section."""
+    if problem.got[:1] not in ("'", '"'):
+        return ""
+    if "a section (" in problem.what:
+        return f"write {{type: {problem.got}}}, or its code finds no type in a text"
+    return f"write [{problem.got}], or each letter counts as an item"
 
 
 def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:

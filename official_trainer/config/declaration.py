@@ -69,8 +69,9 @@ class Config:
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class lacks, in a section for one of its classes."""
     READS_AS_GARDEN: ClassVar[bool] = False
-    """Whether fields are read by Model Garden's rules. Every field accepts null, and a list of texts accepts one text,
-    both with a warning; mappings are merged, and so are lists of sections of the same length, item by item."""
+    """Whether fields are read by Model Garden's rules. Every field accepts null, a list of texts accepts one text, and
+    an optional one-of keeps the word that names a choice, all with a warning; mappings are merged, and so are lists of
+    sections of the same length, item by item."""
     READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
     """Fields that are read by these rules in a section whose other fields are not."""
 

@@ -111,6 +111,8 @@ class Decoder:
             if node.is_null:
                 return None
             arms.remove(fields.NoneType)
+            if self._as_garden and node.kind == "scalar" and len(arms) == 1:
+                return self._optional_choice(node, arms[0], current, path)
         fitting = [arm for arm in arms if _fits(arm, node)]
         if len(arms) == 1 or len(fitting) == 1:
             return self._read(node, (fitting or arms)[0], current, path)
@@ -134,6 +136,16 @@ class Decoder:
             return FAILED
         near = next((p.near for p in found if p.near), "")
         return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
+
+    def _optional_choice(self, node: Node, tp: Any, current: Any, path: str) -> Any:
+        """Returns the word itself where Model Garden keeps it in place of an optional one-of, such as `aug_type`."""
+        num_events = len(self.trail)
+        result = self._read(node, tp, current, path)
+        if not isinstance(result, OneOf):
+            return result
+        self.trail.forget(num_events)
+        self.trail.replace(path)
+        return node.value
 
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):

@@ -177,6 +177,16 @@ AS_THERE = (
         ["runtime: {loss_scale: dynamic}"],
         "loss_scale: has no effect unless mixed_precision",
     ),
+    (
+        "resnet_imagenet",
+        ["task: {train_data: {aug_type: {type: randaug}}}", "task: {train_data: {aug_type: autoaug}}"],
+        r"aug_type: .*a section \(Augmentation\) or null, and its code receives 'autoaug'; write {type: 'autoaug'}, or",
+    ),
+    (
+        "resnet_imagenet",
+        ["task: {train_data: {aug_type: autoaug}}", "task: {train_data: {aug_type: {randaug: {}, type: randaug}}}"],
+        None,
+    ),
     ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}, {inner_dim: 7}]}}"], None),
     ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}]}}"], None),
     ("scaled_yolo", ["task: {model: {loss: {object_normalizer: {'4': 0.7}, cls_normalizer: {'all': 0.5}}}}"], None),
