@@ -47,7 +47,8 @@ def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> A
     from official.core import task_factory
 
     try:
-        task_factory.get_task_cls(type(task_config))
+        if task_config.BUILDER is None:  # no Task is bound to the class itself
+            task_factory.get_task_cls(type(task_config))
     except LookupError as error:
         kind = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
         raise UnregisteredTaskError(

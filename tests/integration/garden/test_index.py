@@ -88,6 +88,12 @@ def test_an_experiment_whose_task_needs_more_is_refused(tmp_path, capfd):
     assert said in capfd.readouterr().err
 
 
+def test_a_task_that_is_bound_to_its_config_is_built():
+    """T14: by `base_config.bind`, which Model Garden asks before its registry of Tasks."""
+    task = to_garden.build_task(resolved("mock").config.task)
+    assert f"{type(task).__module__}.{type(task).__name__}" == "official.utils.testing.mock_task.MockTask"
+
+
 OVERRIDES = {
     "resnet_imagenet": (
         "trainer.train_steps=10",
