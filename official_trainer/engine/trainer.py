@@ -21,12 +21,13 @@ from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
+from official_trainer.engine.first_trace import build_all_layers
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import optimization, variables
+from official_trainer.tasks import optimization
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
@@ -129,7 +130,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._coordinator: Any = None
         self.init_async()
         if not isinstance(task, MultiTask):
-            dataset = train_dataset if train_dataset is not None else validation_dataset
+            dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
             params = getattr(config.task, name, None)
 
@@ -137,7 +138,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 found = None if dataset is None else dataset.element_spec
                 return found or _builder(config, task, params, f"task.{name}", trains=train).element_spec()
 
-            variables.build_all_layers(model, task, batch_spec)
+            build_all_layers(model, task, optimizer if train else None, batch_spec)
         self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step

@@ -51,6 +51,22 @@ def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
         optimizer._create_all_weights(variables)
 
 
+@contextlib.contextmanager
+def without_updates(optimizer: Any) -> Iterator[None]:
+    """In a `with` block, steps that are traced with `optimizer` neither update weights nor create slots.
+
+    It stays the same object, because some models of Model Garden have the optimizer themselves.
+    """
+    if optimizer is None:
+        yield
+        return
+    optimizer.apply_gradients = do_not_convert(lambda *args, **kwargs: tf.no_op())
+    try:
+        yield
+    finally:
+        del optimizer.apply_gradients
+
+
 def hyperparameters(optimizer: Any) -> list[tf.Variable]:
     """Returns the variables that hold an optimizer's settings: learning rate, decay, momentum."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer

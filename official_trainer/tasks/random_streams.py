@@ -297,6 +297,14 @@ class NamedStreams:
         return tf.stack([high + place * keyed_draws.STRIDE, low + replica * keyed_draws.STRIDE])
 
 
+def of_no_step(task: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which `seed` works in a trace of a step that never runs.
+
+    TensorFlow's random operations draw as they do elsewhere: here they give weights their first values.
+    """
+    return during(_streams, NamedStreams(0, "no step", tf.zeros([], tf.int64), required_by(task)))
+
+
 def required_by(*tasks: Any) -> tuple[str, ...]:
     """Returns the `random_streams` of all tasks, each once; Model Garden's tasks have none."""
     return tuple(dict.fromkeys(name for task in tasks for name in getattr(task, "random_streams", ())))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
-
-from official_trainer.lazy import tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,23 +168,3 @@ def has_unbuilt_layers(model: Any) -> bool:
 
 
 _BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")
-
-
-def build_all_layers(model: Any, task: Any, spec: Callable[[], Any]) -> None:
-    """Creates the variables that layers create in their first call, so that checkpoints can hold all of them.
-
-    Traces an evaluation step, which is never run; does nothing for a model that was built with all its inputs.
-
-    Args:
-      model: the model.
-      task: its task.
-      spec: returns the spec of a batch of the task's data.
-    """
-    if not has_unbuilt_layers(model):
-        return
-    metrics = task.build_metrics(training=False)
-
-    def step(inputs: Any) -> None:
-        task.validation_step(inputs, model=model, metrics=metrics)
-
-    tf.function(step).get_concrete_function(spec())

@@ -1,0 +1,46 @@
+"""The first trace of a step, in which layers create the variables that they create when they are called.
+
+Owns: tracing it before anything is restored, so that checkpoints can hold all variables. Does not own: which layers
+wait for their first call (`tasks/variables.py`), the steps that run (`train_steps.py`, `evaluation.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from official_trainer.lazy import tf
+from official_trainer.tasks import optimization, random_streams, variables
+from official_trainer.tasks.autograph import convert, do_not_convert
+
+
+def build_all_layers(model: Any, task: Any, optimizer: Any, spec: Callable[[], Any]) -> None:
+    """Creates the variables that layers create in their first call; does nothing for a model that has them all.
+
+    Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
+    trace is never run, and updates nothing, so that the slots of the optimizer are created as for any other model.
+
+    Args:
+      model: the model.
+      task: its task.
+      optimizer: of the training steps; None where only evaluations follow.
+      spec: returns the spec of a batch of the data that the step reads.
+    """
+    if not variables.has_unbuilt_layers(model):
+        return
+    trains = optimizer is not None
+    metrics = [*task.build_metrics(training=trains), *getattr(model, "metrics", [])]
+    step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step
+
+    @do_not_convert
+    def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
+        with random_streams.of_no_step(task):
+            step_of_task(inputs, model=model, metrics=metrics)
+
+    @do_not_convert
+    def trace(inputs: Any) -> None:
+        tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(inputs,))
+
+    with optimization.without_updates(optimizer):
+        tf.function(trace).get_concrete_function(spec())
