@@ -38,7 +38,7 @@ def test_the_best_are_saved_as_they_were_evaluated(unbroken):
     record = manifest.read(f"{unbroken}/checkpoints/0020-0.70", 20).extra
     assert (record["metric"], record["value"], record["logs"]["dev/score"]) == ("score", 0.7, -0.7)
     whole, saved = runs.values(unbroken, 20), runs.values(f"{unbroken}/checkpoints/0020-0.70", 20)
-    averages = [value for name, value in whole.items() if name.startswith("average/") and "values" in name]
+    averages = [value for name, value in whole.items() if "/.OPTIMIZER_SLOT/optimizer/average" in name]
     kernel = next(value for name, value in saved.items() if "kernel" in name)
     assert any(value.shape == kernel.shape and np.array_equal(value, kernel) for value in averages)
     assert tf.train.latest_checkpoint(f"{unbroken}/checkpoints/0020-0.70").endswith("/ckpt-20")

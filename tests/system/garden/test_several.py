@@ -71,7 +71,7 @@ def test_a_run_evaluates_each_task_and_keeps_the_best(finished):
     assert best["value"] == max(row["points/accuracy"] for row in found)
     assert committed_steps(str(model_dir / "best")) == (best["step"],)
     assert set(tf.saved_model.load(f"{model_dir}/export/saved_model").signatures) == {"points", "sums"}
-    assert any(name.startswith("average/") for name in runs.values(model_dir, 30))
+    assert any("/.OPTIMIZER_SLOT/optimizer/average" in name for name in runs.values(model_dir, 30))
     assert do(model_dir, EMA, mode="eval")["points/accuracy"] == found[-1]["points/accuracy"]
 
 
@@ -100,6 +100,11 @@ def test_joint_training_gives_what_model_gardens_driver_gives(tmp_path, monkeypa
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
     np.testing.assert_allclose(metrics["points/accuracy"], float(logs["points"]["accuracy"]), atol=1e-6)
     np.testing.assert_allclose(metrics["sums/error"], float(logs["sums"]["error"]), rtol=1e-4)
+    for name in ("ours", "theirs"):  # T22: which goes on from the weights and slots of both
+        do(tmp_path / name, JOINT, QUIET, "trainer.train_steps=24")
+    ours, theirs = (runs.values(tmp_path / name, 24) for name in ("ours", "theirs"))
+    for name in weights:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "annealing"])
