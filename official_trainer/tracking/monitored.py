@@ -64,15 +64,17 @@ def find_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Valu
     if not callable(direction):
         return find_metric(logs, name)
     inside = f"{name.replace('|', '/')}/"
-    return {path.removeprefix(inside): value for path, value in _flat(logs) if path.startswith(inside)} or None
+    flat = ((path.removeprefix(inside), value) for path, value in _leaves(logs, "/") if path.startswith(inside))
+    return {name: float(value) for name, value in flat} or None
 
 
-def _flat(logs: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def _leaves(logs: Mapping[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields all that nested logs hold, each with the names that lead to it."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}/")
+            yield from _leaves(value, separator, f"{prefix}{name}{separator}")
         else:
-            yield f"{prefix}{name}", float(value)
+            yield f"{prefix}{name}", value
 
 
 def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
@@ -122,7 +124,4 @@ def numbers(logs: Any) -> Any:
 
 def names(logs: Mapping[str, Any]) -> list[str]:
     """Returns the names of all numbers in nested logs, in the form that `find_metric` takes."""
-    found = []
-    for name, value in logs.items():
-        found += [f"{name}|{inner}" for inner in names(value)] if isinstance(value, Mapping) else [name]
-    return found
+    return [name for name, _ in _leaves(logs, "|")]

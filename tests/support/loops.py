@@ -4,11 +4,21 @@ import json
 import math
 import types
 
+from hypothesis import strategies as st
+
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import TrainerConfig
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopObserver, LoopParts
 from official_trainer.stopping import StopRequest
+
+KILLS = st.lists(
+    st.one_of(
+        st.integers(1, 100), st.tuples(st.sampled_from(["evaluate", "saved", "logged", "stop"]), st.integers(1, 100))
+    ),
+    max_size=5,
+)
+"""When a run is killed: at a step, or at one of these events."""
 
 
 class Killed(BaseException):

@@ -57,6 +57,14 @@ class ToyTask(Task):
         return [keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
+class Undropped(ToyTask):
+    """Without dropout, whose draws depend on the step."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
+
+
 def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):
     optimizer_config = OptimizationConfig(
         optimizer=OptimizerConfig(type="adam", adam=AdamConfig()),

@@ -1,6 +1,7 @@
 """The page of names of other systems: each line names a test that exists, or says why there is nothing here."""
 
 import ast
+import functools
 import re
 
 import pytest
@@ -19,6 +20,7 @@ def lines():
             yield tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
 
 
+@functools.cache
 def functions(file):
     return {node.name for node in ast.walk(tree_of(ROOT / "tests" / file)) if isinstance(node, ast.FunctionDef)}
 

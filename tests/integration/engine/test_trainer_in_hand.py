@@ -15,7 +15,7 @@ from tests.support.toy import (
     FEATURES,
     LABELS,
     STRATEGIES,
-    ToyTask,
+    Undropped,
     assert_bitwise_equal,
     build,
     examples,
@@ -25,14 +25,6 @@ from tests.support.toy import (
 )
 
 BATCH = FEATURES[:10], LABELS[:10]
-
-
-class Still(ToyTask):
-    """Without dropout, whose draws depend on the step."""
-
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -52,7 +44,7 @@ def test_a_batch_in_hand_leaves_the_training_data_where_it_is(options):
     """G18: the steps around it take the batches they would take without it, also where windows are compiled."""
     seen = []
 
-    class Watching(Still):
+    class Watching(Undropped):
         def train_step(self, inputs, model, optimizer, metrics=None):
             model.layers[-1].first.assign(inputs[0][0, 0])
             return super().train_step(inputs, model, optimizer, metrics)
@@ -170,7 +162,7 @@ def test_the_device_is_the_one_of_the_scope():
     """G18: a strategy around the constructor chooses it."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:1")
     with strategy.scope():
-        task = Still(experiment().task)
+        task = Undropped(experiment().task)
         model = task.build_model()
         trainer = Trainer(experiment(), task, model, keras.optimizers.SGD(0.1))
     trainer.train_on(BATCH)

@@ -13,20 +13,23 @@ from official_trainer.actions import Action, Result, Rollback, Save, Stop
 from official_trainer.actions.schedule import ActionError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.inputs import DataError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import cases
-from tests.support.toy import FEATURES, LABELS, STRATEGIES, ToyTask, assert_bitwise_equal, build, experiment, weights
+from tests.support.toy import (
+    FEATURES,
+    LABELS,
+    STRATEGIES,
+    Undropped,
+    assert_bitwise_equal,
+    build,
+    experiment,
+    weights,
+)
 
 
-class Small(ToyTask):
-    def build_model(self):
-        inputs = keras.Input((6,), name="features")
-        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
-
-
-def loop_of(model_dir="", strategy="off", task_cls=Small, **options):
+def loop_of(model_dir="", strategy="off", task_cls=Undropped, **options):
     options = {"steps_per_loop": 100, "summary_interval": 1000, "checkpoint_interval": 5, **options}
     return Loop(build(experiment(**options), task_cls=task_cls, strategy=strategy), model_dir=model_dir)
 
@@ -181,7 +184,7 @@ def test_a_hook_asks_to_stop():
 def test_a_loss_that_is_not_finite_ends_the_call_before_the_hooks_see_the_state():
     """G17, G8: in GoMLX the hooks come first."""
 
-    class Diverging(Small):
+    class Diverging(Undropped):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             return tf.reduce_mean(model_outputs) * float("nan")
 
@@ -213,7 +216,7 @@ def test_actions_of_the_task_and_the_trainer_run_too():
         def on_step(self, run):
             seen.append((self.name, run.step))
 
-    class Acting(Small):
+    class Acting(Undropped):
         def build_actions(self, trainer):
             action = Noting()
             action.name = "of the task"
@@ -231,7 +234,7 @@ def test_actions_of_the_task_and_the_trainer_run_too():
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_loop_computes_what_the_trainer_does(strategy):
     """G17: the same bits as the task's own data, which has the same batches; in calls of any length, over replicas."""
-    expected = build(experiment(), task_cls=Small, strategy=strategy)
+    expected = build(experiment(), task_cls=Undropped, strategy=strategy)
     expected.run_steps(6)
     loop = loop_of(strategy=strategy)
     loop.run_steps(endless(), 2)
@@ -245,7 +248,7 @@ def test_a_loop_computes_what_the_trainer_does(strategy):
 @pytest.mark.parametrize("enable_xla", [False, True])
 def test_another_dataset_begins_with_its_first_batch(enable_xla):
     """G17: in memory; also after steps on the task's own data."""
-    expected = build(experiment(), task_cls=Small)
+    expected = build(experiment(), task_cls=Undropped)
     for number in (0, 1, 7, 8, 0):
         expected.train_on((FEATURES[10 * number : 10 * number + 10], LABELS[10 * number : 10 * number + 10]))
     loop = loop_of(enable_xla=enable_xla)
@@ -288,7 +291,7 @@ def test_epochs_end_where_the_data_does(is_known, first_end):
     loop.run_steps(dataset, 3)
     loop.run_epochs(dataset, 2)  # the rest of a pass, and one more
     assert loop.state.step == 16 + 4 + 4
-    expected = build(experiment(), task_cls=Small)
+    expected = build(experiment(), task_cls=Undropped)
     expected.train_dataset = four().repeat()
     expected.run_steps(24)
     assert_bitwise_equal(weights(loop.trainer), weights(expected))
@@ -305,7 +308,7 @@ def test_the_epoch_is_the_passes_so_far():
 def test_epochs_of_the_tasks_own_data():
     """G17: data that goes on over its end is counted."""
 
-    class Sized(Small):
+    class Sized(Undropped):
         def build_inputs(self, params, input_context=None):
             input_context.examples_per_epoch = 40
             return super().build_inputs(params, input_context)
@@ -342,7 +345,7 @@ def test_the_first_weights_are_loaded_once():
     """G17: a later call, or one after steps without a loop, keeps what was trained."""
     loads = []
 
-    class Loading(Small):
+    class Loading(Undropped):
         def initialize(self, model):
             loads.append(True)
 
@@ -432,7 +435,7 @@ def test_a_run_directory_has_what_a_run_leaves(tmp_path):
     loop.run_steps(endless(), 6)
     assert (loop.state.start_step, loop.state.step) == (6, 12)
     record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["experiment"], record["status"], record["last_checkpoint_step"]) == ("Small", "done", 12)
+    assert (record["experiment"], record["status"], record["last_checkpoint_step"]) == ("Undropped", "done", 12)
     attempts = record["time"]["attempts"]
     assert [attempt["steps"] for attempt in attempts] == [6, 6]
     for attempt in attempts:
@@ -478,7 +481,7 @@ def test_a_loop_says_what_it_cannot_train():
         loop_of().run_steps(FEATURES, 1, name="mine")
     with pytest.raises(DataError, match=r"mine: .* this dataset repeats forever"):
         loop_of().run_epochs(endless(), 1, name="mine")
-    trainer = build(task_cls=Small)
+    trainer = build(task_cls=Undropped)
     config = trainer.config
     trainer.use_config(config.replace(trainer=config.trainer.replace(actions=({"type": "early_stopping"},))))
     with pytest.raises(LoopError, match=r"trainer.actions of the config need a run directory; give Loop\(trainer, mod"):
@@ -489,7 +492,7 @@ def test_other_processes_and_other_configs_are_refused(monkeypatch):
     """G17: before anything is trained."""
     from official.core import config_definitions
 
-    trainer = build(task_cls=Small)
+    trainer = build(task_cls=Undropped)
     monkeypatch.setattr(type(trainer.process_group), "is_alone", property(lambda self: False))
     with pytest.raises(LoopError, match=r"Loop trains in one process, and one device train; use train.py"):
         Loop(trainer)

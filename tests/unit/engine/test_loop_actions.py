@@ -13,7 +13,7 @@ from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.errors import ExitCode
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.triggers import AfterEval, AfterSummary, AnyOf, AtEnd, AtSteps, Every, NTimes
-from tests.support.loops import Disk, Killed, config_of, multiples, start
+from tests.support.loops import KILLS, Disk, Killed, config_of, multiples, start
 
 
 class Steps(Action):
@@ -65,16 +65,8 @@ def run(disk, config, *actions, **kwargs):
     return loop, trainer
 
 
-kills = st.lists(
-    st.one_of(
-        st.integers(1, 100), st.tuples(st.sampled_from(["evaluate", "saved", "logged", "stop"]), st.integers(1, 100))
-    ),
-    max_size=5,
-)
-
-
 @settings(max_examples=50)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), kills)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), KILLS)
 def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, validation, every, patience, seed, kills):
     """B1, G2, G3, N2: also a kill between an evaluation's row and the next checkpoint."""
     accuracies = {step: ((step * 7919 + seed) % 101) / 101 for step in range(1, 101)}

@@ -8,7 +8,7 @@ from official_trainer.actions.action import Action, Assign, Result, Rollback
 from official_trainer.actions.schedule import ActionError
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, AtEnd, AtSteps, Every
-from tests.support.loops import Disk, Killed, config_of, start
+from tests.support.loops import KILLS, Disk, Killed, config_of, start
 
 
 class Changes(Action):
@@ -49,14 +49,6 @@ def run(disk, config, *actions, **kwargs):
     trainer.evaluate = lambda steps: {**evaluate(steps), "weight": trainer.weight}
     loop.run()
     return loop, trainer
-
-
-KILLS = st.lists(
-    st.one_of(
-        st.integers(1, 100), st.tuples(st.sampled_from(["evaluate", "saved", "logged", "stop"]), st.integers(1, 100))
-    ),
-    max_size=5,
-)
 
 
 @settings(max_examples=60)
