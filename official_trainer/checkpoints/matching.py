@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import glob
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.lazy import keras, load, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_SLOT = "/.OPTIMIZER_SLOT/"
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHOWN = 5
 # tf.train.Checkpoint.save counts its own calls here. Our steps name the files, so it means nothing to us.
@@ -134,6 +136,19 @@ def saved_specs(prefix: str) -> dict[str, VariableSpec]:
     return {k: VariableSpec(k, shape=tuple(s), dtype=dtypes[k].name) for k, s in shapes if k != _GRAPH_KEY}
 
 
+def never_updated(prefix: str) -> tuple[str, ...]:
+    """Returns patterns of slots that a checkpoint of Model Garden does not hold, because no gradient has reached them.
+
+    Its driver creates slots with the first update, of what has a gradient then; here all are created at the start. A
+    checkpoint without any slot is one of another optimizer.
+    """
+    names = [key.removesuffix(_VALUE_SUFFIX) for key in saved_specs(prefix)]
+    names = [name for name in names if not name.endswith("/average")]  # of weights, created at the start there too
+    updated = {name.partition(_SLOT)[0] for name in names if _SLOT in name}
+    waiting = [name for name in names if _SLOT not in name and name not in updated] if updated else []
+    return tuple(f"{glob.escape(name)}{_SLOT}*" for name in waiting)
+
+
 class Matching:
     """Pairs the values of a checkpoint with those reachable from `items`, by name from the root.
 
@@ -224,7 +239,7 @@ class Matching:
             for path, variable in variables:
                 for name in names:
                     if (slot := _slot(optimizer, variable, name)) is not None:
-                        slots.append((f"{path}/.OPTIMIZER_SLOT/{optimizer_path}/{name}", slot))
+                        slots.append((f"{path}{_SLOT}{optimizer_path}/{name}", slot))
             self._match_slots_of(optimizer, has_slots=bool(names))
         self._live += slots
 

@@ -13,7 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.checkpoints.matching import Matching, RestoreReport, Trackable, VariableSpec, saved_specs
+from official_trainer.checkpoints.matching import (
+    Matching,
+    RestoreReport,
+    Trackable,
+    VariableSpec,
+    never_updated,
+    saved_specs,
+)
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +52,7 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    may_differ = (f"{REPLICA_VALUES}*", *(garden.LACKS if garden.wrote(prefix) else ()))
+    may_differ = (f"{REPLICA_VALUES}*", *((*garden.LACKS, *never_updated(prefix)) if garden.wrote(prefix) else ()))
     expected = [spec for spec in differing if any(_allows(pattern, spec) for pattern in may_differ)]
     allowed = [spec for spec in differing if any(_allows(pattern, spec) for pattern in allow_mismatch)]
     refused = [spec for spec in differing if spec not in (*expected, *allowed)]
@@ -57,12 +64,12 @@ def read_exactly(
             "anyway, name the variables that may differ in trainer.restore_allow_mismatch, for example "
             f"[{_suggestion(refused[0])}]."
         )
-    if report.is_exact:
-        _read(matching, is_complete=not report.deferred)
-    else:
+    if report.extra or report.wrong_shape:
         _assign(matching)
-        if len(expected) < len(differing):
-            _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
+    else:
+        _read(matching, is_complete=report.is_exact and not report.deferred)
+    if len(expected) < len(differing):
+        _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
 
 
@@ -164,7 +171,7 @@ def _assign(matching: Matching) -> None:
     """Assigns the saved values to live variables one by one.
 
     TensorFlow's own function cannot leave out those of another shape, and makes an optimizer create every slot that the
-    checkpoint has.
+    checkpoint has. What an optimizer creates later is lost here.
     """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
     for live, key in matching.pairs:
