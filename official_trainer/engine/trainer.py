@@ -282,7 +282,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self._coordinator.join()
 
     def distribute_dataset(self, dataset_or_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns a distributed dataset; under a coordinator, one with the same data for each worker.
+        """Returns a distributed dataset; under a coordinator, one that each worker reads from its start.
 
         Args:
           dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
@@ -293,6 +293,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         distribute = orbit.utils.make_distributed_dataset
         if self._coordinator is None:
             return distribute(self.strategy, dataset_or_fn, *args, **kwargs)
+        if isinstance(dataset_or_fn, tf.data.Dataset):  # the coordinator sends each worker its definition
+            return self._coordinator.create_per_worker_dataset(distribute(self.strategy, dataset_or_fn, **kwargs))
         per_worker = functools.partial(distribute, self.strategy, dataset_or_fn, *args, **kwargs)
         return self._coordinator.create_per_worker_dataset(tf.function(per_worker))
 
