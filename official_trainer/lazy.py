@@ -41,6 +41,17 @@ class LazyModule(types.ModuleType):
 
 def load(name: str) -> types.ModuleType:
     """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
+    select()
+    if name not in sys.modules:
+        with _without_collector():
+            importlib.import_module(name)
+    if "tensorflow" in sys.modules:
+        _apply_log_level()
+    return importlib.import_module(name)  # another thread may still be importing it
+
+
+def select() -> None:
+    """Sets what TensorFlow reads from the environment when it is imported, which may happen in a module of a user's."""
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about that.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
@@ -48,12 +59,6 @@ def load(name: str) -> types.ModuleType:
         # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more
         # than a minute. Where the TPU has several hosts, it would reserve a part of it.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-    if name not in sys.modules:
-        with _without_collector():
-            importlib.import_module(name)
-    if "tensorflow" in sys.modules:
-        _apply_log_level()
-    return importlib.import_module(name)  # another thread may still be importing it
 
 
 @functools.cache

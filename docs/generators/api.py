@@ -53,7 +53,7 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Errors": ["compiled_model", "data"],
     },
     "inputs": {"Pipelines": ["arrays", "records", "tfds"], "Tools for your own pipelines": ["context", "order"]},
-    "tasks": {"Tasks": ["task", "multi_task"], "Experiments": ["registry"]},
+    "tasks": {"Tasks": ["task", "multi_task"], "Experiments": ["registry", "sources"]},
 }
 """Headings of a page, with their modules; names of other modules follow without one."""
 
@@ -74,8 +74,9 @@ MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "tasks": {
         "publish": ["scalar", "histogram", "image", "PublishError"],
         "random_streams": ["seed", "seeds", "enable", "temporary_seed", "RandomStreamError"],
-        "registry": ["experiments", "get_config", "get_task_cls", "find_workspace", "Experiment"],
+        "registry": ["experiments", "get_config", "get_task_cls", "find_workspace"],
         "results": ["Results", "Mean", "SampledSet"],
+        "sources": ["Experiment"],
     },
 }
 """Modules that are used by their own names, and what users need of them."""

@@ -113,8 +113,7 @@ def _experiments(arguments: argparse.Namespace) -> dict[str, str]:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    workspace = target.workspace(arguments)
-    own = registry.experiments(workspace) if workspace is not None else {}
+    own, _ = registry.listed(target.workspace(arguments), target.imports(arguments), finds_out=False)
     theirs = {name: entry.summary for name, entry in index.entries().items()}
     return {**{name: experiment.summary for name, experiment in own.items()}, **theirs}
 
@@ -163,7 +162,7 @@ def _config(arguments: argparse.Namespace) -> ExperimentConfig:
     name = arguments.experiment or arguments.name
     if name and (name not in index.entries() or index.is_described(name)):
         with contextlib.suppress(Exception):  # an incomplete setting, or a module of the user's
-            return target.resolve(name, arguments).config
+            return target.resolve(name, arguments, finds_out=False).config
         with contextlib.suppress(Exception):
-            return registry.get_config(name, target.workspace(arguments))
+            return registry.get_config(name, target.workspace(arguments), target.imports(arguments), finds_out=False)
     return ExperimentConfig()

@@ -198,8 +198,7 @@ def _experiments() -> list[str]:
     try:
         from official_trainer.tasks import registry
 
-        workspace = registry.find_workspace()
-        return list(registry.experiments(workspace)) if workspace else []
+        return list(registry.listed(registry.find_workspace(), finds_out=False)[0])
     except (ImportError, UserError):
         return []
 

@@ -186,10 +186,10 @@ def check_workspace(workspace: Path | None) -> Finding:
     if workspace is None:
         return Finding("workspace", False, "no folder upwards of here holds experiments/", "official-trainer init DIR")
     try:
-        names = list(registry.experiments(workspace))
-        unlisted = [problem.message for problem in registry.unlisted(workspace)]
+        names, problems = registry.listed(workspace)
     except config.ConfigError as error:
-        names, unlisted = [], [problem.message for problem in error.problems]
+        names, problems = {}, [*error.problems]
+    unlisted = [problem.message for problem in problems]
     detail = f"{workspace}, experiments: {len(names)}"
     return Finding("workspace", not unlisted, detail, "; ".join(unlisted))
 

@@ -28,6 +28,7 @@ def add_run_flags(parser: Parser) -> None:
     parser.group(WHICH_RUN)
     parser.positional("name", "EXPERIMENT", "name of the experiment, see `official-trainer list`")
     parser.value("experiment", "NAME", "the same as a flag")
+    add_import_flag(parser)
     parser.value("model_dir", "DIR", "directory of the run (default: runs/EXPERIMENT)")
     add_config_flags(parser)
     parser.group("Gin bindings", "--gin_params wins over --gin_file.")
@@ -35,6 +36,11 @@ def add_run_flags(parser: Parser) -> None:
     parser.value("gin_params", "BINDINGS", "such as f.x=1, one per line; may be repeated", repeat=True)
     parser.output_group()
     parser.switch("quiet", "print only warnings, errors and results")
+
+
+def add_import_flag(parser: Parser) -> None:
+    """Declares `--import`."""
+    parser.value("import", "MODULE", "import a module that registers experiments; may be repeated", repeat=True)
 
 
 def add_config_flags(parser: Parser) -> None:

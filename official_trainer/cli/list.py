@@ -17,19 +17,24 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.errors import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from official_trainer.garden.index import Entry
     from official_trainer.tasks.registry import Experiment
 
-USAGE = "[--json]"
+USAGE = "[--import=MODULE] [--json]"
 EXAMPLES = (
     ("official-trainer list", "names to give to the other verbs"),
     ("official-trainer list --json", "the same for a program, with paths and lines"),
+    ("official-trainer list --import=my_project.experiments", "with those that a module of yours registers"),
 )
 NEXT = ("official-trainer show digits_cnn", "the values of an experiment")
 
 
 def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `list`."""
+    parser.group("Experiments")
+    flags.add_import_flag(parser)
     parser.output_group()
     parser.switch("json", "print JSON")
 
@@ -43,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    workspace, theirs = target.workspace(arguments), index.entries()
+    workspace, imports, theirs = target.workspace(arguments), target.imports(arguments), index.entries()
     nowhere = f"no workspace: no folder upwards of {os.getcwd()} holds experiments/; {target.NEW_WORKSPACE}"
-    if workspace is None and not theirs:
+    experiments, problems = registry.listed(workspace, imports)
+    if workspace is None and not theirs and not experiments:
         raise UsageError(nowhere)
-    found = registry.experiments(workspace).values() if workspace is not None else []
-    unlisted = [problem.message for problem in registry.unlisted(workspace)] if workspace is not None else []
+    found, unlisted = experiments.values(), [problem.message for problem in problems]
     failures = index.failures() if theirs else {}
     if arguments.json:
         import json
@@ -61,11 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(listed, indent=2))
         return 0
-    rows = [(e.name, e.summary, str(e.path.relative_to(workspace or ""))) for e in found]
-    if workspace is None:
-        terminal.show(nowhere)
+    rows = [(e.name, e.summary, _place(e, workspace)) for e in found]
+    if rows:
+        terminal.show("\n".join(terminal.columns(rows)))
     else:
-        terminal.show("\n".join(terminal.columns(rows)) if rows else f"no experiments in {workspace / 'experiments'}")
+        terminal.show(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
         print(f"{terminal.paint('unlisted', 'red')}  {printable(message)}")
     if theirs:
@@ -75,6 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
         for name, failure in sorted(failures.items()):
             print(f"{terminal.paint('cannot be imported', 'red')}  {printable(f'{name}: {failure}')}")
     return 0
+
+
+def _place(experiment: Experiment, workspace: Path | None) -> str:
+    """Returns the file of an experiment of the workspace, or the module to import for one from elsewhere."""
+    inside = workspace is not None and experiment.path.is_relative_to(workspace)
+    return str(experiment.path.relative_to(workspace or "")) if inside else experiment.module
 
 
 def _as_json(experiment: Experiment | Entry) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Experiment or run")
     parser.positional("name", "EXPERIMENT", "name of an experiment, or the directory of a run")
     parser.value("experiment", "NAME", "name of an experiment, as in `train`")
+    flags.add_import_flag(parser)
     flags.add_config_flags(parser)
     flags.add_idle_gin_flags(parser)
     parser.output_group()
@@ -76,8 +77,7 @@ def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    workspace = target.workspace(arguments)
-    return name in index.entries() or (workspace is not None and name in registry.experiments(workspace))
+    return name in index.entries() or name in registry.listed(target.workspace(arguments), target.imports(arguments))[0]
 
 
 def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:

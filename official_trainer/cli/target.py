@@ -7,6 +7,8 @@ Does not own: resolving values (`config/`), finding experiments (`tasks/registry
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import os
 import shlex
 from collections.abc import Iterator
@@ -85,8 +87,7 @@ def _none_named(arguments: argparse.Namespace, what: str) -> str:
     """Returns the message for a command without an experiment: those there are, and the command with one of them."""
     from official_trainer.tasks import registry
 
-    place = workspace(arguments)
-    names = list(registry.experiments(place)) if place else []
+    names = list(registry.listed(workspace(arguments), imports(arguments), finds_out=False)[0])
     if not names:
         return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
     command = shlex.join([*flags.called(arguments), f"--experiment={names[0]}"])
@@ -97,14 +98,22 @@ def _one_too_many(arguments: argparse.Namespace) -> str:
     """Returns the message for a name together with `--experiment`; the name may be an incomplete override."""
     from official_trainer.tasks import registry
 
-    name, place = arguments.name, workspace(arguments)
-    if "." in name and name not in (registry.experiments(place) if place else ()):
+    name = arguments.name
+    if "." in name and name not in registry.listed(workspace(arguments), imports(arguments), finds_out=False)[0]:
         return f"{name} is not an experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
     return f"two experiments: {name} and --experiment={arguments.experiment}; keep one"
 
 
-def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None) -> Resolved:
+def resolve(
+    experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None, finds_out: bool = True
+) -> Resolved:
     """Resolves `experiment` under the configuration flags, over the `params.yaml` of `run_dir` if that is given.
+
+    Args:
+      experiment: its name.
+      arguments: the flags.
+      run_dir: the directory of a run.
+      finds_out: whether modules of which nothing is kept are imported to find it.
 
     Raises:
       ConfigError: there is no such experiment, or its configuration has a problem.
@@ -112,8 +121,14 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     from official_trainer import config
     from official_trainer.tasks import registry
 
+    try:
+        base = registry.get_config(experiment, workspace(arguments), imports(arguments), finds_out=finds_out)
+    except registry.UnknownExperimentError as error:
+        problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
+        fix = "; ".join(filter(None, (problem.fix, missing)))
+        raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
     resolved = config.resolve(
-        registry.get_config(experiment, workspace(arguments)),
+        base,
         experiment=experiment,
         config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
         params_overrides=arguments.params_override or (),
@@ -123,6 +138,22 @@ def resolve(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
     for warning in resolved.warnings:
         terminal.report_error(str(warning), "warning", "yellow")
     return resolved
+
+
+def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: str | None) -> str:
+    """Returns what a command lacks if the experiment ran before, with modules imported that are not now.
+
+    They are not imported because the record names them: a run directory is data, and may come from others.
+    """
+    from official_trainer.tracking.record import ModelDirError, read_run
+
+    place = run_dir or (model_dir_of(experiment, arguments) if hasattr(arguments, "model_dir") else "")
+    with contextlib.suppress(ModelDirError, OSError):
+        run = read_run(place) if place and not files.is_url(place) else None
+        if run is not None and (missing := [each for each in run.get("imports", ()) if each not in imports(arguments)]):
+            words = " ".join(f"--import={module}" for module in missing)
+            return f"the run in {place} was started with {words}: add it"
+    return ""
 
 
 def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
@@ -141,6 +172,11 @@ def workspace(arguments: argparse.Namespace) -> Path | None:
     from official_trainer.tasks import registry
 
     return registry.find_workspace() or (registry.find_workspace(arguments.home) if arguments.home else None)
+
+
+def imports(arguments: argparse.Namespace) -> list[str]:
+    """Returns the modules that `--import` names."""
+    return getattr(arguments, "import", None) or []
 
 
 def params_path(run_dir: str) -> str:

@@ -81,6 +81,7 @@ def run_until_stopped(
             model_dir=found.model_dir,
             quiet=arguments.quiet,
             argv=arguments.argv,
+            imports=target.imports(arguments),
             allow_config_change=allow_config_change,
             gin=found.gin,
             stop=stop,

@@ -8,21 +8,19 @@ Does not own: the format of descriptions (`spec.py`), our classes made from them
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.util
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
+from official_trainer.garden.cache import CacheFile
 from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.sections import GardenExperiment
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
@@ -86,36 +84,15 @@ def release() -> str:
 
 
 CHECKOUT = "a checkout"
-_MOST_BYTES = 32 << 20
 
 
-class Cache:
-    """A file with what was read from an installed release. For a checkout, which may change, nothing is cached.
-
-    The folder is `official-trainer/garden` in `$XDG_CACHE_HOME`, or in `~/.cache` if that is not set.
-    """
+class Cache(CacheFile):
+    """A file with what was read from an installed release. For a checkout, which may change, nothing is cached."""
 
     def __init__(self, name: str) -> None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         version, place = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
-        folder = Path(home, "official-trainer", "garden", f"{version}-{FORMAT}-{place}")
-        self.path = None if version == CHECKOUT else folder / f"{name.replace('/', '%2F')}.json"
-
-    def read(self) -> dict[str, Any]:
-        """Returns the content of the file; empty if there is none, or if it is damaged."""
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            if self.path is not None:
-                content = json.loads(files.read_regular_text(str(self.path), _MOST_BYTES))
-                return content if isinstance(content, dict) else {}
-        return {}
-
-    def write(self, content: Mapping[str, Any]) -> None:
-        """Writes `content`, if the cache can be written."""
-        if self.path is None:
-            return
-        with contextlib.suppress(OSError, files.StorageError):  # without a cache, commands only take longer
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_text_atomically(str(self.path), json.dumps(content), durable=False)
+        names = () if version == CHECKOUT else ("garden", f"{version}-{FORMAT}-{place}", name)
+        super().__init__(*names)
 
 
 def _scan(root: Path) -> Iterator[Entry]:
@@ -193,17 +170,46 @@ def is_described(name: str) -> bool:
 
 def registered(name: str, module: str) -> Callable[[], Any] | None:
     """Returns the factory that an imported module has registered with Model Garden under a name, or None."""
-    exp_factory = sys.modules.get("official.core.exp_factory")
-    if exp_factory is None:
-        return None
-    from official.core import registry
+    factory = imported().get(name)
+    return factory if factory is not None and function_of(factory).__module__ == module else None
 
-    try:
-        # The public function would also call the factory.
-        factory = registry.lookup(exp_factory._REGISTERED_CONFIGS, name)
-    except LookupError:
-        return None
-    return factory if getattr(factory, "__module__", "") == module else None
+
+def imported() -> dict[str, Callable[[], Any]]:
+    """Returns the factories that imported modules have registered with Model Garden by name, without its own."""
+    found = _registered()
+    return {name: each for name, each in found.items() if not function_of(each).__module__.startswith(f"{PACKAGE}.")}
+
+
+def _registered() -> dict[str, Callable[[], Any]]:
+    exp_factory = sys.modules.get("official.core.exp_factory")
+    waiting = list(exp_factory._REGISTERED_CONFIGS.items()) if exp_factory is not None else []
+    found = {}
+    while waiting:
+        name, factory = waiting.pop()
+        if isinstance(factory, dict):  # the experiments whose names begin with `name/`
+            waiting += [(f"{name}/{rest}", each) for rest, each in factory.items()]
+        else:
+            found[name] = factory
+    return found
+
+
+def function_of(factory: Any) -> Any:
+    """Returns the function, or the class, that makes what a factory returns: its module, line and docstring count."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return factory if hasattr(factory, "__qualname__") else type(factory)
+
+
+def taken(error: BaseException) -> tuple[str, Callable[[], Any]] | None:
+    """Returns the name and its first factory, if `error` is Model Garden's about a name that is registered again."""
+    trace = error.__traceback__
+    while isinstance(error, KeyError) and trace is not None:
+        frame = trace.tb_frame
+        first = _registered().get(frame.f_locals.get("reg_key", ""))
+        if frame.f_globals.get("__name__") == f"{PACKAGE}.core.registry" and first is not None:
+            return frame.f_locals["reg_key"], first
+        trace = trace.tb_next
+    return None
 
 
 def is_experiment(config: Any) -> bool:

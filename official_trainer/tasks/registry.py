@@ -1,9 +1,11 @@
 """Names of experiments, and the Task class of each task config.
 
 Owns: `register_config_factory`, `register_task_cls`, finding the workspace, the index of its experiments, imports.
-Does not own: the experiments themselves (`experiments/`), or changing them (`config/`).
+Does not own: the experiments themselves (`experiments/`), or changing them (`config/`); modules of the user's outside
+of a workspace (`sources.py`), and what they register (`listings.py`).
 
-Listing never imports: the index reads decorators from the source. Getting one experiment imports only its module. A
+The index of a workspace reads decorators from the source, without an import; a file whose names are computed, or that
+only imports a package, is imported by another process. Getting one experiment imports only its module. A
 module may register with Model Garden's `exp_factory` instead, and a factory may return a configuration of Model Garden.
 Modules of a workspace are called `experiments.…`; those of another workspace leave `sys.modules` while one is in use.
 
@@ -21,13 +23,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import logging
+import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,33 +42,25 @@ from official_trainer.garden import index as garden
 from official_trainer.garden.sections import garden_class
 from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
+from official_trainer.tasks import listings, sources
+from official_trainer.tasks.sources import Experiment, Source
 
 _FOLDER = "experiments"
+_WITHOUT_EXPERIMENTS = {
+    *("official_trainer", garden.PACKAGE, _FOLDER, *components.FOLDERS),
+    *("tensorflow", "tf_keras", "keras", "orbit", "gin", "numpy", "scipy", "sklearn", "tensorflow_datasets"),
+}
+"""Packages that register no experiment of a user's when a file of `experiments/` imports them."""
+
+_logger = logging.getLogger(__name__)
 
 Factory = Callable[[], ExperimentConfig]
 F = TypeVar("F", bound=Callable[[], Any])
 C = TypeVar("C", bound=type)
 
 
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """An experiment that a workspace offers.
-
-    Attributes:
-      name: the name for `--experiment`.
-      module: the module that registers it, such as `experiments.digits`.
-      path: its file.
-      line: line of the factory.
-      summary: first line of the factory's docstring.
-      imports_garden: whether the module imports Model Garden, and with it TensorFlow.
-    """
-
-    name: str
-    module: str
-    path: Path
-    line: int
-    summary: str
-    imports_garden: bool = False
+class UnknownExperimentError(ConfigError):
+    """No experiment has this name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +82,7 @@ def register_config_factory(name: str) -> Callable[[F], F]:
     """Registers a function without arguments that returns the `ExperimentConfig` called `name`.
 
     Args:
-      name: the name for `--experiment`, as a literal: the index of experiments is read from the source.
+      name: the name for `--experiment`. A literal is listed without an import of the module.
 
     Returns:
       The decorator; it returns the function as it is. The first line of the function's docstring is listed.
@@ -108,14 +105,12 @@ def register_config_factory(name: str) -> Callable[[F], F]:
     """
 
     def register(factory: F) -> F:
-        code = getattr(factory, "__code__", None)
-        named = Origin("file", f"{factory.__module__}.{factory.__qualname__}")
-        origin = Origin("file", code.co_filename, code.co_firstlineno) if code else named
-        key = _workspace_of(factory), name
+        function, origin = garden.function_of(factory), sources.place_of(factory)
+        key = _workspace_of(function), name
         known = _factories.get(key)
-        if known is not None and _place(known.value) != _place(factory):
-            raise ConfigError([_registered_twice(f"experiment '{name}'", known.origin, origin)])
-        _factories[key] = _Registered(factory, factory.__module__, origin)
+        if known is not None and _place(garden.function_of(known.value)) != _place(function):
+            raise ConfigError([sources.registered_twice(f"experiment '{name}'", known.origin, origin)])
+        _factories[key] = _Registered(factory, function.__module__, origin)
         return factory
 
     return register
@@ -151,7 +146,7 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
         known = _tasks.get(config_cls)
         origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
         if known is not None and _place(known.value) != _place(task_cls):
-            raise ConfigError([_registered_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
+            raise ConfigError([sources.registered_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
         _tasks[config_cls] = _Registered(task_cls, task_cls.__module__, origin)
         return task_cls
 
@@ -208,10 +203,6 @@ def _place(thing: Any) -> tuple[str, str, str]:
     return file, thing.__module__, thing.__qualname__
 
 
-def _registered_twice(what: str, first: Origin, second: Origin) -> Problem:
-    return Problem(f"{what} is registered twice, at {first} and at {second}", fix="rename one")
-
-
 def _workspace_of(factory: Callable[[], Any]) -> Path | None:
     """Returns the workspace whose module defines `factory`, from the module's name and file; reads no file."""
     module = sys.modules.get(factory.__module__)
@@ -229,6 +220,8 @@ def _workspace_of(factory: Callable[[], Any]) -> Path | None:
 def find_workspace(start: str | Path | None = None) -> Path | None:
     """Returns the nearest folder that holds `experiments/`, from a folder upwards; None without one.
 
+    A folder whose `pyproject.toml` has a table `[tool.official-trainer]` counts too.
+
     Args:
       start: where to begin; None means the current folder.
 
@@ -240,7 +233,8 @@ def find_workspace(start: str | Path | None = None) -> Path | None:
       'digits'
     """
     here = Path(start) if start is not None else Path.cwd()
-    return next((folder for folder in (here.resolve(), *here.resolve().parents) if (folder / _FOLDER).is_dir()), None)
+    folders = (here.resolve(), *here.resolve().parents)
+    return next((each for each in folders if (each / _FOLDER).is_dir() or sources.declares(each)), None)
 
 
 def experiments(workspace: Path) -> dict[str, Experiment]:
@@ -265,47 +259,113 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
       ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
       digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
-    found, _ = _scan(Path(workspace))
     index: dict[str, Experiment] = {}
     problems: list[Problem] = []
-    for experiment in found:
+    for experiment in _scan(Path(workspace)).found:
         first = index.setdefault(experiment.name, experiment)
         if first is not experiment:
-            problems.append(_registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
+            problems.append(sources.registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
     if problems:
         raise ConfigError(problems)
     return dict(sorted(index.items()))
 
 
-def unlisted(workspace: Path) -> list[Problem]:
-    """Returns why the index of a workspace may be incomplete: syntax errors, and names that are not literal strings."""
-    return _scan(Path(workspace))[1]
+def listed(
+    workspace: Path | None, imports: Iterable[str] = (), *, finds_out: bool = True
+) -> tuple[dict[str, Experiment], list[Problem]]:
+    """Returns all experiments but Model Garden's by name, and why some may be missing.
+
+    Args:
+      workspace: the folder that contains `experiments/`, if there is one.
+      imports: modules that `--import` names.
+      finds_out: whether another process imports the modules of which nothing is kept; False is quick, and may miss
+        some.
+
+    Raises:
+      ConfigError: two files of the workspace have the same name; a module that `--import` names cannot be imported.
+    """
+    found = experiments(workspace) if workspace is not None else {}
+    problems = list(_scan(workspace).problems) if workspace is not None else []
+    given, computed = sources.given(imports), _scan(workspace).all_computed if workspace is not None else []
+    declared, wrong = sources.declared(workspace)
+    for source in [*given, *declared, *computed]:
+        enter_for(workspace)
+        listing = _listing(source, workspace, finds_out)
+        if listing.problem is not None and source in given:
+            raise ConfigError([listing.problem])
+        problems += [listing.problem] if listing.problem is not None else []
+        for each in listing.experiments:
+            first = found.setdefault(each.name, each)
+            if not _is_same(first.path, each.path):
+                what = f"experiment '{each.name}'"
+                problems.append(sources.registered_twice(what, _absolute(first), _absolute(each)))
+        if finds_out and not listing.experiments and not listing.problem and source not in computed:
+            problems.append(sources.registers_nothing(source))
+    return found, [*problems, *wrong]
 
 
-def _scan(workspace: Path) -> tuple[list[Experiment], list[Problem]]:
-    found: list[Experiment] = []
-    problems: list[Problem] = []
+def _listing(source: Source, workspace: Path | None, finds_out: bool) -> listings.Listing:
+    return listings.listing(source, workspace) if finds_out else listings.kept(source) or listings.Listing()
+
+
+@dataclasses.dataclass
+class _Scanned:
+    """What the files of `experiments/` say without an import.
+
+    Attributes:
+      found: experiments whose names are literals.
+      problems: why some may be missing.
+      computed: files with names that are no literals.
+      importing: files without names, which import a package that may register some.
+    """
+
+    found: list[Experiment] = dataclasses.field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    computed: list[Source] = dataclasses.field(default_factory=list)
+    importing: list[Source] = dataclasses.field(default_factory=list)
+
+    @property
+    def all_computed(self) -> list[Source]:
+        """Files that have to be imported to know their names."""
+        return [*self.computed, *self.importing]
+
+
+def _scan(workspace: Path) -> _Scanned:
+    scanned = _Scanned()
     for path in sorted((workspace / _FOLDER).rglob("*.py")):
-        source = path.read_bytes()
         place = str(path.relative_to(workspace))
-        if garden.DECORATOR.encode() not in source or "/." in place:
+        if "/." in place:
             continue
+        source = path.read_bytes()
+        registers = garden.DECORATOR.encode() in source
         try:
             tree = ast.parse(source)
         except SyntaxError as error:
             where = Origin("file", place, error.lineno or 1)
-            problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
+            if registers:
+                scanned.problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
             continue
-        imports_garden = any(module.partition(".")[0] == garden.PACKAGE for module in _imported(tree))
+        module = _module(path, workspace)
+        imported = {name.partition(".")[0] for name in _imported(tree)}
+        literals = []
         for function, name in garden.registered_factories(tree):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                module, summary = _module(path, workspace), garden.first_line(function)
-                found.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
-            else:
-                where = Origin("file", place, function.lineno)
-                what = f"{function.name} is not listed: its name is not a plain string"
-                problems.append(Problem(what, fix=f'write @{garden.DECORATOR}("name")', origin=where))
-    return found, problems
+                summary = garden.first_line(function)
+                imports_garden = garden.PACKAGE in imported
+                literals.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
+        scanned.found += literals
+        to_import = Source(module, Origin("file", place))
+        if registers and _calls(tree) > len(literals):
+            scanned.computed.append(to_import)
+        elif not registers and imported - _WITHOUT_EXPERIMENTS - sys.stdlib_module_names:
+            scanned.importing.append(to_import)
+    return scanned
+
+
+def _calls(tree: ast.Module) -> int:
+    """Counts the calls of `register_config_factory`."""
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -336,15 +396,20 @@ def _origin(experiment: Experiment) -> Origin:
 # Getting.
 
 
-def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
+def get_config(
+    name: str, workspace: Path | None = None, imports: Sequence[str] = (), *, finds_out: bool = True
+) -> ExperimentConfig:
     """Returns the configuration of an experiment as its factory made it.
 
     Args:
       name: a name in the workspace, or one that imported code has registered.
-      workspace: the folder that contains `experiments/`; None finds only registered names.
+      workspace: the folder that contains `experiments/`; None finds only registered names, and those of packages.
+      imports: modules to import first, as `--import` does.
+      finds_out: as in `listed`.
 
     Raises:
-      ConfigError: no such name, or its module or factory fails.
+      UnknownExperimentError: no such name.
+      ConfigError: its module or factory fails.
 
     Example:
       An experiment of the workspace would be `registry.get_config("digits_small", registry.find_workspace())`.
@@ -357,32 +422,106 @@ def get_config(name: str, workspace: Path | None = None) -> ExperimentConfig:
       >>> resolve(registry.get_config("seeded"), sets=["trainer.train_steps=10"]).config.runtime.seed
       7
     """
-    index = experiments(workspace) if workspace is not None else {}
-    own, registered, theirs = index.get(name), _factories.get((None, name)), garden.entries().get(name)
-    places = [_origin(own)] if own is not None else []
-    places += [registered.origin] if registered is not None else []
-    places += [Origin("file", theirs.path, theirs.line)] if theirs is not None else []
-    if len(places) > 1:
-        raise ConfigError([_registered_twice(f"experiment '{name}'", places[0], places[-1])])
-    if own is not None:
-        assert workspace is not None
-        return _from_workspace(own, Path(workspace))
-    if registered is not None:
-        return _call(name, registered)
-    if theirs is not None:
-        return garden.experiment(name)
-    raise ConfigError([_unknown(name, [*index, *(n for place, n in _factories if place is None)], workspace)])
+    given = sources.given(imports)
+    for source in given:
+        enter_for(workspace)
+        sources.load(source)
+    search = _Search(name, workspace, bool(given), finds_out)
+    search.look_in(search.scanned.computed)
+    if not search.places:
+        search.look_in(search.scanned.importing)
+    if len(search.places) > 1:
+        first, *_, last = [origin for origin, _ in search.places.values()]
+        raise ConfigError([sources.registered_twice(f"experiment '{name}'", first, last)])
+    for _, get in search.places.values():
+        for problem in search.problems:
+            _logger.warning("%s", problem.message)
+        return get()
+    silent = [] if registered(None) or garden.imported() else [sources.registers_nothing(source) for source in given]
+    raise UnknownExperimentError([_unknown(name, search, silent)])
 
 
-def _unknown(name: str, names: list[str], workspace: Path | None) -> Problem:
+class _Search:
+    """The places that register an experiment.
+
+    Attributes:
+      workspace: the folder that contains `experiments/`, if there is one.
+      scanned: what the files of the workspace say.
+      places: of each file, the place, and what returns the experiment.
+      names: other names there are.
+      problems: why some places are not known.
+    """
+
+    def __init__(self, name: str, workspace: Path | None, has_imports: bool, finds_out: bool) -> None:
+        self._name, self.workspace, self._finds_out = name, workspace, finds_out
+        self.scanned = _scan(workspace) if workspace is not None else _Scanned()
+        self.places: dict[str, tuple[Origin, Factory]] = {}
+        self.problems: list[Problem] = []
+        index = experiments(workspace) if workspace is not None else {}
+        imported = {**registered(None), **(garden.imported() if has_imports else {})}
+        self.names = [*index, *imported]
+        if (own := index.get(name)) is not None:
+            assert workspace is not None
+            self._add(own.path, _origin(own), lambda: _from_workspace(own, Path(workspace)))
+        if (factory := imported.get(name)) is not None:
+            place, module = sources.place_of(factory), garden.function_of(factory).__module__
+            self._add(Path(place.name), place, lambda: _call(name, _Registered(factory, module, place)))
+        if (theirs := garden.entries().get(name)) is not None:
+            where = Origin("file", theirs.path, theirs.line)
+            self._add(Path(theirs.path), where, lambda: garden.experiment(name))
+        declared, wrong = sources.declared(workspace)
+        self.problems += wrong
+        self.look_in(declared)
+
+    def look_in(self, modules: Iterable[Source]) -> None:
+        """Adds what modules register."""
+        for source in modules:
+            enter_for(self.workspace)
+            listing = _listing(source, self.workspace, self._finds_out)
+            self.problems += [listing.problem] if listing.problem is not None else []
+            for each in listing.experiments:
+                self.names.append(each.name)
+                if each.name == self._name:
+                    get = functools.partial(_from_source, each, source, self.workspace)
+                    self._add(each.path, _absolute(each), get)
+
+    def _add(self, path: Path, place: Origin, get: Factory) -> None:
+        self.places.setdefault(os.path.realpath(path), (place, get))
+
+
+def registered(workspace: Path | None) -> dict[str, Factory]:
+    """Returns the factories that imported modules have registered, in or outside of a workspace, by name."""
+    return {
+        name: each.value
+        for (place, name), each in _factories.items()
+        if place is None or (workspace is not None and _is_same(place, workspace))
+    }
+
+
+def _unknown(name: str, search: _Search, silent: list[Problem]) -> Problem:
+    names, workspace = list(dict.fromkeys(search.names)), search.workspace
     near = nearest(name, [*names, *garden.entries()])
     what = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
-    reasons = [problem.message for problem in unlisted(workspace)] if workspace is not None else []
+    reasons = [problem.message for problem in [*search.scanned.problems, *search.problems, *silent]]
     if not names and not near:
         empty = f"no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers no experiment"
         return Problem(what, fix="; ".join([empty, *reasons]))
     return Problem(what, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
+
+
+def _from_source(experiment: Experiment, source: Source, workspace: Path | None) -> ExperimentConfig:
+    """Imports the module that registers an experiment, and calls its factory."""
+    enter_for(workspace)
+    sources.load(source)
+    factory = {**garden.imported(), **registered(workspace)}.get(experiment.name)
+    if factory is None:
+        raise ConfigError([Problem(f"importing it does not register '{experiment.name}'", origin=source.named_by)])
+    return _call(experiment.name, _Registered(factory, source.module, sources.place_of(factory)))
+
+
+def _absolute(experiment: Experiment) -> Origin:
+    return Origin("file", str(experiment.path), experiment.line)
 
 
 def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig:
@@ -395,8 +534,12 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
     except ConfigError:
         raise
     except Exception as error:
+        if (again := garden.taken(error)) is not None:
+            first = sources.place_of(again[1])
+            raise ConfigError([sources.registered_twice(f"experiment '{again[0]}'", first, where)]) from error
         what = f"cannot be imported: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, origin=_deepest(error, where, workspace))]) from error
+        place = _deepest(error, _Registered(None, experiment.module, where), workspace)
+        raise ConfigError([Problem(what, origin=place)]) from error
     found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
     theirs = None if found else garden.registered(experiment.name, experiment.module)
     if theirs is not None:
@@ -409,6 +552,14 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
 
 def _is_same(place: Path | None, workspace: Path) -> bool:
     return place is not None and place.resolve() == workspace.resolve()
+
+
+def enter_for(workspace: Path | None) -> None:
+    """Makes the modules of a workspace importable; without one, those of the current folder."""
+    if workspace is not None:
+        enter(Path(workspace))
+    else:
+        sources.enter_here()
 
 
 def enter(workspace: Path) -> None:
@@ -450,7 +601,7 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
         raise
     except Exception as error:
         what = f"the factory of experiment '{name}' failed: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, origin=_deepest(error, registered.origin, workspace))]) from error
+        raise ConfigError([Problem(what, origin=_deepest(error, registered, workspace))]) from error
     if garden.is_experiment(config):
         config = garden.from_object(config, registered.module)
     if not isinstance(config, ExperimentConfig):
@@ -462,14 +613,16 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     return config
 
 
-def _deepest(error: Exception, origin: Origin, workspace: Path | None) -> Origin:
+def _deepest(error: Exception, registered: _Registered, workspace: Path | None) -> Origin:
     """Returns the innermost line of the workspace in the traceback of the error."""
     frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 1))
-    root = workspace.resolve() if workspace is not None else Path(origin.name).parent
+    if workspace is None:
+        return sources.line_of(error, registered.module) or registered.origin
+    root = workspace.resolve()
     inside = [(Path(file), line) for file, line in frames if Path(file).is_relative_to(root)]
     if not inside:
-        return origin
+        return registered.origin
     file, line = inside[-1]
-    return Origin("file", str(file.relative_to(root) if workspace is not None else file), line)
+    return Origin("file", str(file.relative_to(root)), line)

@@ -97,6 +97,7 @@ STRINGS = {
     "config/components.py": "a component is found by the name of its file; the folders are `actions` and `tracking`",
     "launch/local/children.py": "what the process imports that others are forked from",
     "launch/rerun.py": "the command line of a process",
+    "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",
 }
 """Modules that name a module of this package in a string: an import that the contracts do not see."""

@@ -75,9 +75,10 @@ def test_a_type_is_the_name_of_a_file_and_no_module(field, name):
 
 @pytest.mark.parametrize("name", ["antigravity", "os:getcwd", "../digits", "experiments.digits"])
 def test_a_run_directory_names_no_module(name, workspace, capsys):
-    """N6: its experiment is one of those of the workspace."""
+    """N6: its experiment is one of those of the workspace, and modules that its record names are not imported."""
     (workspace / "run").mkdir()
-    (workspace / "run" / "run.json").write_text(json.dumps({"experiment": name, "run_id": "1"}))
+    record = {"experiment": name, "run_id": "1", "imports": ["antigravity"]}
+    (workspace / "run" / "run.json").write_text(json.dumps(record))
     (workspace / "run" / "params.yaml").write_text("trainer: {train_steps: 1}\n")
     for verb in ("eval", "export"):
         assert cli.main([verb, "--model_dir=run"]) == 2
@@ -103,6 +104,7 @@ IMPORTS_BY_NAME = {
     "launch/targets/__init__.py": "a target: a file of its folder",
     "lazy.py": "TensorFlow and Keras",
     "tasks/registry.py": "an experiment: a file of the workspace",
+    "tasks/sources.py": "modules that the user, the workspace or an installed package names for their experiments",
     "tracking/mlflow.py": "a library that may be missing",
     "tracking/wandb.py": "a library that may be missing",
 }

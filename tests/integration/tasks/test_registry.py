@@ -1,6 +1,7 @@
 """T14: names of experiments and Task classes: found without importing, imported one at a time, never confused."""
 
 import dataclasses
+import re
 import sys
 import textwrap
 
@@ -142,7 +143,7 @@ def test_the_index_is_read_from_the_source_without_importing(tmp_path):
     assert index["text"].module == "experiments.text"
     assert index["boom"].summary == ""
     assert not [name for name in sys.modules if name.startswith("experiments")]
-    assert registry.unlisted(root) == []
+    assert registry.listed(root) == (index, [])
 
 
 def test_what_cannot_be_listed_is_said(tmp_path):
@@ -154,11 +155,11 @@ def test_what_cannot_be_listed_is_said(tmp_path):
         keyword=factory("k").replace("'k'", "name='k'"),
     )
     assert list(registry.experiments(root)) == ["good", "k"]
-    first, second = [problem.message for problem in registry.unlisted(root)]
+    first, second = [problem.message for problem in registry.listed(root)[1]]
     assert first.startswith("experiments/broken.py:1: its experiments are not listed: ")
     assert second == (
-        "experiments/named.py:7: make is not listed: its name is not a plain string; "
-        'write @register_config_factory("name")'
+        f"{root}/experiments/named.py:6: experiments.named cannot be imported (named by experiments/named.py): "
+        "NameError: name 'NAME' is not defined"
     )
     assert "experiments/broken.py:1: its experiments are not listed" in refusal(registry.get_config, "x", root)
 
@@ -287,7 +288,8 @@ def test_a_class_may_be_a_factory():
     registry.register_config_factory("plain")(ExperimentConfig)
     registry.register_config_factory("failing")(Failing)
     assert registry.get_config("plain") == ExperimentConfig()
-    assert "Failing: the factory of experiment 'failing' failed: OSError: no" in refusal(registry.get_config, "failing")
+    said = refusal(registry.get_config, "failing")
+    assert re.search(r"test_registry.py:\d+: the factory of experiment 'failing' failed: OSError: no$", said)
 
 
 def test_a_name_taken_twice_in_process(tmp_path):
@@ -357,4 +359,4 @@ def test_every_experiment_of_this_repository_survives_its_dump(tmp_path):
         again = resolve(base, experiment=name, config_files=[str(file)])
         assert again.config == resolved.config
         assert dump(again) == dump(resolved)
-    assert registry.unlisted(ROOT) == []
+    assert registry.listed(ROOT)[1] == []

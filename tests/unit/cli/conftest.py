@@ -8,6 +8,7 @@ import pytest
 
 import official_trainer.runs
 from official_trainer import cli
+from tests.support import packages
 
 
 def step(name, outcome, seconds, error=None):
@@ -51,6 +52,13 @@ def workspace(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     monkeypatch.chdir(tmp_path / "ws")
     return tmp_path / "ws"
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """Leaves what is registered and imported as it was."""
+    with packages.as_it_was(monkeypatch):
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import pytest
 from official_trainer.cli import completion, dispatch
 from official_trainer.config import modes
 from official_trainer.garden import index
+from official_trainer.tasks import listings, registry
+from tests.support.packages import registering, write
 
 OPTIMIZER = "trainer.optimizer_config.optimizer"
 
@@ -111,6 +113,21 @@ def test_an_experiment_that_cannot_be_had_at_once(name, workspace, monkeypatch):
     monkeypatch.setattr(index, "is_described", lambda name: False)
     monkeypatch.setattr(index, "description", None)  # which would import Model Garden, and remember that it failed
     assert list(offered(f"train {name} trainer.train_s")) == ["trainer.train_steps="]
+
+
+def test_experiments_of_modules_are_offered_once_they_are_known(workspace, restored, monkeypatch):
+    """T25, G16: by a flag on the line, or by pyproject.toml; the Tab key starts no process to find them out."""
+    write(workspace, mine=registering("flagged"), other=registering("declared"))
+    (workspace / "pyproject.toml").write_text('[tool.official-trainer]\nexperiments = ["other"]\n')
+    assert offered("train --import=mine fl") == offered("train dec") == {}
+    registry.listed(workspace, ["mine"])
+    monkeypatch.setattr(listings, "listing", None)
+    assert offered("train --import=mine --experiment=fl") == {"--experiment=flagged": "The experiment flagged."}
+    assert offered("train dec") == {"declared": "The experiment declared."}
+    assert list(offered("train declared trainer.train_s")) == ["trainer.train_steps="]
+    (workspace / "other.py").write_text(registering("changed"))
+    assert offered("train dec") == {}
+    assert list(offered("train my_experiment task.held")) == ["task.held_out="]
 
 
 def test_a_damaged_flag_file_is_left_to_the_command(workspace):

@@ -12,6 +12,7 @@ from official_trainer.cli import launch as verb
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verdict import End, Outcome
+from tests.support import packages
 from tests.support.workspace import copy_workspace
 
 
@@ -155,6 +156,19 @@ def test_every_process_gets_the_gin_flags(workspace, capsys):
     assert all(set(words) <= set(argv) for _, argv in plan.values())
     said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--gin_params=f.y = true")
     assert "--gin_params: true is not a value" in said
+
+
+def test_every_process_imports_what_the_launcher_imports(workspace, restored, monkeypatch, capsys):
+    """T25: as often as the flag is given, here and on an engine."""
+    words = ["--import=my_project.experiments", "--import=math"]
+    (workspace / "slurm.yaml").write_text("node_local: []\n")
+    monkeypatch.syspath_prepend(packages.OWN)
+    plan = planned(capsys, "--workers=2", "--evaluator", *words, "--", "sine_1", "--model_dir=run")
+    assert len(plan) == 3
+    assert all(set(words) <= set(argv) for _, argv in plan.values())
+    engine = ["launch", "slurm", "--profile=slurm.yaml", "--workers=2", "sine_1", "--model_dir=run"]
+    assert cli.main([*engine, *words]) == 0
+    assert "official_trainer train sine_1 --import=my_project.experiments --import=math" in capsys.readouterr().out
 
 
 def test_one_worker_is_alone(workspace, capsys):

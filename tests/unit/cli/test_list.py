@@ -4,6 +4,7 @@ import json
 
 from official_trainer import cli
 from official_trainer.garden import index
+from tests.support.packages import registering, write
 
 
 def test_list(workspace, capsys):
@@ -78,3 +79,23 @@ def test_control_characters_of_a_description_are_shown_as_escapes(workspace, cap
     assert "Three \\x1b[2Jgrape" in out
     assert "bro\\x1b[2Jken.py:1: its experiments" in out
     assert "\x1b" not in out
+
+
+def test_list_shows_what_modules_register(workspace, restored, capsys):
+    """T25: with the module to import, or the file inside the workspace; what registers nothing is said."""
+    write(workspace, mine=registering("computed"), silent="")
+    assert cli.main(["list", "--import=mine", "--import=silent"]) == 0
+    assert own_part(capsys.readouterr().out) == (
+        "my_experiment  Three grape varieties told apart by 13 measurements.  experiments/my_experiment.py\n"
+        "computed       The experiment computed.                              mine.py\n"
+        "unlisted  --import=silent: importing silent registers no experiment; call register_config_factory in it\n"
+    )
+    assert cli.main(["list", "--import=min"]) == 2
+    assert "--import=min: there is no module 'min'; searched: " in capsys.readouterr().err
+
+
+def test_list_outside_of_a_workspace_shows_what_modules_register(tmp_path, restored, monkeypatch, capsys):
+    """T25."""
+    monkeypatch.chdir(write(tmp_path, far=registering("far")))
+    assert cli.main(["list", "--import=far"]) == 0
+    assert own_part(capsys.readouterr().out) == "far  The experiment far.  far\n"

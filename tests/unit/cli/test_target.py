@@ -1,8 +1,12 @@
 """Which config a verb takes: that of the experiment, or that of a run."""
 
+import json
+import sys
+
 import pytest
 
 from official_trainer import cli
+from tests.support.packages import registering, write
 
 
 @pytest.mark.parametrize("verb", ["eval", "export"])
@@ -53,3 +57,46 @@ def test_no_experiment_where_there_is_no_workspace(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().err.endswith(
         "\nexperiments: none here; `official-trainer init DIR` writes a new workspace\n"
     )
+
+
+@pytest.fixture
+def flagged_run(workspace, restored):
+    """The directory of a run of `flagged`, which the module `mine` registers."""
+    write(workspace, mine=registering("flagged"))
+    folder = workspace / "runs" / "flagged"
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text("trainer: {train_steps: 7}\n")
+    record = {"experiment": "flagged", "run_id": "1", "imports": ["mine", "other"]}
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--experiment=flagged"],
+        ["train", "flagged", "--model_dir=runs/flagged"],
+        ["eval", "--model_dir=runs/flagged"],
+        ["show", "runs/flagged", "trainer.train_steps=8"],
+    ],
+)
+def test_a_restart_without_the_import_says_which_one_is_missing(words, engine, flagged_run, capsys):
+    """T25: a run directory is data: what its record names is not imported."""
+    assert cli.main(words) == 2
+    said = "flagged was started with --import=mine --import=other: add it\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert "mine" not in sys.modules
+    assert engine.calls == []
+
+
+def test_a_restart_with_the_import_goes_on(engine, flagged_run):
+    """T25."""
+    assert cli.main(["eval", "--model_dir=runs/flagged", "--import=mine"]) == 0
+    assert engine.calls[0][2].config.trainer.train_steps == 7
+
+
+def test_a_record_that_names_no_modules_is_changed(engine, flagged_run, capsys):
+    """T25: and the message about the experiment stays."""
+    (flagged_run / "run.json").write_text('{"experiment": "flagged", "run_id": "1", "imports": 3}')
+    assert cli.main(["train", "flagged"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown experiment 'flagged'; allowed: my_experiment")

@@ -13,7 +13,7 @@ from official_trainer.stopping import StopRequest
 def test_train_hands_over_to_the_engine(engine, workspace):
     """T20, N9: every flag arrives where it belongs."""
     argv = ["train", "--experiment=my_experiment", "--mode=train", "--model_dir=there", "--quiet", "runtime.seed=4"]
-    argv.append("--allow_config_change")
+    argv += ["--allow_config_change", "--import=math"]
     assert cli.main(argv) == 0
     [(what, experiment, resolved, kwargs)] = engine.calls
     assert (what, experiment, resolved.experiment) == ("run", "my_experiment", "my_experiment")
@@ -24,6 +24,7 @@ def test_train_hands_over_to_the_engine(engine, workspace):
         "model_dir": "there",
         "quiet": True,
         "argv": ["official-trainer", "train", *argv[1:]],
+        "imports": ["math"],
         "allow_config_change": True,
         "gin": None,
         "checkpoint": "latest",

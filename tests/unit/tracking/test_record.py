@@ -17,7 +17,7 @@ from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_m
 
 def launch(**changes):
     values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
-    return {**values, "git_revision": None, **changes}
+    return {**values, "imports": [], "git_revision": None, **changes}
 
 
 def start(model_dir, now=0, **changes):
@@ -44,6 +44,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "status": "running",
         "run_id": run._run["run_id"],
         "argv": ["train.py", "--x"],
+        "imports": [],
         "started": "1970-01-01T00:00:00+00:00",
         "restarted": None,
         "finished": None,

@@ -1,0 +1,3 @@
+"""All experiments of the package."""
+
+from my_project.experiments import sine  # noqa: F401 - it registers its experiments

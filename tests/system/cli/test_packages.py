@@ -1,0 +1,100 @@
+"""T25: packages of users, installed with pip or on the path, by commands as they are typed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+from tests.support.forked import run_command
+from tests.support.packages import FORK, OWN
+
+FLAG = "--import=my_garden.common.registry_imports"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder into which pip has installed `my_project`."""
+    folder = tmp_path_factory.mktemp("installed")
+    shutil.copytree(OWN, folder / "source")
+    words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    subprocess.run([*words, f"--target={folder / 'site'}", folder / "source"], check=True, timeout=240)
+    return folder / "site"
+
+
+@pytest.fixture
+def command(site, tmp_path):
+    """Runs a command in an empty folder, where both packages can be imported."""
+
+    def run(*words, paths=(site, FORK)):
+        environ = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths)))}
+        process = [sys.executable, "-m", "official_trainer", *words]
+        return subprocess.run(
+            process, cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, text=True, timeout=240
+        )
+
+    return run
+
+
+def test_an_installed_package_is_found_by_its_entry_point(command, site, tmp_path):
+    """T25: listed, shown, tried, trained and evaluated without a flag, a workspace or a literal name."""
+    listed = json.loads(command("list", "--json").stdout)
+    assert [(each["name"], each["path"]) for each in listed["experiments"]] == [
+        ("sine_1", f"{site}/my_project/experiments/sine.py"),
+        ("sine_2", f"{site}/my_project/experiments/sine.py"),
+    ]
+    assert listed["unlisted"] == []
+    assert "frequency: 2.0  # experiment\n" in command("show", "sine_2").stdout
+    assert "ok      export " in command("check", "sine_2").stdout
+    done = command("train", "sine_2", "--model_dir=run", "--mode=train")
+    assert done.returncode == 0, done.stderr
+    done = command("eval", "--model_dir=run", "--json")
+    assert json.loads(done.stdout).keys() == {"error", "validation_loss"}, done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == []
+    done = command("eval", "--model_dir=run", paths=())
+    assert done.returncode == 2
+    assert done.stderr == "error: unknown experiment 'sine_2'; no folder 'experiments' here or above\n"
+
+
+def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(command, tmp_path):
+    """T25: which registers with `exp_factory`, by computed names; `list` imports it once."""
+    first, again = command("list", FLAG), command("list", FLAG)
+    rows = ["my_lines/flat   A straight line.", "my_lines/steep  A straight line."]
+    assert [line.partition("  my_garden.common")[0].rstrip() for line in again.stdout.splitlines()[:2]] == rows
+    assert first.stdout == again.stdout
+    done = command("train", "my_lines/steep", FLAG, "--model_dir=run", "--mode=train_and_eval")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == ["my_garden.common.registry_imports"]
+    assert "validation @ 8: error " in done.stdout
+    done = command("export", "--model_dir=run", FLAG)
+    assert done.stdout == "run/export/saved_model\n", done.stderr
+    done = command("eval", "--model_dir=run")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "error: unknown experiment 'my_lines/steep'; allowed: sine_1, sine_2; the run in run was started with "
+        f"{FLAG}: add it"
+    )
+
+
+def test_two_workers_import_what_the_launcher_was_given(command, tmp_path):
+    """T25."""
+    words = ["launch", "local", "--workers=2", FLAG, "--", "my_lines/flat", "--model_dir=run", "--mode=train"]
+    done = command(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
+
+
+def test_a_name_that_a_package_and_model_garden_register(tmp_path):
+    """T25: with Model Garden's registry as well, both places are said."""
+    text = "from official.core import exp_factory\n\n\n"
+    text += "for name in ('twice', 'other'):\n    exp_factory.register_config_factory(name)(dict)\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(text.replace("dict", f"lambda: '{name}'"))
+    done = run_command(["show", "twice", "--import=one", "--import=two"], cwd=tmp_path, folder=tmp_path)
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == (
+        f"error: experiment 'twice' is registered twice, at {tmp_path}/one.py:5 and at two.py:5; rename one"
+    )

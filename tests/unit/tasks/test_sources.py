@@ -1,0 +1,226 @@
+"""T25: which modules of a user's are imported, and the message when one cannot be."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from official_trainer.config import ConfigError, Origin
+from official_trainer.errors import ExitCode
+from official_trainer.tasks import registry, sources
+from tests.support import packages
+from tests.support.packages import entry_point, registering, write
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with packages.as_it_was(monkeypatch):
+        yield
+
+
+def refusal(call, *arguments):
+    with pytest.raises(ConfigError) as refused:
+        call(*arguments)
+    assert refused.value.exit_code == ExitCode.CONFIG
+    return str(refused.value)
+
+
+def importing(module):
+    registry.enter_for(None)
+    return refusal(sources.load, sources.given([module])[0])
+
+
+# Which modules.
+
+
+def test_a_flag_names_modules_each_once():
+    """T25."""
+    assert [source.module for source in sources.given(["a.b", "c", "a.b"])] == ["a.b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("value", "near"),
+    [("my_project/x.py", "my_project.x"), ("my-project", "my_project"), ("a:b", "a"), ("", ""), ("1a", "")],
+)
+def test_a_flag_that_names_no_module(value, near):
+    """T25: a path, or the name of a distribution, leads to the module that is meant."""
+    said = f"--import={value}: '{value}' is not the name of a module; allowed: names with dots, such as "
+    meant = f"; did you mean '{near}'?" if near else ""
+    assert refusal(sources.given, [value]) == f"{said}my_project.experiments{meant}"
+
+
+def pyproject(text, folder=None):
+    path = (folder or Path.cwd()) / "pyproject.toml"
+    path.write_text(text)
+    return path.parent
+
+
+def test_pyproject_names_modules():
+    """T25: each is known by its line."""
+    folder = pyproject('[tool.official-trainer]\nexperiments = [\n  "a.b",\n  "c",\n]\n')
+    found, problems = sources.declared(folder)
+    assert [(source.module, source.named_by) for source in found[:2]] == [
+        ("a.b", Origin("file", "pyproject.toml", 3)),
+        ("c", Origin("file", "pyproject.toml", 4)),
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[tool.official-trainer]\nexperiments = [\n", "pyproject.toml: is not TOML: Invalid value"),
+        (
+            '[tool.official-trainer]\nexperiments = "a.b"\n',
+            "pyproject.toml: tool.official-trainer.experiments: expected a list of modules, got 'a.b'; "
+            'such as experiments = ["my_project.experiments"]',
+        ),
+        (
+            '[tool.official-trainer]\nexperiment = ["a.b"]\n',
+            "pyproject.toml: tool.official-trainer: unknown key 'experiment'; allowed: experiments; "
+            "did you mean 'experiments'?",
+        ),
+        ('[tool.official-trainer]\nexperiments = ["a/b"]\n', "pyproject.toml:2: 'a/b' is not the name of a module"),
+    ],
+)
+def test_a_mistake_in_pyproject(text, said):
+    """T25."""
+    assert refusal(sources.declared, pyproject(text)).startswith(said)
+
+
+@pytest.mark.parametrize("text", ["", "[tool.other]\nx = 1\n", 'name = "official-trainer"\n', "[[[official-trainer"])
+def test_a_pyproject_without_a_table_of_ours_names_nothing(text, tmp_path):
+    """T25: nor does it make a folder a workspace."""
+    assert not sources.declares(pyproject(text))
+    assert registry.find_workspace(tmp_path) is None
+
+
+def test_a_table_of_ours_makes_a_folder_a_workspace(tmp_path):
+    """T25: as `experiments/` does; the nearest folder counts."""
+    pyproject('[tool.official-trainer]\nexperiments = ["a"]\n')
+    (tmp_path / "inner").mkdir()
+    assert registry.find_workspace(tmp_path / "inner") == tmp_path
+    (tmp_path / "inner" / "experiments").mkdir()
+    assert registry.find_workspace(tmp_path / "inner") == tmp_path / "inner"
+
+
+def test_an_entry_point_names_a_module(tmp_path, monkeypatch):
+    """T25: one that names no module is a problem of its own."""
+    entry_point(tmp_path / "site", "mine.experiments")
+    entry_point(tmp_path / "site", "other:register", name="other")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    found, [problem] = sources.declared(None)
+    assert [source for source in found if source.module == "mine.experiments"] == [
+        sources.Source("mine.experiments", Origin("file", "entry point mine of mine"))
+    ]
+    assert problem.message.startswith("entry point other of other: 'other:register' is not the name of a module; ")
+
+
+# Importing one.
+
+
+def test_what_a_module_prints_is_no_output_of_the_command(tmp_path, capsys):
+    """T25: `list --json` stays JSON."""
+    write(tmp_path, loud="print('hello')")
+    registry.enter_for(None)
+    sources.load(sources.given(["loud"])[0])
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_module_that_does_not_exist(tmp_path):
+    """T25: the nearest one, and where was searched."""
+    write(tmp_path, my_project__experiments="")
+    said = importing("my_projct.experiments")
+    assert said.startswith("--import=my_projct.experiments: there is no module 'my_projct'; searched: ")
+    assert str(tmp_path) in said.partition("searched: ")[2].split(", ")
+    assert said.endswith("; did you mean 'my_project.experiments'?")
+    assert importing("my_project.experiment") == (
+        "--import=my_project.experiment: there is no module 'my_project.experiment'; "
+        f"searched: {tmp_path}/my_project; did you mean 'my_project.experiments'?"
+    )
+
+
+@pytest.mark.parametrize(("place", "here"), [("src", "."), (".", "inner"), ("src", "inner")])
+def test_a_module_that_another_pythonpath_would_find(place, here, tmp_path, monkeypatch):
+    """T25: a package in `src`, or in a folder upwards."""
+    write(tmp_path / place, far_away="")
+    (tmp_path / here).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / here)
+    found = (tmp_path / place).resolve()
+    assert importing("far_away") == (
+        f"--import=far_away: there is no module 'far_away'; PYTHONPATH={found} finds the one there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ("\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
+        ("import no_such_module\n", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def f(:\n", 1, "SyntaxError: invalid syntax (inner.py, line 1)"),
+        ("import sys\nsys.exit(3)\n", 2, "it ends the process"),
+        ("import json\njson.loads('x')\n", 2, "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ("from mine.outer import later\n", 1, "ImportError: cannot import name 'later' from partially initialized"),
+    ],
+)
+def test_a_module_that_raises_names_the_users_line(text, line, cause, tmp_path):
+    """T25: the innermost of the user's, also where a library raises; a circle of imports is such an error."""
+    write(tmp_path, mine__outer="import mine.inner\nlater = 1\n", mine__inner=text)
+    said = f"mine/inner.py:{line}: mine.outer cannot be imported (named by --import=mine.outer): {cause}"
+    assert importing("mine.outer").partition("\n")[0].startswith(said)
+    assert "mine.inner" not in sys.modules
+
+
+def test_the_line_of_an_installed_package_counts_and_that_of_a_library_does_not(tmp_path, monkeypatch):
+    """T25."""
+    site = write(tmp_path / "site-packages", mine="import library\nlibrary.f()\n", library="def f():\n    1 / 0\n")
+    monkeypatch.syspath_prepend(site)
+    assert importing("mine").startswith("site-packages/mine.py:2: mine cannot be imported (named by --import=mine): ")
+
+
+def test_two_modules_with_one_name(tmp_path):
+    """T25: both places."""
+    write(tmp_path, one=registering("same"), two=registering("same"))
+    said = refusal(registry.get_config, "same", None, ["one", "two"])
+    assert said == (
+        f"experiment 'same' is registered twice, at {tmp_path}/one.py:5 and at {tmp_path}/two.py:5; rename one"
+    )
+
+
+def test_a_module_that_registers_nothing(tmp_path):
+    """T25: those inside it that would are named."""
+    write(tmp_path, mine__a__deep=registering("x"), mine__b="", mine__c=registering("y"))
+    said = "--import=mine: importing mine registers no experiment; import mine.a.deep, mine.c in it"
+    assert said in refusal(registry.get_config, "no_such", None, ["mine"])
+    said = "--import=mine.b: importing mine.b registers no experiment; call register_config_factory in it"
+    assert said in refusal(registry.get_config, "no_such", None, ["mine.b"])
+
+
+def test_get_config_imports_what_it_is_given(tmp_path):
+    """T25: from the current folder, or from the workspace."""
+    write(tmp_path, mine=registering("flagged", steps=7))
+    assert registry.get_config("flagged", None, ["mine"]).trainer.train_steps == 7
+    write(tmp_path / "w", other=registering("inside", steps=8), experiments__x="")
+    assert registry.get_config("inside", tmp_path / "w", ["other"]).trainer.train_steps == 8
+
+
+def test_partial_functions_in_a_loop_are_factories(tmp_path):
+    """T25: names that a function computes; the place is that of the function."""
+    loop = """
+        import functools
+        from official_trainer import register_config_factory
+        from official_trainer.config import ExperimentConfig, TrainerConfig
+
+        def make(steps):
+            if steps == 3:
+                raise ValueError("three")
+            return ExperimentConfig(trainer=TrainerConfig(train_steps=steps))
+
+        for steps in (1, 2, 3):
+            register_config_factory(f"steps_{steps}")(functools.partial(make, steps))
+    """
+    write(tmp_path, loops=loop)
+    assert [registry.get_config(f"steps_{n}", None, ["loops"]).trainer.train_steps for n in (1, 2)] == [1, 2]
+    said = refusal(registry.get_config, "steps_3", None, ["loops"])
+    assert said == "loops.py:8: the factory of experiment 'steps_3' failed: ValueError: three"
