@@ -2,7 +2,7 @@
 
 Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
 two short forms of `--set`: `path=value` and `--path.to.field=value`.
-Does not own: the flags (`flags.py` and each verb).
+Does not own: the flags (`flags.py` and each verb), those of absl without effect here (`absl_flags.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.cli import help_text
+from official_trainer.cli import absl_flags, help_text
 from official_trainer.errors import ExitCode, UserError, nearest
 
 _OUTPUT = "Output and help"
@@ -28,15 +28,6 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
-_STDERR, _LEVELS = "messages always go to standard error", "there are no levels of messages"
-_UNREAD = "nothing reads it in Model Garden's open source version either"
-_IDLE_SWITCHES = {"logtostderr": _STDERR, "alsologtostderr": _STDERR, "showprefixforinfo": _LEVELS}
-_IDLE_VALUES = {
-    **dict.fromkeys(("v", "verbosity", "stderrthreshold", "logger_levels"), _LEVELS),
-    **dict.fromkeys(("tpu_platform", "tfhub_handle", "tflex_output_uri"), _UNREAD),
-    "log_dir": "messages go to standard error alone; `2> FILE` keeps them",
-}
-"""Flags of absl's logging and of Model Garden that launch scripts have: accepted, and why each does nothing."""
 
 
 class UsageError(UserError, ValueError):
@@ -137,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
             argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
         words = _Words(self._value_names, self._switch_names)
-        words.read("--help" if word in ("-h", "--helpfull", "--helpshort") else word for word in argv)
+        words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         arguments.idle = words.idle
         for name, on in words.switches.items():
@@ -226,17 +217,29 @@ class _Words:
             self.switches[negated] = False
         elif self._takes_overrides and "." in spelled:
             self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
-        elif not self._is_idle(name, value, rest):
+        elif not self._is_idle(name, value, rest) and not self._is_instead(name, value, rest):
             self._unknown.append((name, self._unknown_flag(spelled, name, value)))
 
     def _is_idle(self, name: str, value: str | None, rest: deque[str]) -> bool:
         """Takes a flag that has no effect here, with its value; returns whether it is one."""
-        if name in _IDLE_VALUES:
+        if name in absl_flags.IDLE_VALUES:
             self._value(name, value, rest)
-        reason = _IDLE_VALUES.get(name) or _IDLE_SWITCHES.get(name.removeprefix("no"))
+        reason = absl_flags.IDLE_VALUES.get(name) or absl_flags.IDLE_SWITCHES.get(name.removeprefix("no"))
         if reason is not None:
             self.idle.append(f"--{name} has no effect: {reason}")
         return reason is not None
+
+    def _is_instead(self, name: str, value: str | None, rest: deque[str]) -> bool:
+        """Takes a flag that asks for something else than a run, which is a problem unless it is off."""
+        if (fix := absl_flags.INSTEAD.get(name)) is None:
+            return name.removeprefix("no") in absl_flags.INSTEAD
+        if name in absl_flags.INSTEAD_VALUES:
+            is_on = bool(self._value(name, value, rest))
+        else:
+            is_on = value is None or _SWITCH_VALUES.get(value.lower(), True)
+        if is_on:
+            self.problems.append(f"--{name} is not for official-trainer: {fix}")
+        return True
 
     def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
         if value is not None:

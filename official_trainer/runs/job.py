@@ -180,7 +180,7 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
     if what:
         yield _problem(job, path, what, fix)
     elif cluster is not None:
-        for field, unset in (("num_logical_cpus", (None, 1)), ("tpu", (None,))):
+        for field, unset in (("num_logical_cpus", (None, 1)), ("tpu", (None, ""))):
             if getattr(job.config.runtime, field) not in unset:
                 what = f"has no effect in the cluster of {cluster.source}"
                 yield _problem(job, f"runtime.{field}", what, "leave it out")

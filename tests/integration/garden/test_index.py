@@ -193,6 +193,8 @@ AS_THERE = (
         ["task: {train_data: {aug_type: autoaug}}", "task: {train_data: {aug_type: {randaug: {}, type: randaug}}}"],
         None,
     ),
+    ("resnet_imagenet", ["runtime: {tpu: x}", "runtime: {distribution_strategy: one_device}"], "tpu: has no effect"),
+    ("resnet_imagenet", ["runtime: {tpu: '', distribution_strategy: one_device}"], None),
     ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}, {inner_dim: 7}]}}"], None),
     ("bert/pretraining", [HEADS, "task: {model: {cls_heads: [{num_classes: 3}]}}"], None),
     ("scaled_yolo", ["task: {model: {loss: {object_normalizer: {'4': 0.7}, cls_normalizer: {'all': 0.5}}}}"], None),
@@ -202,7 +204,7 @@ AS_THERE = (
 
 @pytest.mark.parametrize(("name", "texts", "warned"), AS_THERE)
 def test_a_file_that_model_garden_takes_means_the_same_here(name, texts, warned, tmp_path):
-    """T20: null in any field, one text for a list, mappings and lists of sections that are merged, idle options."""
+    """T20, T26: null in any field, one text for a list, mappings and lists of sections that are merged; idle fields."""
     live_config, files = theirs(name), []
     for number, text in enumerate(texts):
         files.append(str(tmp_path / f"{number}.yaml"))

@@ -171,6 +171,13 @@ def test_every_process_imports_what_the_launcher_imports(workspace, restored, mo
     assert "official_trainer train sine_1 --import=my_project.experiments --import=math" in capsys.readouterr().out
 
 
+def test_an_empty_address_of_a_tpu_is_none_for_several_workers(workspace, capsys):
+    """T26: by the flag and by the field; a name has no effect, and is refused."""
+    assert len(planned(capsys, "--workers=2", "digits_cnn", "--model_dir=run", "--tpu=", "runtime.tpu=''")) == 2
+    said = refused(capsys, "local", "--workers=2", "digits_cnn", "--model_dir=run", "--tpu=x")
+    assert "runtime.tpu: has no effect in the cluster of launch; leave it out" in said
+
+
 def test_one_worker_is_alone(workspace, capsys):
     """Without a cluster, so any strategy will do."""
     ((environ, _),) = planned(capsys, "digits_cnn", "runtime.distribution_strategy=mirrored").values()
