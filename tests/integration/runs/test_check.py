@@ -1,0 +1,20 @@
+"""`check`: what it makes of an experiment that a run accepts."""
+
+from official_trainer import cli
+
+MOCK = (
+    "--experiment=mock",
+    "trainer.train_steps=2",
+    "trainer.validation_steps=1",
+    "trainer.optimizer_config.optimizer=sgd",
+    "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.1}}",
+)
+
+
+def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path, capfd):
+    """N10, T19: a Task of Model Garden without signatures; the run ends with a warning, `export` is refused."""
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert (
+        "nothing, as at the end of a run: MockTask: the model was not built with tf_keras.Input"
+        in capfd.readouterr().out
+    )
