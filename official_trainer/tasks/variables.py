@@ -162,8 +162,8 @@ def _count(shape: tuple[int | None, ...]) -> int:
 
 
 def has_unbuilt_layers(model: Any) -> bool:
-    """Whether a layer of `model` creates its variables only when it is called."""
-    layers = model._flatten_layers(include_self=False) if hasattr(model, "_flatten_layers") else ()
+    """Whether `model`, or a layer of it, creates its variables only when it is called."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
     return any(not layer.built and type(layer).build.__module__ not in _BUILDS_NOTHING for layer in layers)
 
 

@@ -88,3 +88,27 @@ def test_a_run_computes_the_same_as_with_a_model_that_was_built_before():
     for trainer in (waiting, built):
         trainer.train(5)
     assert_bitwise_equal(weights(waiting), weights(built))
+
+
+class _Growing(keras.Model):
+    """Makes its layers when it is built, as DETR of Model Garden does."""
+
+    def build(self, input_shape):
+        self.logits = keras.layers.Dense(3)
+        super().build(input_shape)
+
+    def call(self, inputs, training=None):
+        return self.logits(inputs)
+
+
+class _GrowingTask(ToyTask):
+    def build_model(self):
+        return _Growing()
+
+
+def test_a_model_that_makes_its_layers_when_it_is_built_has_their_variables():
+    """N1: it has no layer yet that could wait for its first call."""
+    trainer = build(task_cls=_GrowingTask)
+    assert len(trainer.model.trainable_variables) == 2
+    trainer.train(2)
+    assert int(trainer.optimizer.iterations.numpy()) == 2
