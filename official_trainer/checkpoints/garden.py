@@ -36,6 +36,9 @@ def step_of(prefix: str) -> int | None:
     """Returns the global step of a checkpoint that Model Garden's driver wrote; None if another program wrote it.
 
     Only TensorFlow's CheckpointManager counts its saves in the checkpoint, and only ours hold `training`.
+
+    Raises:
+      StorageError: the storage fails, so it is not known.
     """
     if not files.exists(f"{prefix}.index"):
         return None
@@ -45,8 +48,10 @@ def step_of(prefix: str) -> int | None:
         if f"save_counter{_VALUE}" not in keys or any(key.startswith("training/") for key in keys):
             return None
         return int(reader.get_tensor(f"global_step{_VALUE}"))
-    except (tf.errors.OpError, ValueError, IndexError):  # it is damaged, or holds no step
-        return None
+    except (tf.errors.OpError, ValueError, IndexError) as error:
+        if (fault := files.as_storage_error(error, prefix)) is not None:
+            raise fault from error
+        return None  # it is damaged, or holds no step
 
 
 def prefix_of(directory: str, step: int) -> str | None:

@@ -148,7 +148,11 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
 
 def _warn_of_gin(job: Job, directory: str, step: int) -> None:
     """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
-    if not (changes := config_changes.gin_changes(manifest.read(directory, step).metadata, job.gin)):
+    try:
+        metadata = manifest.read(directory, step).metadata
+    except manifest.UnreadableManifestError:  # deleted since it was read: Model Garden's driver does not wait for us
+        return
+    if not (changes := config_changes.gin_changes(metadata, job.gin)):
         return
     kept = job.path(gin_names((read_run(job.model_dir) or {}).get("mode", ""))[0])
     fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""

@@ -103,6 +103,8 @@ def test_their_checkpoints_are_followed(run, tmp_path):
 def test_their_run_goes_on_here_and_ours_goes_on_there(run, tmp_path):
     """T22: checkpoints of both lie side by side; only the files that say what is newest and best are written anew."""
     before, params = contents(run), (run / "params.yaml").read_bytes()
+    assert "is writable" in ours(tmp_path, "check", model_dir=run, train_steps=30).out
+    assert contents(run) == before
     done = ours(tmp_path, "train", "--mode=train_and_eval", model_dir=run, train_steps=30)
     assert "continuing from step 12" in done.out
     assert "It does not say which examples were read" in done.err

@@ -5,6 +5,7 @@ import tensorflow as tf
 from official.core import base_trainer, train_lib, train_utils
 
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.runs.run_experiment import run_experiment
@@ -202,3 +203,18 @@ def slots_of(optimizer):
 
 def test_a_strategy_for_several_processes_serves_one_alone(tmp_path):
     call(tmp_path, strategy=tf.distribute.MultiWorkerMirroredStrategy())
+
+
+def test_a_checkpoint_that_their_driver_deletes_while_it_is_evaluated_has_been_read(tmp_path, monkeypatch):
+    """T22: it keeps none for an evaluator, and with `max_to_keep` 1 deletes it within seconds."""
+    their_run(tmp_path, params_of(train_steps=10))
+    load_weights = CheckpointState.load_weights
+
+    def deleted(state, directory, step):
+        load_weights(state, directory, step)
+        for path in tmp_path.glob(f"ckpt-{step}.*"):
+            path.unlink()
+
+    monkeypatch.setattr(CheckpointState, "load_weights", deleted)
+    call(tmp_path, "continuous_eval", params=params_of(train_steps=10))
+    assert [row["step"] for row in read_rows(str(tmp_path / "continuous_eval" / "metrics.jsonl"))] == [5, 10]
