@@ -1,16 +1,19 @@
 """Run directories that Model Garden's `train.py` and our commands share."""
 
+import functools
 import hashlib
 import json
 import re
 import shutil
+import signal
 
 import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support import runs
-from tests.support.forked import run_command
+from tests.support.chaos import disk
+from tests.support.forked import Command, run_command
 from tests.support.garden.their_train import garden_command
 from tests.support.garden.two_heads import WORKSPACE
 
@@ -190,3 +193,30 @@ def test_eval_of_pre_trained_weights_in_an_empty_directory(trained, tmp_path, ha
     assert tf.constant(json.loads(done.out)["accuracy"]) == tf.constant(wanted)
     assert f"the weights that are evaluated are those of task.init_checkpoint={trained}" in done.err
     assert not empty.exists()
+
+
+@pytest.mark.full
+def test_a_run_of_theirs_that_is_killed_here_ends_as_an_unbroken_one(trained, tmp_path):
+    """T22, N1: at each eleventh change on the disk; and nothing of theirs is changed but what names the newest."""
+    disk.require()
+    log = tmp_path / "changes"
+    whole = shutil.copytree(trained, tmp_path / "whole")
+    _struck(whole, tmp_path, log=log).wait()
+    wanted, count = runs.bits(whole / "ckpt-18"), len(log.read_bytes().splitlines())
+    assert count > 100
+    for number in range(5, count, 11):
+        run = shutil.copytree(trained, tmp_path / f"run{number}")
+        before = contents(run)
+        assert _struck(run, tmp_path, number).wait().code == -signal.SIGKILL
+        ours(tmp_path, "train", "--mode=train_and_eval", model_dir=run, train_steps=18)
+        assert runs.bits(run / "ckpt-18") == wanted, number
+        assert changed(before, run) <= {"checkpoint", "params.yaml", "best/checkpoint", "best/info.json"}, number
+        assert (run / "params.1.yaml").read_bytes() == (trained / "params.yaml").read_bytes()
+        shutil.rmtree(run)
+
+
+def _struck(run, folder, number=0, log=None):
+    """Starts our training to step 18; it is killed at a change below its directory."""
+    words = ["train", "--mode=train_and_eval", *flags(run, train_steps=18)]
+    first = functools.partial(disk.arm, str(run.resolve()), number, -signal.SIGKILL, log=log)
+    return Command(words, cwd=WORKSPACE, folder=folder, first=first)
