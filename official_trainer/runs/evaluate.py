@@ -1,7 +1,8 @@
 """The modes that read the checkpoints of another process: evaluate one, continuous eval, fine-tune from each.
 
-Owns: finding the next checkpoint, when to give up waiting, where the results of a continuous evaluator go, and its
-phases for the watchdog. Does not own: evaluating (`engine/evaluation.py`), training (`train.py`).
+Owns: waiting for the next checkpoint, when to give up waiting, where the results of a continuous evaluator go, and its
+phases for the watchdog. Does not own: evaluating (`engine/evaluation.py`), training (`train.py`), which checkpoint a
+word means (`chosen_checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from official_trainer.checkpoints.directory import QUARANTINE
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.runs.build import (
     RunTrackers,
-    best_checkpoint,
     best_of,
     build,
     export_best,
@@ -32,12 +32,12 @@ from official_trainer.runs.build import (
     trackers_of,
     trackers_of_evaluation,
 )
+from official_trainer.runs.chosen_checkpoint import find_checkpoint, warn_of_gin
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
-from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.config_changes import OperativeConfig, gin_names
+from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
@@ -112,54 +112,6 @@ def _initialize(job: Job, trainer: Trainer) -> int:
     return trainer.context.step
 
 
-def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
-    """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
-
-    Raises:
-      CheckpointError: it is not there, or it is damaged.
-    """
-    directory, steps = job.model_dir, committed_steps(job.model_dir)
-    if checkpoint == "best":
-        best = best_checkpoint(job)
-        directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
-        found = None if best is None else best.named_step if best.step is None else best.step
-        steps = () if found is None else (found,)
-    if not steps:
-        fix = "train first"
-        if job.mode == "eval" and checkpoint == "latest":
-            fix = (
-                "only the model's first weights, which are random, could be evaluated. Train first, or name the "
-                "weights of another run: task.init_checkpoint=DIR"
-            )
-        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; {fix}")
-    newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
-    step = newest if checkpoint in ("latest", "best") else int(checkpoint)
-    if step not in (*steps, newest):
-        raise CheckpointError(
-            f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
-        )
-    if damage := manifest.damage(directory, step):
-        others = [other for other in steps if other != step]
-        fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
-        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
-    _warn_of_gin(job, directory, step)
-    return directory, step
-
-
-def _warn_of_gin(job: Job, directory: str, step: int) -> None:
-    """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
-    try:
-        metadata = manifest.read(directory, step).metadata
-    except manifest.UnreadableManifestError:  # deleted since it was read: Model Garden's driver does not wait for us
-        return
-    if not (changes := config_changes.gin_changes(metadata, job.gin)):
-        return
-    kept = job.path(gin_names((read_run(job.model_dir) or {}).get("mode", ""))[0])
-    fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
-    lines = "\n  ".join(map(str, changes))
-    _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
-
-
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
     """Evaluates every checkpoint that appears in the run directory, each once, until training has ended.
 
@@ -222,7 +174,7 @@ def _evaluate_each(
             if not results:  # the first since the start: an earlier process may have died before its row
                 trackers.all.describe(job.experiment, configuration.flat(job.config))
                 trackers.all.resume("validation", step)
-                _warn_of_gin(job, job.model_dir, step)
+                warn_of_gin(job, job.model_dir, step)
             found = _evaluate(job, trainer, step)
             results = numbers_in(found)
             lock.check()

@@ -2,7 +2,7 @@
 
 Owns: what predictions are made from, and what of that must stay the same to continue; reading the data for them.
 Does not own: the step (`engine/inference.py`), the files (`runs/predictions/shards.py`), finding a checkpoint
-(`evaluate.py`).
+(`chosen_checkpoint.py`).
 
 Modules that need TensorFlow are imported inside functions, so that a refusal does not wait for its import.
 """
@@ -109,9 +109,9 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
       LockedError: another process writes there.
       PredictionsError: as `check`, and for another checkpoint too.
     """
-    from official_trainer.runs import evaluate
+    from official_trainer.runs.chosen_checkpoint import find_checkpoint
 
-    directory, step = evaluate.find_checkpoint(job, checkpoint)
+    directory, step = find_checkpoint(job, checkpoint)
     output_dir = settings.output_dir or job.path("predictions")
     digest = manifest.digest(directory, step)
     source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}

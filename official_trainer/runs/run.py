@@ -154,12 +154,12 @@ def export(
     for path, flag in ((model_dir, "--model_dir"), (output_dir, "--output_dir")):
         check_name(path, flag)
     load("tensorflow")
-    from official_trainer.runs import evaluate
     from official_trainer.runs.build import build
+    from official_trainer.runs.chosen_checkpoint import find_checkpoint
     from official_trainer.tasks import export as exports
 
     with _gin_in_force(job):
-        directory, step = evaluate.find_checkpoint(job, checkpoint)
+        directory, step = find_checkpoint(job, checkpoint)
         trainer = build(job)
         trainer.checkpoint_state.load_weights(directory, step)
         with trainer.weights_averaged():

@@ -1,0 +1,68 @@
+"""The checkpoint that a command means by `latest`, `best` or a step, and what is known of it.
+
+Owns: finding it, verified, in the run directory or among the best ones; the warning about other gin bindings.
+Does not own: which checkpoints a directory holds (`checkpoints/manifest.py`), or which is best (`checkpoints/best.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from official_trainer import files
+from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.runs.build import best_checkpoint
+from official_trainer.runs.job import Job
+from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume.config_changes import gin_names
+from official_trainer.tracking.record import read_run
+
+_logger = logging.getLogger(__name__)
+
+
+def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
+    """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
+
+    Raises:
+      CheckpointError: it is not there, or it is damaged.
+    """
+    directory, steps = job.model_dir, committed_steps(job.model_dir)
+    if checkpoint == "best":
+        best = best_checkpoint(job)
+        directory = job.path(job.config.trainer.best_checkpoint_export_subdir)
+        found = None if best is None else best.named_step if best.step is None else best.step
+        steps = () if found is None else (found,)
+    if not steps:
+        fix = "train first"
+        if job.mode == "eval" and checkpoint == "latest":
+            fix = (
+                "only the model's first weights, which are random, could be evaluated. Train first, or name the "
+                "weights of another run: task.init_checkpoint=DIR"
+            )
+        raise CheckpointError(f"{directory} holds no checkpoint to {job.mode.replace('_', ' ')}; {fix}")
+    newest = steps[-1] if checkpoint == "best" else manifest.saved_steps(directory)[-1]  # which may be damaged
+    step = newest if checkpoint in ("latest", "best") else int(checkpoint)
+    if step not in (*steps, newest):
+        raise CheckpointError(
+            f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
+        )
+    if damage := manifest.damage(directory, step):
+        others = [other for other in steps if other != step]
+        fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
+        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
+    warn_of_gin(job, directory, step)
+    return directory, step
+
+
+def warn_of_gin(job: Job, directory: str, step: int) -> None:
+    """Warns that a checkpoint was saved under other gin bindings: its model may be another one."""
+    try:
+        metadata = manifest.read(directory, step).metadata
+    except manifest.UnreadableManifestError:  # deleted since it was read: Model Garden's driver does not wait for us
+        return
+    if not (changes := config_changes.gin_changes(metadata, job.gin)):
+        return
+    kept = job.path(gin_names((read_run(job.model_dir) or {}).get("mode", ""))[0])
+    fix = f"; --gin_file={kept} has them" if files.exists(kept) else ""
+    lines = "\n  ".join(map(str, changes))
+    _logger.warning("checkpoint %d was saved under other gin bindings%s:\n  %s", step, fix, lines)
