@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         resolved,
         mode="eval",
         model_dir=model_dir,
-        quiet=arguments.quiet or arguments.json,
+        quiet=arguments.json,
         checkpoint=checkpoint,
         argv=arguments.argv,
         gin=gin,

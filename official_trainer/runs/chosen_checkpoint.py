@@ -1,6 +1,6 @@
 """The checkpoint that a command means by `latest`, `best` or a step, and what is known of it.
 
-Owns: finding it, verified, in the run directory or among the best ones; the warning about other gin bindings.
+Owns: finding it, verified, in the run directory or among the best ones; its results; the warning about other bindings.
 Does not own: which checkpoints a directory holds (`checkpoints/manifest.py`), or which is best (`checkpoints/best.py`).
 """
 
@@ -15,6 +15,7 @@ from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import gin_names
+from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.record import read_run
 
 _logger = logging.getLogger(__name__)
@@ -52,6 +53,17 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
     warn_of_gin(job, directory, step)
     return directory, step
+
+
+def results_at(job: Job, step: int) -> dict[str, float]:
+    """Returns what an evaluation at a step has found, by the rows of the run; nothing if there was none."""
+    for folder in ("", "continuous_eval"):
+        path = job.path(folder, "metrics.jsonl")
+        rows = read_rows(path) if files.exists(path) else []
+        for row in reversed(rows):
+            if (row["split"], row["step"]) == ("validation", step):
+                return numbers_of(row)
+    return {}
 
 
 def warn_of_gin(job: Job, directory: str, step: int) -> None:

@@ -155,7 +155,7 @@ def export(
         check_name(path, flag)
     load("tensorflow")
     from official_trainer.runs.build import build
-    from official_trainer.runs.chosen_checkpoint import find_checkpoint
+    from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
     from official_trainer.tasks import export as exports
 
     with _gin_in_force(job):
@@ -163,7 +163,7 @@ def export(
         trainer = build(job)
         trainer.checkpoint_state.load_weights(directory, step)
         with trainer.weights_averaged():
-            exports.save(output_dir, trainer.task, trainer.model, step=step)
+            exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results_at(job, step))
     return output_dir
 
 

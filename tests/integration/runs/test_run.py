@@ -151,7 +151,10 @@ def test_eval_of_a_step_and_of_one_that_is_not_there(finished):
 
 def test_eval_without_a_checkpoint_is_an_error(model_dir):
     """T10: random weights are not evaluated."""
-    with pytest.raises(CheckpointError, match=r"holds no checkpoint to eval; train first"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"holds no checkpoint to eval; only the model.s first weights, which are random",
+    ):
         do(model_dir, mode="eval")
 
 
@@ -433,10 +436,15 @@ def test_epochs_instead_of_steps(model_dir):
 
 
 def test_export_on_demand(finished, tmp_path):
-    """T19: any checkpoint can be exported later."""
+    """T19: any checkpoint can be exported later, with the results that it was evaluated with."""
     target = str(tmp_path / "exported")
     assert run.export("toy_run", resolve(), model_dir=finished[0], checkpoint="40", output_dir=target) == target
-    assert json.loads(files.read_text(f"{target}/export.json"))["step"] == 40
+    exported = json.loads(files.read_text(f"{target}/export.json"))
+    (row,) = (
+        row for row in read_rows(f"{finished[0]}/metrics.jsonl") if (row["split"], row["step"]) == ("validation", 40)
+    )
+    assert exported["step"] == 40
+    assert exported["metrics"] == {name: row[name] for name in ("accuracy", "validation_loss", "best_accuracy")}
     assert "serving_default" in tf.saved_model.load(target).signatures
 
 

@@ -8,11 +8,12 @@ from tests.support.bounded import bounded
 
 
 def test_eval(engine, workspace, capsys):
+    """T10: `--quiet` leaves the results, which the engine prints."""
     assert cli.main(["eval", "my_experiment", "--checkpoint=best", "--quiet"]) == 0
     kwargs = engine.calls[0][3]
-    assert (kwargs["mode"], kwargs["checkpoint"], kwargs["quiet"]) == ("eval", "best", True)
+    assert (kwargs["mode"], kwargs["checkpoint"], kwargs["quiet"]) == ("eval", "best", False)
     assert kwargs["argv"][:2] == ["official-trainer", "eval"]
-    assert capsys.readouterr().out == ""  # the engine prints
+    assert capsys.readouterr().out == ""
 
 
 def test_eval_as_json(engine, workspace, capsys):
