@@ -117,7 +117,7 @@ class DatasetBuilder:
     def _dataset_of(self, context: InputContext) -> Any:
         context.section = self.section
         with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
-            return inputs.call_build_inputs(self._task, self.params, context)
+            return inputs.call_build_inputs(self._task, data_service.read_here(self.params), context)
 
     def element_spec(self) -> Any:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""

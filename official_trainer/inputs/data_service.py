@@ -171,6 +171,14 @@ def is_used(params: Any) -> bool:
     return bool(getattr(params, "enable_tf_data_service", False))
 
 
+def read_here(params: Any) -> Any:
+    """Returns a data section for a task's `build_inputs`, whose dataset is sent through the service afterwards.
+
+    Readers of Model Garden would send it themselves, so that the data workers would wait for the service that they are.
+    """
+    return params.replace(enable_tf_data_service=False) if is_used(params) else params
+
+
 def check_pipelines(params: Any, pipelines: int) -> None:
     """Refuses several input pipelines that would each receive all the data from the service.
 

@@ -23,44 +23,11 @@ from official_trainer.inputs import data_service
 from official_trainer.inputs.data_service import Alarm, DataServiceError, DataServiceUseError
 from official_trainer.runs.resume import data_layout
 from tests import ROOT
+from tests.support.data_service import Service, free_port
 from tests.support.forked import TIMEOUT_SECONDS, Command
 
 NUMBERS = 40
 """Examples of the data of a test."""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Service:
-    """A dispatcher and data workers, each a process that runs the verb."""
-
-    def __init__(self, folder):
-        self.folder, self.port = folder, free_port()
-        self.address = f"grpc://localhost:{self.port}"
-        self.processes = []
-
-    def start(self, role, *flags):
-        folder = self.folder / f"{role}-{len(self.processes)}"
-        folder.mkdir()
-        command = Command(["data-service", f"--role={role}", *flags], cwd=self.folder, folder=folder)
-        self.processes.append(command)
-        return command
-
-    def dispatcher(self):
-        return self.start("dispatcher", f"--port={self.port}", f"--work_dir={self.folder}/run/.data_service")
-
-    def worker(self):
-        return self.start("data_worker", f"--dispatcher={self.address}")
-
-    def close(self):
-        for command in self.processes:
-            if command.process.is_alive():
-                command.process.kill()
-            command.process.join()
 
 
 @pytest.fixture
