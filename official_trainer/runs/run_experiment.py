@@ -246,7 +246,8 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 task = task.replace(**{name: DataConfig()})
         # A model of Model Garden does not define what a server would call it with, so nothing is exported.
         trainer = config.trainer.replace(async_checkpoint=is_async, export=ExportConfig(at_end=False))
-        config = config.replace(task=task, trainer=trainer)
+        runtime = config.runtime.replace(distribution_strategy=config.runtime.distribution_strategy.lower())  # as there
+        config = config.replace(task=task, trainer=trainer, runtime=runtime)
     _check_config(config)
     return config
 

@@ -221,6 +221,14 @@ def test_the_model_is_built_under_a_strategy_of_the_caller(tmp_path, capsys):
     assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
 
 
+def test_a_strategy_may_be_named_in_capitals(tmp_path):
+    """T16: as their driver takes it, though the one that is passed decides."""
+    params = params_of(train_steps=5)
+    params.runtime.distribution_strategy = "Mirrored"
+    call(tmp_path, "train", params=params)
+    assert committed_steps(str(tmp_path)) == (5,)
+
+
 def test_our_config_and_task_under_their_signature(tmp_path):
     """T1: both halves of the contract are duck-typed."""
     config = toy.experiment(steps_per_loop=5, summary_interval=5, checkpoint_interval=10, validation_interval=10)
