@@ -168,8 +168,31 @@ def masked_words(path, examples, seed):
     lib.write_instance_to_example_files(kept, tokenizer, SEQUENCE, PREDICTIONS, [str(path)], False, False)
 
 
+def texts(path, examples, seed):
+    """Pairs of sentences as text, labelled as those of `sentences`, each with a document of eight lines."""
+    import tensorflow as tf
+
+    rng = random.Random(seed)
+    _tokenizer(path.parent)  # writes its vocabulary beside the texts
+    built = []
+    for index in range(examples):
+        label = index % 2
+        example = tf.train.Example()
+        fields = {
+            "first": _sentence(rng, "animals"),
+            "second": _sentence(rng, "animals" if label else "tools"),
+            "text": "\n".join(_sentence(rng, "animals") for _ in range(8)),
+        }
+        for name, text in fields.items():
+            example.features.feature[name].bytes_list.value.append(text.encode())
+        example.features.feature["label"].int64_list.value.append(label)
+        built.append(example)
+    _write(path, built)
+
+
 KINDS = {
-    kind.__name__: kind for kind in (images, segmentation, detection, videos, volumes, sentences, tagging, masked_words)
+    kind.__name__: kind
+    for kind in (images, segmentation, detection, videos, volumes, sentences, tagging, masked_words, texts)
 }
 
 _NOUNS = {

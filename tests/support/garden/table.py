@@ -1,176 +1,107 @@
 """What each of Model Garden's experiments does here, tried one by one; writes docs/project/model_garden.md.
 
-    python -m tests.support.garden.table [EXPERIMENT …]
+    python -m tests.support.garden.table [--only=PATTERN …] [--columns=NAME,…] [--cache=DIR] [--again] [--jobs=N]
 
-Every experiment is resolved, written and read back, and its model built at its real size, in a process of its own with
-limits of time and memory. Those for which `families.py` has data are trained for a few steps. With names, only these
-are tried, and the rest of the table stays.
+What is tried is in `tried.py`, what makes an experiment small in `small.py`. Each result is a line of `results.jsonl`
+in the cache folder, written as soon as it is known: the command can be stopped at any time, and goes on where it was.
+`--again` tries what is known already once more. The page gets the rows of all experiments that are in the cache; the
+others stay.
 """
 
-import contextlib
+import argparse
+import concurrent.futures
+import fnmatch
+import functools
 import json
-import multiprocessing
 import os
 import re
-import resource
+import shutil
 import sys
-import tempfile
+import threading
+import time
 from pathlib import Path
-
-from tests import ROOT
-from tests.support.forked import start_server
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
 
+from tests import ROOT
+from tests.support import forked
+from tests.support.garden.small import NEEDED, SMALL
+from tests.support.garden.tried import COLUMNS, FailedError, Trial
+
 PAGE = ROOT / "docs/project/model_garden.md"
 BEGIN, END = "<!-- experiments: begin -->", "<!-- experiments: end -->"
-LIMIT_SECONDS = 240
-LIMIT_BYTES = 16 << 30
-COLUMNS = ("experiment", "resolved", "round trip", "built", "trained", "with what, or why not")
-
-_context = multiprocessing.get_context("forkserver")
-
-
-def attempt(name, path):
-    """Tries an experiment as far as it goes; notes each success at once, for what comes next may end the process."""
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-    found = {}
-
-    def note(**changes):
-        found.update(changes)
-        Path(path).write_text(json.dumps(found))
-
-    note(reason="the process died, or took more memory than there is")
-    try:
-        for changes in _steps(name):
-            note(**changes)
-        note(reason=found.get("no_data", ""))
-    except Exception as error:
-        note(reason=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}")
+HEAD = f"| experiment | {' | '.join(COLUMNS)} | with what, and what was seen |"
+WITHOUT_DATA = ("shows", "model")
+NO_DATA = "no tiny data of its kind"
+PRELOADED = ("tests.support.preload", "official.core.train_lib", "official.common.registry_imports")
 
 
-def _steps(name):
-    from official_trainer import config as configuration
-    from official_trainer.garden.to_garden import with_garden_objects
-    from official_trainer.tasks import registry, variables
+class Results:
+    """The results of a cache folder: `{(experiment, column): line}`, each line with `found`, `why`, `cpu_seconds`."""
 
-    base = registry.get_config(name)
-    needed = NEEDED.get(name, [])
-    resolved = configuration.resolve(base, experiment=name, sets=needed)
-    yield {"resolved": True}
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(configuration.dump(resolved, origins=True, shared=True))
-        file.flush()
-        again = configuration.resolve(base, experiment=name, config_files=[file.name])
-    yield {"round trip": again.config == resolved.config}
-    with tempfile.TemporaryDirectory() as folder:
-        read = with_garden_objects(resolved.config)
-        model = registry.get_task_cls(resolved.config.task)(read.task, logging_dir=folder).build_model()
-        try:
-            count = variables.count(model).trainable
-        except ValueError:  # it has none before it is called
-            count = 0
-        yield {"built": f"{count / 1e6:.1f} M" if count else "yes"}
-    yield from _trained(name)
+    def __init__(self, folder):
+        self._path = folder / "results.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self.lines = {(line["experiment"], line["column"]): line for line in map(json.loads, lines)}
+        self._lock = threading.Lock()
+
+    def add(self, experiment, column, found, why, cpu_seconds):
+        line = {"experiment": experiment, "column": column, "found": found, "why": why, "cpu_seconds": cpu_seconds}
+        with self._lock, self._path.open("a") as file:
+            self.lines[experiment, column] = line
+            file.write(json.dumps(line) + "\n")
+        print(f"{experiment:45} {column:12} {found:8} {cpu_seconds:6.1f} s  {why}", file=sys.stderr, flush=True)
+
+    def found(self, experiment, column):
+        return self.lines.get((experiment, column), {}).get("found", "")
 
 
-def _trained(name):
-    from official_trainer import cli
-    from tests.support.garden import data
-    from tests.support.garden.families import FAMILIES
+def try_one(name, columns, folder, results, again):
+    """Tries the columns of an experiment in their order, as far as it goes."""
+    place = folder / "runs" / name.replace("/", "+")
+    place.mkdir(parents=True, exist_ok=True)
+    data = place / "tiny_data"
+    if not data.is_symlink():
+        data.symlink_to(folder / "tiny_data", target_is_directory=True)
+    trial = Trial(name, SMALL.get(name), NEEDED.get(name, ()), place)
+    stopped = ""
+    for column, function in COLUMNS.items():
+        is_known = (name, column) in results.lines and not again
+        if column in columns and not is_known:
+            _try_column(trial, column, function, results, stopped)
+        if column not in WITHOUT_DATA or column == "shows":
+            stopped = stopped or (column if results.found(name, column) == "–" else "")
+    shutil.rmtree(place)
 
-    family = next((family for family in FAMILIES.values() if family.experiment == name), None)
-    if family is None:
-        yield {"no_data": "no data of this kind is generated"}
+
+def _try_column(trial, column, function, results, stopped):
+    if stopped in ("shows", "trains"):
+        results.add(trial.experiment, column, "–", "", 0.0)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        data.write(Path(folder) / "tiny_data", [family.data])
-        os.chdir(folder)
-        argv = ["train", f"--experiment={name}", f"--config_file={family.overlay}", "--model_dir=run", "--quiet"]
-        assert cli.main(argv, is_process=False) == 0, "the run failed"
-        yield {"trained": "yes"}
+    if trial.small is None and column not in WITHOUT_DATA:
+        results.add(trial.experiment, column, "–", NO_DATA if column == "checks" else "", 0.0)
+        return
+    before = trial.cpu_seconds
+    try:
+        found, why = function(trial), ""
+    except FailedError as error:
+        found, why = "–", str(error)
+    results.add(trial.experiment, column, found, why, round(trial.cpu_seconds - before, 1))
 
 
-_IMAGE = ["task.model.input_size=[256,256,3]", "task.model.num_classes=21"]
-_BOXES = "[12,16],[19,36],[40,28],[36,75],[76,55],[72,146],[142,110],[192,243],[459,401]"
-_ANCHORS = f"task.model.anchor_boxes.boxes=[{', '.join(f'{{box: [{box}]}}' for box in _BOXES[1:-1].split('],['))}]"
-NEEDED = {
-    "bert/tagging": ["task.class_names=[O, NOUN, VERB]"],
-    "centernet_hourglass_coco": ["task.model.input_size=[512,512,3]"],
-    "darknet_classification": _IMAGE,
-    "image_classification": _IMAGE,
-    "rcnn_maxvit_coco": [
-        "task.model.backbone.maxvit.window_size=20",
-        "task.model.backbone.maxvit.grid_size=20",
-        "task.model.backbone.maxvit.scale_ratio='20/7'",
-    ],
-    "retinanet": _IMAGE,
-    "semantic_segmentation": _IMAGE,
-    "video_classification": ["task.train_data.num_classes=9", "task.validation_data.num_classes=9"],
-    "wmt_transformer/large": ["task.sentencepiece_model_path=x"],
-    "yolo": [*_IMAGE, _ANCHORS],
-    "yolov7": [*_IMAGE, _ANCHORS],
-}
-"""What an experiment leaves to its user, and cannot be resolved or built without."""
-
-EXPLAINED = {
-    r"KeyError: 0": "tensorflow-model-optimization cannot walk through its segmentation head; nor can it there, with "
-    "Model Garden's own driver",
-    r"UnregisteredTaskError: .*recommendation.ranking": "needs tensorflow_recommenders, which is not installed with it",
-    r"NotFoundError: x; No such": "needs a sentencepiece model of yours",
-    r"ModuleNotFoundError: No module named 'official\.(.*)'": r"the release lacks its own module official.\1",
-}
-"""Messages that do not say by themselves what is missing, as patterns, and in words."""
-
-
-def explained(reason):
-    """Returns why something does not work, in words."""
-    for pattern, words in EXPLAINED.items():
-        if match := re.match(pattern, reason):
-            return match.expand(words)
-    return reason
-
-
-def try_all(names):
-    """Returns what came of each experiment."""
-    from official_trainer.garden import index
-
-    _context.set_forkserver_preload(
-        ["official.core.train_lib", "official_trainer.runs.run", "official_trainer.runs.train"]
-    )
-    start_server()
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(names):
-            path = os.path.join(folder, f"{number}.json")
-            child = _context.Process(target=attempt, args=(name, path))
-            child.start()
-            child.join(LIMIT_SECONDS)
-            late = child.is_alive()
-            child.kill()
-            child.join()
-            with contextlib.suppress(OSError, ValueError):
-                results[name] = json.loads(Path(path).read_text())
-            if late:
-                results[name]["reason"] = f"not done within {LIMIT_SECONDS} s on two cores"
-            results[name].setdefault("reason", "")
-            if name in index.failures():
-                results[name]["reason"] = f"the release cannot import it: {index.failures()[name]}"
-            print(number + 1, "of", len(names), name, results[name], file=sys.stderr, flush=True)
-    assert set(results) <= set(index.entries())
-    return results
-
-
-def row(name, result):
+def row(name, results):
     """Returns a line of the table."""
-    words = {True: "yes", False: "no", None: "–"}
-    cells = [str(words.get(result.get(key), result.get(key))) for key in COLUMNS[1:5]]
-    needed = re.sub(r"\[{.*}\]", "[…]", " ".join(NEEDED.get(name, [])))
-    reasons = [f"with `{needed}`"] if needed else []
-    if result["reason"]:
-        reasons.append(explained(re.sub(r"[|<>]", "", result["reason"])))
-    reason = "; ".join(reasons)
-    return f"| `{name}` | {' | '.join(cells)} | {reason} |"
+    cells = [results.found(name, column) for column in COLUMNS]
+    notes = []
+    small = SMALL.get(name)
+    if small is not None:
+        overlay = [f"{small.overlay}.yaml"] if small.overlay else []
+        notes.append("with " + " ".join(f"`{each}`" for each in (*overlay, *small.sets)))
+    if name in NEEDED:
+        notes.append("at its real size with " + " ".join(f"`{each}`" for each in NEEDED[name]))
+    whys = [(column, results.lines.get((name, column), {}).get("why", "")) for column in COLUMNS]
+    notes += [f"{column}: {re.sub(r'[|<>`]', '', why)}" for column, why in whys if why]
+    return f"| `{name}` | {' | '.join(cells)} | {'; '.join(notes)} |"
 
 
 def write(results):
@@ -178,17 +109,67 @@ def write(results):
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     old, _, after = rest.partition(END)
-    rows = {match[1]: match[0] for match in re.finditer(r"\| `(.+?)` \|.*", old)}
-    rows |= {name: row(name, result) for name, result in results.items()}
-    head = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    table = "\n".join([*head, *(rows[name] for name in sorted(rows))])
-    cells = [line.split(" | ") for line in rows.values()]
-    counts = [sum(line[number] not in ("no", "–") for line in cells) for number in range(1, 5)]
-    said = "{} are listed, {} resolve, {} come back from their `params.yaml`, {} build their model, {} train."
-    PAGE.write_text(f"{before}{BEGIN}\n\n{said.format(len(rows), *counts)}\n\n{table}\n\n{END}{after}")
+    rows = {match[1]: match[0] for match in re.finditer(r"\| `(.+?)` \|.*", old)} if HEAD in old else {}
+    rows |= {name: row(name, results) for name in {experiment for experiment, _ in results.lines}}
+    table = "\n".join([HEAD, "|---" * (2 + len(COLUMNS)) + "|", *(rows[name] for name in sorted(rows))])
+    cells = [line.split(" | ")[1:] for line in rows.values()]
+    counts = [f"{sum(line[n] not in ('–', '') for line in cells)} {column}" for n, column in enumerate(COLUMNS)]
+    seconds = sum(line["cpu_seconds"] for line in results.lines.values())
+    said = (
+        f"Of {len(rows)} experiments: {', '.join(counts)}. All of it took {seconds / 60:.0f} minutes of a core "
+        f"(a machine with {os.cpu_count()} cores and {_memory_gib():.0f} GiB)."
+    )
+    PAGE.write_text(f"{before}{BEGIN}\n\n{said}\n\n{table}\n\n{END}{after}")
+
+
+def _memory_gib():
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _write_data(folder, kinds):
+    place = folder / "tiny_data"
+    missing = [kind for kind in kinds if not (place / kind / "complete").exists()]
+    trial = Trial("data", None, (), folder)
+    for kind in missing:
+        trial.call(functools.partial(_data, str(place), kind))
+        (place / kind / "complete").touch()
+
+
+def _data(folder, kind):
+    from tests.support.garden import data
+
+    data.write(folder, [kind])
+
+
+def main(argv):
+    from official_trainer.garden import index
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "official-trainer", "garden_table")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="experiments, such as 'bert/*'; repeatable")
+    parser.add_argument("--columns", default=",".join(COLUMNS), help="some of the columns (default: %(default)s)")
+    parser.add_argument("--cache", type=Path, default=home, metavar="DIR", help="the results (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="also what is in the cache")
+    parser.add_argument("--jobs", type=int, default=2, help="experiments at a time (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    patterns, columns = arguments.only or ["*"], arguments.columns.split(",")
+    if unknown := set(columns) - set(COLUMNS):
+        parser.error(f"no column is called {', '.join(sorted(unknown))}; there are {', '.join(COLUMNS)}")
+    found = [name for each in patterns for name in index.entries() if fnmatch.fnmatchcase(name, each)]
+    names = list(dict.fromkeys(found))  # in the order of the patterns
+    folder = arguments.cache.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    forked._context.set_forkserver_preload(list(PRELOADED))
+    forked.start_server()
+    _write_data(folder, sorted({SMALL[name].data for name in names if name in SMALL} - {""}))
+    results, began = Results(folder), time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        tries = [pool.submit(try_one, name, columns, folder, results, arguments.again) for name in names]
+        for each in concurrent.futures.as_completed(tries):
+            each.result()
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+    write(results)
 
 
 if __name__ == "__main__":
-    from official_trainer.garden.index import entries
-
-    write(try_all(sys.argv[1:] or [name for name in entries() if name != "mock"]))
+    main(sys.argv[1:])

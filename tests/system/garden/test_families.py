@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests import ROOT
@@ -12,6 +11,7 @@ from tests.support import runs
 from tests.support.forked import run_command
 from tests.support.garden import data
 from tests.support.garden.families import CONFIGS, FAMILIES
+from tests.support.garden.served import served
 from tests.support.tracking.readers import tensorboard
 
 
@@ -80,26 +80,6 @@ def test_our_savedmodel_computes_what_that_of_model_gardens_exporter_does(family
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-SHAPES = {
-    (4, 3): [data.SIZE, data.SIZE, 3],
-    (5, 3): [4, 32, 32, 3],
-    (5, 1): [data.VOLUME, data.VOLUME, data.VOLUME, 1],
-}
-"""Of an image, a clip and a volume, by the rank of a batch and the channels."""
-
-
-def served(directory):
-    """Returns the outputs of a SavedModel's `serving_default` for one made-up example."""
-    serve = tf.saved_model.load(str(directory)).signatures["serving_default"]
-    rng = np.random.default_rng(0)
-    inputs = {}
-    for name, spec in serve.structured_input_signature[1].items():
-        length = data.PREDICTIONS if name == "masked_lm_positions" else data.SEQUENCE
-        shape = [length] if spec.dtype != tf.uint8 else SHAPES[len(spec.shape), spec.shape[-1]]
-        inputs[name] = tf.constant(rng.integers(0, 255 if spec.dtype == tf.uint8 else 2, [1, *shape]), spec.dtype)
-    return {name: value.numpy() for name, value in serve(**inputs).items()}
 
 
 @pytest.mark.full

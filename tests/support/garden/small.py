@@ -1,0 +1,293 @@
+"""What makes each of Model Garden's experiments so small that it trains in seconds: an overlay, and settings."""
+
+import dataclasses
+
+from tests.support.garden.families import FAMILIES
+
+STEPS = (
+    "trainer.train_steps=4",
+    "trainer.steps_per_loop=2",
+    "trainer.summary_interval=2",
+    "trainer.checkpoint_interval=2",
+    "trainer.validation_interval=2",
+    "trainer.validation_steps=2",
+    "trainer.async_checkpoint=false",
+    "trainer.export.at_end=false",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """How an experiment is made small.
+
+    Attributes:
+      overlay: name of an overlay in `configs/garden/`, which is read first; empty for none.
+      data: kind of data, a name of `tests.support.garden.data.KINDS`; empty where the experiment brings its own.
+      serving: its export module in Model Garden, as in `families.py`; empty where none is known.
+      sets: what is set after the overlay, for `--set`.
+    """
+
+    overlay: str = ""
+    data: str = ""
+    serving: str = ""
+    sets: tuple[str, ...] = ()
+
+
+def _after(overlay, *sets):
+    """Returns how an experiment that is like that of an overlay is made small."""
+    family = FAMILIES[overlay]
+    return Small(overlay, family.data, family.serving, sets)
+
+
+def _alone(data, *sets, serving=""):
+    """Returns how an experiment that no overlay fits is made small."""
+    return Small("", data, serving, sets)
+
+
+def _backbone(name, values):
+    return f"task.model.backbone={{type: {name}, {name}: {values}}}"
+
+
+_OPTIMIZER = (
+    "trainer.optimizer_config.optimizer=sgd",
+    "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.01}}",
+)
+_MOBILENET = _backbone("mobilenet", "{model_id: MobileNetV2, filter_size_scale: 0.1}")
+_CROP = ("task.model.decoder.aspp.pool_kernel_size=null", "task.train_data.crop_size=[32,32]")
+_DILATED = _backbone("dilated_resnet", "{model_id: 50}")
+_SPINENET = (
+    _backbone("spinenet", "{model_id: 49S, min_level: 3, max_level: 7}"),
+    "task.model={input_size: [128, 128, 3], max_level: 7}",
+)
+_SPINENET_MOBILE = (
+    _backbone("spinenet_mobile", "{model_id: 49XS, min_level: 3, max_level: 7}"),
+    "task.model={input_size: [128, 128, 3], max_level: 7}",
+)
+_MAXVIT = _backbone(
+    "maxvit",
+    "{stem_hsize: [8, 8], block_type: [maxvit, maxvit, maxvit, maxvit], num_blocks: [1, 1, 1, 1], "
+    "hidden_size: [8, 8, 16, 16], head_size: 8, window_size: 2, grid_size: 2, scale_ratio: null}",
+)
+_YOLO_SERVING = "official.projects.yolo.serving.export_module_factory:get_export_module"
+
+
+def _boxes(*settings):
+    """Returns settings for sections of data that no overlay fits."""
+    common = ", ".join(["global_batch_size: 4", "shuffle_buffer_size: 24", *settings])
+    return tuple(
+        f"task.{name}_data={{input_path: 'tiny_data/detection/{name}*.tfrecord', {common}}}"
+        for name in ("train", "validation")
+    )
+
+
+def _yolo(*sets):
+    decoder = "decoder: {simple_decoder: {coco91_to_80: false}}"
+    common = (
+        *_boxes("dtype: float32", decoder, "parser: {max_num_instances: 8}"),
+        "task.annotation_file=null",
+        "task.model={input_size: [64, 64, 3], num_classes: 4}",
+        "runtime.mixed_precision_dtype=float32",
+    )
+    return Small("", "detection", _YOLO_SERVING, (*common, *sets))
+
+
+_DETR = (
+    "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
+    "task.model={input_size: [64, 64, 3], num_classes: 4, hidden_size: 16, num_queries: 100, num_encoder_layers: 1, "
+    "num_decoder_layers: 1, backbone: {resnet: {model_id: 10, depth_multiplier: 0.25}}}",
+    "task.init_checkpoint=''",
+)
+_DARKNET = _backbone("darknet", "{model_id: cspdarknettiny, width_scale: 0.25}")
+_NANO = (_backbone("yolov7", "{model_id: yolov7-nano}"), "task.model.decoder.yolov7.model_id=yolov7-nano")
+_BIGBIRD = (
+    "task.model.encoder={type: bigbird, bigbird: {vocab_size: 31, hidden_size: 16, num_layers: 1, "
+    "num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64, block_size: 2, num_rand_blocks: 1}}"
+)
+_MOVINET = "task.model.backbone={type: movinet, movinet: {model_id: a0}}"
+
+_ENCODER = (
+    "task.model.encoder={type: bert, bert: {vocab_size: 31, hidden_size: 16, num_layers: 2, num_attention_heads: 2, "
+    "intermediate_size: 32, max_position_embeddings: 16}}",
+)
+_HEADS = ("task.model.cls_heads=[{inner_dim: 16, num_classes: 2, dropout_rate: 0.1, name: next_sentence}]",)
+_WARMUP = (
+    "trainer.optimizer_config.learning_rate.polynomial.decay_steps=8",
+    "trainer.optimizer_config.warmup.polynomial.warmup_steps=2",
+)
+
+SMALL = {
+    "mock": _alone("", *_OPTIMIZER),
+    # images
+    **dict.fromkeys(("resnet_imagenet", "resnet_rs_imagenet"), _after("resnet")),
+    "resnet_imagenet_qat": _after("resnet", "task.model.backbone.resnet.model_id=50"),
+    "image_classification": _after("resnet", *_OPTIMIZER),
+    "revnet_imagenet": _after("resnet", _backbone("revnet", "{model_id: 38}")),
+    **dict.fromkeys(("mobilenet_imagenet", "mobilenet_imagenet_qat"), _after("resnet", _MOBILENET)),
+    "maxvit_imagenet": _after("resnet", _MAXVIT, "task.model.input_size=[64,64,3]"),
+    **dict.fromkeys(
+        ("vit_imagenet_finetune", "vit_imagenet_pretrain", "deit_imagenet_pretrain"), _after("vision_transformer")
+    ),
+    "darknet_classification": _after("darknet"),
+    # segmentation
+    **dict.fromkeys(
+        ("mnv2_deeplabv3_pascal", "mnv2_deeplabv3_pascal_qat"),
+        _after("mobilenet_segmentation"),
+    ),
+    **dict.fromkeys(
+        (
+            "mnv2_deeplabv3_cityscapes",
+            "mnv2_deeplabv3_cityscapes_qat",
+            "mnv2_deeplabv3plus_cityscapes",
+            "mnv2_deeplabv3plus_cityscapes_qat",
+        ),
+        _after("mobilenet_segmentation", *_CROP),
+    ),
+    **dict.fromkeys(
+        ("seg_deeplabv3_pascal", "seg_deeplabv3plus_pascal", "seg_deeplabv3plus_cityscapes"),
+        _after("mobilenet_segmentation", _DILATED, *_CROP),
+    ),
+    "seg_resnetfpn_pascal": _after(
+        "mobilenet_segmentation",
+        _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}"),
+        "task.model.decoder.fpn.num_filters=16",
+    ),
+    "semantic_segmentation": _after(
+        "mobilenet_segmentation", *_OPTIMIZER, _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}")
+    ),
+    **dict.fromkeys(
+        ("maxvit_seg_coco", "maxvit_seg_pascal"),
+        _after(
+            "mobilenet_segmentation",
+            _MAXVIT,
+            "task.model={input_size: [64, 64, 3], max_level: 5}",
+            "task.train_data.output_size=[64,64]",
+            "task.validation_data={output_size: [64, 64], groundtruth_padded_size: [64, 64]}",
+        ),
+    ),
+    "seg_unet3d_test": _after("unet3d"),
+    # boxes
+    "retinanet_resnetfpn_coco": _after("retinanet"),
+    "retinanet": _after("retinanet", *_OPTIMIZER),
+    "retinanet_spinenet_coco": _after("retinanet", *_SPINENET),
+    **dict.fromkeys(("retinanet_mobile_coco", "retinanet_mobile_coco_qat"), _after("retinanet", *_SPINENET_MOBILE)),
+    "retinanet_maxvit_coco": _after("retinanet", _MAXVIT),
+    **dict.fromkeys(
+        ("maskrcnn_resnetfpn_coco", "deep_mask_head_rcnn_resnetfpn_coco"),
+        _after("maskrcnn"),
+    ),
+    "fasterrcnn_resnetfpn_coco": _after("maskrcnn", "trainer.best_checkpoint_eval_metric=AP"),
+    "maskrcnn_mobilenet_coco": _after("maskrcnn", _MOBILENET),
+    **dict.fromkeys(
+        ("maskrcnn_spinenet_coco", "cascadercnn_spinenet_coco", "deep_mask_head_rcnn_spinenet_coco"),
+        _after("maskrcnn", *_SPINENET),
+    ),
+    "rcnn_maxvit_coco": _after("maskrcnn", _MAXVIT),
+    "centernet_hourglass_coco": _alone(
+        "detection",
+        *_boxes("dtype: float32"),
+        "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
+        _backbone("hourglass", "{input_channel_dims: 8}"),
+        "task.model={input_size: [128, 128, 3], num_classes: 4}",
+    ),
+    **dict.fromkeys(("yolo_darknet", "scaled_yolo"), _yolo(_DARKNET)),
+    "yolo": _yolo(_DARKNET, *_OPTIMIZER),
+    "yolov7": _yolo(*_NANO, *_OPTIMIZER),
+    **dict.fromkeys(
+        (
+            "coco_yolov7",
+            "coco_yolov7tiny",
+            "coco91_yolov7tiny",
+            "coco_yolov7_nano",
+            "coco_yolov7_pico",
+            "coco_yolov7x",
+        ),
+        _yolo(*_NANO),
+    ),
+    "detr_coco_tfrecord": _alone("detection", *_boxes("dtype: float32"), *_DETR),
+    **dict.fromkeys(("detr_coco", "detr_coco_tfds"), _alone("", *_DETR)),
+    # clips
+    **dict.fromkeys(
+        (
+            "video_classification",
+            "video_classification_kinetics400",
+            "video_classification_kinetics600",
+            "video_classification_kinetics700",
+            "video_classification_kinetics700_2020",
+            "video_classification_ucf101",
+        ),
+        _after("video_classification"),
+    ),
+    "movinet_kinetics600": _after("video_classification"),
+    **dict.fromkeys(
+        (
+            "video_ssl_linear_eval_kinetics400",
+            "video_ssl_linear_eval_kinetics600",
+            "video_ssl_pretrain_kinetics400",
+            "video_ssl_pretrain_kinetics600",
+        ),
+        _after("video_classification"),
+    ),
+    # language
+    "bert/sentence_prediction": _after("bert_sentence_prediction"),
+    "bigbird/glue": _after("bert_sentence_prediction", _BIGBIRD),
+    "bert/tagging": _after("bert_tagging"),
+    "bert/pretraining": _after("bert_pretraining"),
+    "bert/pretraining_dynamic": _alone(
+        "masked_words",
+        *_ENCODER,
+        *_HEADS,
+        *_WARMUP,
+        "task.train_data={input_path: 'tiny_data/masked_words/train*', global_batch_size: 8, seq_bucket_lengths: [16], "
+        "deterministic: true}",
+        "task.validation_data={input_path: 'tiny_data/masked_words/validation*', global_batch_size: 8, seq_length: 16, "
+        "max_predictions_per_seq: 3}",
+        serving=FAMILIES["bert_pretraining"].serving,
+    ),
+    "bert/text_wiki_pretraining": _alone(
+        "texts",
+        *_ENCODER,
+        *_HEADS,
+        *_WARMUP,
+        *(
+            f"task.{name}_data={{input_path: 'tiny_data/texts/{name}*', vocab_file_path: tiny_data/texts/vocab.txt, "
+            "tfds_name: '', tfds_split: '', global_batch_size: 8, seq_length: 16, max_predictions_per_seq: 3}"
+            for name in ("train", "validation")
+        ),
+        serving=FAMILIES["bert_pretraining"].serving,
+    ),
+    "bert/sentence_prediction_text": _alone(
+        "texts",
+        *_ENCODER,
+        *_WARMUP,
+        "task.model.num_classes=2",
+        *(
+            f"task.{name}_data={{input_path: 'tiny_data/texts/{name}*', vocab_file: tiny_data/texts/vocab.txt, "
+            "global_batch_size: 8, seq_length: 16, text_fields: [first, second]}"
+            for name in ("train", "validation")
+        ),
+        serving=FAMILIES["bert_sentence_prediction"].serving,
+    ),
+    "electra/pretraining": _after("electra"),
+}
+
+_IMAGE = ("task.model.input_size=[256,256,3]", "task.model.num_classes=21")
+_BOXES = "[12,16],[19,36],[40,28],[36,75],[76,55],[72,146],[142,110],[192,243],[459,401]"
+_ANCHORS = f"task.model.anchor_boxes.boxes=[{', '.join(f'{{box: [{box}]}}' for box in _BOXES[1:-1].split('],['))}]"
+NEEDED = {
+    "bert/tagging": ("task.class_names=[O, NOUN, VERB]",),
+    "centernet_hourglass_coco": ("task.model.input_size=[512,512,3]",),
+    "darknet_classification": _IMAGE,
+    "image_classification": _IMAGE,
+    "rcnn_maxvit_coco": (
+        "task.model.backbone.maxvit.window_size=20",
+        "task.model.backbone.maxvit.grid_size=20",
+        "task.model.backbone.maxvit.scale_ratio='20/7'",
+    ),
+    "retinanet": _IMAGE,
+    "semantic_segmentation": _IMAGE,
+    "video_classification": ("task.train_data.num_classes=9", "task.validation_data.num_classes=9"),
+    "wmt_transformer/large": ("task.sentencepiece_model_path=x",),
+    "yolo": (*_IMAGE, _ANCHORS),
+    "yolov7": (*_IMAGE, _ANCHORS),
+}
+"""What an experiment leaves to its user, and cannot be shown or built without at its real size."""

@@ -1,0 +1,254 @@
+"""What is tried with one experiment of Model Garden, each command in a process of its own, with bounds.
+
+Owns: the columns of the table, what each of them means, and the words for what went wrong.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import resource
+import shutil
+import threading
+from pathlib import Path
+
+import yaml
+
+from tests.support import forked
+from tests.support.garden.families import CONFIGS, Family
+from tests.support.garden.small import STEPS, Small
+
+LIMIT_CPU_SECONDS = 400
+LIMIT_WALL_SECONDS = 1500
+_LONGEST = 200
+LIMIT_BYTES = 20 << 30
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class FailedError(Exception):
+    """What was tried does not work; the text is what was observed."""
+
+
+@dataclasses.dataclass
+class Trial:
+    """One experiment, with a folder for its runs.
+
+    Attributes:
+      experiment: its name.
+      small: what makes it small.
+      needed: what it cannot be resolved or built without at its real size.
+      folder: where its runs are; `tiny_data` in it is the data.
+      cpu_seconds: what its processes have used so far.
+    """
+
+    experiment: str
+    small: Small | None
+    needed: tuple[str, ...]
+    folder: Path
+    cpu_seconds: float = 0.0
+
+    def flags(self):
+        """Returns the words that name it, with what makes it small."""
+        overlay = [f"--config_file={CONFIGS / self.small.overlay}.yaml"] if self.small.overlay else []
+        return [f"--experiment={self.experiment}", *overlay, *(f"--set={text}" for text in (*STEPS, *self.small.sets))]
+
+    def command(self, *argv, killed=False):
+        """Runs `official-trainer ARGV…`, and returns what it printed."""
+        return self.call(functools.partial(forked._run, list(map(str, argv))), killed=killed)
+
+    def call(self, target, killed=False):
+        """Calls `target` in a process of its own, and returns what it printed; fails as it does."""
+        place = self.folder / f"process_{threading.get_ident()}"
+        place.mkdir(parents=True, exist_ok=True)
+        child = forked.Child(target, cwd=self.folder, folder=place, first=_bound)
+        left = LIMIT_WALL_SECONDS
+        seconds = 0.0
+        while left > 0 and child.process.exitcode is None:
+            seconds = max(seconds, _used(child.process.pid))
+            child.process.join(0.2)
+            left -= 0.2
+        self.cpu_seconds += seconds
+        if child.process.exitcode is None:
+            child.process.kill()
+            raise FailedError(f"not done within {LIMIT_WALL_SECONDS} s")
+        if killed:
+            if child.process.exitcode != -9:
+                raise FailedError(f"it was to be killed, and ended with {child.process.exitcode}: {_error(child.err)}")
+        elif child.process.exitcode:
+            raise FailedError(_ended(child.process.exitcode, child.err))
+        return child.out
+
+
+def _bound():
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_SECONDS, LIMIT_CPU_SECONDS))
+
+
+def _used(pid):
+    """Returns the CPU seconds that a process has used."""
+    with contextlib.suppress(OSError):
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
+    return 0.0
+
+
+def _ended(code, err):
+    words = {-24: f"used more than {LIMIT_CPU_SECONDS} s of a core", -9: "was killed, for memory"}
+    return words.get(code) or (_error(err) if code > 0 else f"ended by signal {-code}: {_error(err)}")
+
+
+def _error(err):
+    """Returns what the last error of a process says, in one line."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    begins = [n for n, line in enumerate(lines) if re.match(r"(error: |[\w.]*(Error|Exception|Exit)\b)", line)]
+    said = " ".join(lines[begins[-1] :] if begins else lines[-1:]) or "nothing was printed"
+    said = re.sub(r"^error: |^\d+ problems in the configuration |^[\w.]*FailedError: |[^\s']*/site-packages/", "", said)
+    said = re.sub(r"^[\w.]+\.(?=\w+(Error|Exception)\b)", "", said)
+    return re.sub(r"\s+", " ", said.partition(" | ")[0])[:_LONGEST]
+
+
+# The columns.
+
+
+def shows(trial):
+    """`show` prints it as YAML, and reads that back as the same."""
+    sets = [f"--set={text}" for text in trial.needed]
+    shown = trial.command("show", trial.experiment, *sets)
+    path = trial.folder / "shown.yaml"
+    path.write_text(shown)
+    again = trial.command("show", trial.experiment, f"--config_file={path}")
+    if yaml.safe_load(again) != yaml.safe_load(shown):  # comments say what set a value
+        raise FailedError("what is shown is read back as something else")
+    return "yes"
+
+
+def builds(trial):
+    """The model at its real size; returns its trainable parameters."""
+    trial.call(functools.partial(_build, trial.experiment, trial.needed))
+    return (trial.folder / "parameters.txt").read_text()
+
+
+def _build(name, needed):
+    from official_trainer import config as configuration
+    from official_trainer.garden.to_garden import with_garden_objects
+    from official_trainer.tasks import registry, variables
+
+    resolved = configuration.resolve(registry.get_config(name), experiment=name, sets=list(needed))
+    read = with_garden_objects(resolved.config)
+    model = registry.get_task_cls(resolved.config.task)(read.task, logging_dir="logs").build_model()
+    try:
+        count = variables.count(model).trainable
+    except ValueError:  # it has none before it is called
+        count = 0
+    words = f"{count / 1e6:.1f} M" if count >= 50_000 else str(count or "yes")
+    Path("parameters.txt").write_text(words)
+
+
+def checks(trial):
+    """`check`: every part of a run is tried once."""
+    trial.command("check", *trial.flags(), "--model_dir=checked")
+    return "yes"
+
+
+def trains(trial):
+    """`train`, to its end, with evaluations and checkpoints."""
+    shutil.rmtree(trial.folder / "unbroken", ignore_errors=True)
+    trial.command("train", *trial.flags(), "--model_dir=unbroken", "--quiet")
+    return "yes"
+
+
+def evaluates(trial):
+    """`eval` of the run's newest checkpoint."""
+    _trained(trial)
+    trial.command("eval", "--model_dir=unbroken", "--json")
+    return "yes"
+
+
+_KILL = (
+    "trainer.actions=[{type: command, events: [step], when: {at_steps: [3]}, wait: true, "
+    "argv: [sh, -c, 'kill -9 $PPID']}]"
+)
+
+
+def resumes(trial):
+    """A run that is killed after three of four steps continues from step 2, bit-equal to the unbroken one."""
+    _trained(trial)
+    shutil.rmtree(trial.folder / "broken", ignore_errors=True)
+    command = ["train", *trial.flags(), "--model_dir=broken", "--quiet"]
+    trial.command(*command, f"--set={_KILL}", killed=True)
+    trial.command(*command)
+    trial.call(_compare)
+    return "yes"
+
+
+def _compare():
+    from tests.support import runs
+
+    found = runs.differences("broken", "unbroken")
+    if found:
+        raise FailedError(f"{len(found)} values differ, {found[0]}")
+
+
+def exports(trial):
+    """`export` of the run's newest checkpoint."""
+    _trained(trial)
+    trial.command("export", "--model_dir=unbroken", "--output_dir=ours")
+    if not (trial.folder / "ours" / "saved_model.pb").is_file():
+        raise FailedError("there is no saved_model.pb")
+    return "yes"
+
+
+def same_export(trial):
+    """Model Garden's own export of that checkpoint gives the same outputs."""
+    _trained(trial)
+    if not (trial.folder / "ours").is_dir():
+        exports(trial)
+    if not trial.small.serving:
+        raise FailedError("no export module of Model Garden is named for it")
+    trial.call(functools.partial(_export_and_compare, trial.experiment, trial.small))
+    return "yes"
+
+
+def _export_and_compare(experiment, small):
+    import numpy as np
+
+    from tests.support.garden.served import served
+
+    shutil.rmtree("theirs", ignore_errors=True)
+    _AsRun("", experiment, small.data, "", small.serving).export("unbroken/ckpt-4", "theirs")
+    ours, theirs = served("ours"), served("theirs")
+    assert ours.keys() == theirs.keys(), f"outputs {sorted(ours)}, there {sorted(theirs)}"
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+class _AsRun(Family):
+    """A family whose experiment has the values of the run in `unbroken`."""
+
+    def params(self):
+        from official_trainer import config as configuration
+        from official_trainer.garden import to_garden
+        from official_trainer.tasks import registry
+
+        base = registry.get_config(self.experiment)
+        config = configuration.resolve(base, experiment=self.experiment, config_files=["unbroken/params.yaml"]).config
+        to_garden.with_garden_objects(config)  # imports what registers the task
+        return to_garden.to_object(config)
+
+
+def _trained(trial):
+    if not (trial.folder / "unbroken" / "ckpt-4.index").is_file():
+        trains(trial)
+
+
+COLUMNS = {
+    "shows": shows,
+    "model": builds,
+    "checks": checks,
+    "trains": trains,
+    "evaluates": evaluates,
+    "resumes": resumes,
+    "exports": exports,
+    "same export": same_export,
+}
+"""By name, in the order in which they are tried. Those after `model` need tiny data, and end with the first failure."""
