@@ -40,6 +40,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, spec: Callable[[], A
 
     @do_not_convert
     def trace(inputs: Any) -> None:
+        inputs = tf.nest.map_structure(lambda part: part, inputs)  # some steps take parts out of the dictionary
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(inputs,))
 
     with optimization.without_updates(optimizer):

@@ -95,7 +95,8 @@ class DatasetBuilder:
         with random_streams.temporary_seed(self._seed) if self._is_separate else contextlib.nullcontext():
             if self._training and not self._is_separate:
                 # A pipeline that shuffles without a seed of its own must do so the same way after every restart.
-                tf.random.set_seed(self._seed)
+                seeds = keyed_draws.set_seed if self.context is None else tf.random.set_seed
+                seeds(self._seed)  # the latter, when the run goes back, also restarts what steps draw without a key
             # Under a coordinator this process reads alone, because the workers have streams of their own.
             if isinstance(self.strategy, tf.distribute.ParameterServerStrategy):
                 return build(InputContext())

@@ -138,6 +138,30 @@ _REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
 """The replacement of each operation: takes a key, then the operation's arguments without its seeds and name."""
 
 
+def set_seed(seed: int) -> None:
+    """Does what `tf.random.set_seed` does, but keeps TensorFlow's kernels until the first eager draw.
+
+    It drops them to restart those that draw; with them go resources that others own, such as the tokenizers of
+    tensorflow_text's SentencePiece, and what holds such a one fails from then on.
+    """
+    _install()
+    eager = load("tensorflow.python.eager.context").context()  # there is no public way to set it alone
+    eager._seed, eager._rng = seed, random.Random(seed)
+    _Kernels.are_stale = True
+
+
+class _Kernels:
+    """Whether kernels that draw have to be restarted before the next eager draw."""
+
+    are_stale = False
+
+    @classmethod
+    def restart(cls) -> None:
+        if cls.are_stale and tf.executing_eagerly():
+            cls.are_stale = False
+            load("tensorflow.python.eager.context").context().clear_kernel_cache()
+
+
 @functools.cache
 def _install() -> None:
     """Replaces the operations that TensorFlow's public functions call; outside of `keyed` nothing changes."""
@@ -153,6 +177,7 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
     def draw(*args: Any, **kwargs: Any) -> Any:
         keys = _keys.get()
         if keys is None or not keys.apply_here():
+            _Kernels.restart()
             return original(*args, **kwargs)
         arguments = signature.bind(*args, **kwargs).arguments
         values = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}

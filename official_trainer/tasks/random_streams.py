@@ -50,7 +50,11 @@ def enable(seed: int) -> None:
       True
     """
     keras.backend.experimental.enable_tf_random_generator()
-    keras.utils.set_random_seed(seed % 2**32)
+    seed %= 2**32  # below is Keras's `set_random_seed`, which would take kernels from a task that is there already
+    random.seed(seed)
+    load("numpy").random.seed(seed)
+    keyed_draws.set_seed(seed)
+    load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
 
 
 _streams: ContextVar[NamedStreams | None] = ContextVar("streams", default=None)

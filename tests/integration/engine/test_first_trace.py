@@ -47,8 +47,8 @@ class WaitingTask(ToyTask):
 
     def validation_step(self, inputs, model, metrics=None):
         self._check(model, metrics)
-        logs = super().validation_step((inputs["x"], inputs["y"]), model, metrics)
-        return {**logs, "ids": inputs["unique_id"]}
+        ids = inputs.pop("unique_id")
+        return {**super().validation_step((inputs["x"], inputs["y"]), model, metrics), "ids": ids}
 
     def _check(self, model, metrics):
         assert [metric.name for metric in metrics] == ["accuracy", "of_model"]

@@ -18,6 +18,7 @@ CLASSES = 4  # of images; class 0 is the background where there is one
 SEQUENCE = 16  # tokens
 PREDICTIONS = 3  # masked tokens of a sequence
 VOLUME = 16  # voxels along each side
+CATEGORIES, HOT = 10, 2  # of each feature of a click, and how many of them one has
 TAGS = ("O", "NOUN", "VERB")
 
 _SPLITS = {"train-00000-of-00002": 12, "train-00001-of-00002": 12, "validation-00000-of-00001": 8}
@@ -190,10 +191,84 @@ def texts(path, examples, seed):
     _write(path, built)
 
 
-KINDS = {
-    kind.__name__: kind
-    for kind in (images, segmentation, detection, videos, volumes, sentences, tagging, masked_words, texts)
-}
+def questions(path, examples, seed):
+    """Sentences with a question about the last noun, as BERT's ids; and as SQuAD's JSON, beside them."""
+    from official.nlp.data import squad_lib as lib
+
+    rng = random.Random(seed)
+    paragraphs = []
+    for index in range(examples):
+        context = _sentence(rng, "animals")
+        subject, answer = context.rpartition(" ")[0], context.rpartition(" ")[2]
+        found = {"text": answer, "answer_start": len(subject) + 1}
+        question = {"id": f"{seed}-{index}", "question": subject, "answers": [found]}
+        paragraphs.append({"context": context, "qas": [question]})
+    text = path.with_suffix(".json")
+    text.write_text(json.dumps({"version": "1.1", "data": [{"title": "animals", "paragraphs": paragraphs}]}))
+    _tokenizer(path.parent)
+    lengths = {"max_seq_length": SEQUENCE, "max_query_length": SEQUENCE // 2, "doc_stride": SEQUENCE // 2}
+    lib.generate_tf_record_from_json_file(str(text), str(path.parent / "vocab.txt"), str(path), **lengths)
+
+
+def translation(path, examples, seed):
+    """Sentences, and the same ones in a language whose words are spelt backwards; beside them a sentencepiece model."""
+    import sentencepiece
+    from official.core.tf_example_builder import TfExampleBuilder
+
+    rng = random.Random(seed)
+    built = []
+    for _ in range(examples):
+        text = _sentence(rng, "animals")
+        builder = TfExampleBuilder().add_bytes_feature("en", text.encode())
+        built.append(builder.add_bytes_feature("de", _backwards(text).encode()).example)
+    _write(path, built)
+    words = " ".join([*_WORDS, *_VERBS, *_NOUNS["animals"]])
+    special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # as `official.nlp.data.train_sentencepiece`
+    with open(path.parent / "sentencepiece.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([words, _backwards(words)] * 4),
+            model_writer=file,
+            model_type="char",
+            vocab_size=30,
+            hard_vocab_limit=False,
+            normalization_rule_name="identity",  # the other rules alone are a quarter of a megabyte
+            num_threads=1,
+            minloglevel=2,
+            **special,
+        )
+
+
+def _backwards(text):
+    return " ".join(word[::-1] for word in text.split())
+
+
+def clicks(path, examples, seed):
+    """Lines of Criteo's 13 numbers and 26 categories, of which the first decides; and examples with `HOT` of each."""
+    from official.core.tf_example_builder import TfExampleBuilder
+
+    rng = np.random.default_rng([seed, 6])
+    lines, built = [], []
+    for _ in range(examples):
+        numbers = rng.random(13).astype(np.float32).round(3)
+        categories = rng.integers(0, CATEGORIES, [26, HOT])
+        label = int(categories[0, 0] % 2)
+        lines.append("\t".join(map(str, [label, *numbers.tolist(), *categories[:, 0].tolist()])))
+        builder = TfExampleBuilder().add_ints_feature("label", label)
+        for index, number in enumerate(numbers.tolist(), start=1):
+            builder.add_floats_feature(f"dense-feature-{index}", number)
+        for index, hot in enumerate(categories.tolist(), start=14):
+            builder.add_ints_feature(f"sparse-feature-{index}", hot)
+        built.append(builder.example)
+    path.with_suffix(".tsv").write_text("\n".join(lines) + "\n")
+    _write(path, built)
+
+
+_ALL = (
+    *(images, segmentation, detection, videos, volumes),
+    *(sentences, tagging, masked_words, texts, questions, translation),
+    clicks,
+)
+KINDS = {kind.__name__: kind for kind in _ALL}
 
 _NOUNS = {
     "animals": ["cat", "dog", "horse", "bird", "fish", "fox", "bear", "goat"],

@@ -38,7 +38,11 @@ COMPARED = {
         "best_checkpoint_export_subdir": "",
     },
 }
-DRAWN = {"maskrcnn": {"model": {"roi_sampler": {"num_sampled_rois": 28, "foreground_fraction": 1.0}}}}
+_LAYERS = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "intermediate_dropout": 0.0}
+DRAWN = {
+    "maskrcnn": {"model": {"roi_sampler": {"num_sampled_rois": 28, "foreground_fraction": 1.0}}},
+    "wmt_transformer": {"model": {"encoder": _LAYERS, "decoder": _LAYERS, "dropout_rate": 0.0}},
+}
 """What of a task's section draws random numbers in a step, and the value with which it does not."""
 
 
@@ -93,6 +97,7 @@ class Side:
         keras.backend.clear_session()
         keras.utils.set_random_seed(SEED)
         params = self._params
+        Path(model_dir).mkdir(exist_ok=True)  # some tasks write into it when they are built
         task = task_factory.get_task(params.task, logging_dir=str(model_dir))
         of_task, build_model, task.initialize = task.build_inputs, task.build_model, self._initialize
         task.build_model = lambda: without_dropout(build_model())
@@ -168,7 +173,7 @@ def compare(name, folder):
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     family, folder = FAMILIES[name], Path(folder)
     params = params_of(family)
-    batches = Batches(folder, task_factory.get_task(params.task), params)
+    batches = Batches(folder, task_factory.get_task(params.task, logging_dir=str(folder)), params)
     ours, theirs, to_ours, to_theirs = (
         Side(family, drive, batches, folder / "first_weights")
         for drive in (run_experiment, train_lib.run_experiment) * 2
