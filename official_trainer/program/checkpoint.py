@@ -317,11 +317,12 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     _check_built(model)
     prefix = find(filepath)
     keys = restore.saved_keys(prefix)
-    if not any(key.startswith(("optimizer/", "model/optimizer/")) for key in keys):
+    is_averaged = any(restore.AVERAGE in key for key in keys)
+    if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
     build_slots(model.optimizer, model.trainable_variables)
     step, optimizer = tf.Variable(0, dtype=tf.int64), model.optimizer
-    if any(restore.AVERAGE in key for key in keys):
+    if is_averaged:
         optimizer = tf.train.Checkpoint(ema_base_optimizer=optimizer)
     restore.read_items(prefix, {"global_step": step, "model": model, "optimizer": optimizer})
     return int(step.numpy())

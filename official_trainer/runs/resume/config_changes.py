@@ -219,7 +219,8 @@ def check(
 
 def _field_changes(model_dir: str, step: int, resolved: Resolved) -> tuple[Change, ...]:
     """Returns the fields that differ since a checkpoint; of Model Garden's, those that its `params.yaml` tells."""
-    if garden.prefix_of(model_dir, step) is None or garden_run.has_our_params(model_dir):
+    is_ours = CONFIG_KEY in manifest.read(model_dir, step).metadata or garden_run.has_our_params(model_dir)
+    if is_ours or garden.prefix_of(model_dir, step) is None:
         return changes_since(saved_config(model_dir, step), resolved)
     before = garden_run.params(model_dir)
     found = () if before is None else changes_since(before, resolved)

@@ -63,7 +63,7 @@ def test_what_is_not_named_is_still_refused(of_forty_steps, model_dir):
     """N4: a pattern opens no other door."""
     shutil.copytree(of_forty_steps, model_dir)
     with pytest.raises(CheckpointError, match="extra: in the checkpoint, not in the program"):
-        do(model_dir, "trainer.optimizer_config.ema=null", "trainer.restore_allow_mismatch=[optimizer/*]")
+        do(model_dir, "trainer.optimizer_config.ema=null", "trainer.restore_allow_mismatch=[training/*]")
 
 
 def test_another_batch_size_goes_on_with_the_next_examples(model_dir, monkeypatch):
