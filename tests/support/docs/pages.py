@@ -23,12 +23,12 @@ PAGES = [
 ]
 """The pages whose blocks are carried out, each as one session."""
 
-SHELL, SHOWN, PYTHON, FRAGMENT = ("sh", "bash", ""), "console", "python", "py"
-LANGUAGES = {*SHELL, SHOWN, PYTHON, FRAGMENT, "yaml", "text", "json", "dockerfile", "ini", "toml", "diff", "mermaid"}
+SHELL, SHOWN, PYTHON, FRAGMENT, DIFF = ("sh", "bash", ""), "console", "python", "py", "diff"
+LANGUAGES = {*SHELL, SHOWN, PYTHON, FRAGMENT, DIFF, "yaml", "text", "json", "dockerfile", "ini", "toml", "mermaid"}
 """All labels of a block; an unknown one would be a block that nothing runs."""
 
 _PROGRAM = re.compile(r"\s*(\w+=\S+ )*(pip|python|official-trainer) ")
-_PATH = re.compile(r"# ((?:[\w-][\w.-]*/)*[\w-][\w.-]*\.(?:py|yaml|gin|sh|json|csv|txt))\n")
+_PATH = re.compile(r"# ((?:[\w-][\w.-]*/)*[\w-][\w.-]*\.(?:py|yaml|toml|gin|sh|json|csv|txt))\n")
 
 
 @dataclasses.dataclass(frozen=True)

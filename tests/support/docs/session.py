@@ -21,7 +21,7 @@ import time
 
 from official_trainer.errors import ExitCode
 from tests import ROOT
-from tests.support.docs import children, pages
+from tests.support.docs import changes, children, pages
 from tests.support.docs.outputs import masked, shows
 from tests.support.forked import TIMEOUT_SECONDS, Child, Completed
 from tests.support.workspace import copy_workspace
@@ -59,6 +59,8 @@ class Session:
         """Does what a block says; yields what went wrong."""
         if block.path:
             yield from self._write(block)
+        elif block.language == pages.DIFF and changes.names(block.text):
+            yield from self._change(block)
         elif block.language == pages.PYTHON:
             yield from self._execute(block)
         elif block.language == pages.FRAGMENT:
@@ -93,6 +95,16 @@ class Session:
         self._written.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self._here(block.text))
+
+    def _change(self, block):
+        """Writes the file that comes of the changes of a `diff` block."""
+        before, after = changes.names(block.text)
+        try:
+            text = changes.changed((self.workspace / before).read_text(), block.text)
+        except (OSError, ValueError) as error:
+            yield f"{block.place}: {before} cannot be changed so: {error}"
+            return
+        (self.workspace / after).write_text(text)
 
     def _execute(self, block):
         """Runs a block in the page's one Python process."""

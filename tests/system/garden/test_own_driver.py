@@ -1,0 +1,100 @@
+"""The programs of docs/guides/own_driver.md, before and after the change."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.engine import Trainer
+from tests import ROOT
+from tests.support import runs
+from tests.support.docs import changes, pages
+
+PAGE = Path("docs/guides/own_driver.md")
+WORDS = {"own_trainer": ["--experiment=own_digits", "--mode=train_and_eval"], "own_loop": []}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The programs of the page, as files."""
+    place = tmp_path_factory.mktemp("own_driver")
+    for block in pages.blocks(PAGE):
+        if block.path:
+            (place / block.path).write_text(block.text)
+        elif block.language == pages.DIFF:
+            before, after = changes.names(block.text)
+            (place / after).write_text(changes.changed((place / before).read_text(), block.text))
+    return place
+
+
+def run(folder, name, model_dir, *words):
+    """Runs a program as its user does, without any setting of Keras; returns its last line."""
+    environ = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, f"{name}.py", f"--model_dir={model_dir}", *WORDS[name.removesuffix("_here")], *words]
+    done = subprocess.run(
+        command, cwd=folder, env={**environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module", params=list(WORDS))
+def both(request, folder):
+    """The name of a program, after it and the changed one have run; with the last line of each."""
+    name = request.param
+    return name, [run(folder, each, folder / each) for each in (name, f"{name}_here")]
+
+
+def test_the_changed_program_gives_what_the_original_gives(both, folder):
+    """T1, T3: bit by bit, the weights, the optimizer's slots and the last evaluation."""
+    name, (before, after) = both
+    assert re.fullmatch(r"accuracy 0\.9\d+", before)
+    assert after == before
+    theirs, ours = (runs.values(folder / each, 300) for each in (name, f"{name}_here"))
+    compared = [key for key in theirs if key.startswith(("model/", "optimizer/"))]
+    assert len(compared) >= 4 + 2 * 4
+    for key in compared:
+        np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
+
+
+def test_the_changed_program_goes_on_in_the_directory_of_the_original(both, folder, tmp_path):
+    """T1: from its newest checkpoint; more steps end where a whole run of ours ends."""
+    name, _ = both
+    shutil.copytree(folder / name, tmp_path / "run")
+    program = (folder / f"{name}_here.py").read_text()
+    (folder / f"{name}_longer_here.py").write_text(program.replace("train_steps=300", "train_steps=350"))
+    words = WORDS[name]
+    WORDS.setdefault(f"{name}_longer", words)
+    for place in (tmp_path / "run", tmp_path / "whole"):
+        run(folder, f"{name}_longer_here", place)
+        assert committed_steps(str(place))[-1] == 350
+    continued, whole = (runs.values(tmp_path / each, 350) for each in ("run", "whole"))
+    for key in whole:
+        if key.startswith("model/"):
+            np.testing.assert_array_equal(continued[key], whole[key], err_msg=key)
+
+
+def test_what_the_page_says_a_trainer_has_is_there():
+    """T3, T9: methods and properties of its table."""
+    text = (ROOT / PAGE).read_text()
+    table = text.partition("derived from `base_trainer.Trainer` |")[2].partition("\n\n")[0]
+    public = [name for name in re.findall(r"`self\.(\w+)`", table) if not name.startswith("_")]
+    private = [name[1:] for name in re.findall(r"`self\.(_\w+)`", table) if name != "_runtime_options"]
+    methods = re.findall(r"`((?:train|eval|next)_\w+)`", table.splitlines()[2])
+    assert len(methods) == 9
+    own = {
+        "strategy",
+        "model",
+        "task",
+        "optimizer",
+        "config",
+        "train_loss",
+        "validation_loss",
+    }  # set by the constructor
+    assert {name for name in (*public, *private, *methods) if not hasattr(Trainer, name)} <= own
