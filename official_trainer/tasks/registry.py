@@ -21,7 +21,6 @@ Example:
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import importlib
@@ -32,7 +31,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,14 +42,8 @@ from official_trainer.garden.sections import garden_class
 from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
 from official_trainer.tasks import listings, sources
+from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source
-
-_FOLDER = "experiments"
-_WITHOUT_EXPERIMENTS = {
-    *("official_trainer", garden.PACKAGE, _FOLDER, *components.FOLDERS),
-    *("tensorflow", "tf_keras", "keras", "orbit", "gin", "numpy", "scipy", "sklearn", "tensorflow_datasets"),
-}
-"""Packages that register no experiment of a user's when a file of `experiments/` imports them."""
 
 _logger = logging.getLogger(__name__)
 
@@ -208,7 +201,7 @@ def _workspace_of(factory: Callable[[], Any]) -> Path | None:
     module = sys.modules.get(factory.__module__)
     parts = factory.__module__.split(".")
     file = getattr(module, "__file__", None)
-    if parts[0] != _FOLDER or file is None:
+    if parts[0] != FOLDER or file is None:
         return None
     up = len(parts) + (Path(file).name == "__init__.py")
     return Path(file).parents[up - 1]
@@ -234,7 +227,7 @@ def find_workspace(start: str | Path | None = None) -> Path | None:
     """
     here = Path(start) if start is not None else Path.cwd()
     folders = (here.resolve(), *here.resolve().parents)
-    return next((each for each in folders if (each / _FOLDER).is_dir() or sources.declares(each)), None)
+    return next((each for each in folders if (each / FOLDER).is_dir() or sources.declares(each)), None)
 
 
 def experiments(workspace: Path) -> dict[str, Experiment]:
@@ -261,7 +254,7 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
     """
     index: dict[str, Experiment] = {}
     problems: list[Problem] = []
-    for experiment in _scan(Path(workspace)).found:
+    for experiment in scan(Path(workspace)).found:
         first = index.setdefault(experiment.name, experiment)
         if first is not experiment:
             problems.append(sources.registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
@@ -285,8 +278,8 @@ def listed(
       ConfigError: two files of the workspace have the same name; a module that `--import` names cannot be imported.
     """
     found = experiments(workspace) if workspace is not None else {}
-    problems = list(_scan(workspace).problems) if workspace is not None else []
-    given, computed = sources.given(imports), _scan(workspace).all_computed if workspace is not None else []
+    scanned = scan(workspace) if workspace is not None else Scanned()
+    problems, given, computed = list(scanned.problems), sources.given(imports), scanned.all_computed
     declared, wrong = sources.declared(workspace)
     for source in [*given, *declared, *computed]:
         enter_for(workspace)
@@ -306,85 +299,6 @@ def listed(
 
 def _listing(source: Source, workspace: Path | None, finds_out: bool) -> listings.Listing:
     return listings.listing(source, workspace) if finds_out else listings.kept(source) or listings.Listing()
-
-
-@dataclasses.dataclass
-class _Scanned:
-    """What the files of `experiments/` say without an import.
-
-    Attributes:
-      found: experiments whose names are literals.
-      problems: why some may be missing.
-      computed: files with names that are no literals.
-      importing: files without names, which import a package that may register some.
-    """
-
-    found: list[Experiment] = dataclasses.field(default_factory=list)
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    computed: list[Source] = dataclasses.field(default_factory=list)
-    importing: list[Source] = dataclasses.field(default_factory=list)
-
-    @property
-    def all_computed(self) -> list[Source]:
-        """Files that have to be imported to know their names."""
-        return [*self.computed, *self.importing]
-
-
-def _scan(workspace: Path) -> _Scanned:
-    scanned = _Scanned()
-    for path in sorted((workspace / _FOLDER).rglob("*.py")):
-        place = str(path.relative_to(workspace))
-        if "/." in place:
-            continue
-        source = path.read_bytes()
-        registers = garden.DECORATOR.encode() in source
-        try:
-            tree = ast.parse(source)
-        except SyntaxError as error:
-            where = Origin("file", place, error.lineno or 1)
-            if registers:
-                scanned.problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
-            continue
-        module = _module(path, workspace)
-        imported = {name.partition(".")[0] for name in _imported(tree)}
-        literals = []
-        for function, name in garden.registered_factories(tree):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                summary = garden.first_line(function)
-                imports_garden = garden.PACKAGE in imported
-                literals.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
-        scanned.found += literals
-        to_import = Source(module, Origin("file", place))
-        if registers and _calls(tree) > len(literals):
-            scanned.computed.append(to_import)
-        elif not registers and imported - _WITHOUT_EXPERIMENTS - sys.stdlib_module_names:
-            scanned.importing.append(to_import)
-    return scanned
-
-
-def _calls(tree: ast.Module) -> int:
-    """Counts the calls of `register_config_factory`."""
-    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yields what a module imports until its factories have returned; building a model may import more."""
-    factories = [function for function, _ in garden.registered_factories(tree)]
-    waiting: list[ast.AST] = [*tree.body, *(node for factory in factories for node in factory.body)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
-
-
-def _module(path: Path, workspace: Path) -> str:
-    parts = path.relative_to(workspace).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _origin(experiment: Experiment) -> Origin:
@@ -454,7 +368,7 @@ class _Search:
 
     def __init__(self, name: str, workspace: Path | None, has_imports: bool, finds_out: bool) -> None:
         self._name, self.workspace, self._finds_out = name, workspace, finds_out
-        self.scanned = _scan(workspace) if workspace is not None else _Scanned()
+        self.scanned = scan(workspace) if workspace is not None else Scanned()
         self.places: dict[str, tuple[Origin, Factory]] = {}
         self.problems: list[Problem] = []
         index = experiments(workspace) if workspace is not None else {}
@@ -505,7 +419,7 @@ def _unknown(name: str, search: _Search, silent: list[Problem]) -> Problem:
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     reasons = [problem.message for problem in [*search.scanned.problems, *search.problems, *silent]]
     if not names and not near:
-        empty = f"no folder '{_FOLDER}' here or above" if workspace is None else f"'{_FOLDER}' registers no experiment"
+        empty = f"no folder '{FOLDER}' here or above" if workspace is None else f"'{FOLDER}' registers no experiment"
         return Problem(what, fix="; ".join([empty, *reasons]))
     return Problem(what, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
 
@@ -566,8 +480,8 @@ def enter(workspace: Path) -> None:
     """Makes later imports of `experiments`, `actions` and `tracking` find the folders of this workspace."""
     workspace = workspace.resolve()
     components.use_workspace(workspace)
-    folder = workspace / _FOLDER
-    package = sys.modules.get(_FOLDER)
+    folder = workspace / FOLDER
+    package = sys.modules.get(FOLDER)
     current = [Path(path).resolve() for path in getattr(package, "__path__", [])]
     if folder in current[:1]:
         return
@@ -580,18 +494,18 @@ def enter(workspace: Path) -> None:
         sys.modules.update(_other_workspaces.pop(workspace))
         return
     init = folder / "__init__.py"
-    spec = importlib.util.spec_from_file_location(_FOLDER, init, submodule_search_locations=[str(folder)])
+    spec = importlib.util.spec_from_file_location(FOLDER, init, submodule_search_locations=[str(folder)])
     if not init.is_file():
-        spec = importlib.machinery.ModuleSpec(_FOLDER, None, is_package=True)
+        spec = importlib.machinery.ModuleSpec(FOLDER, None, is_package=True)
         spec.submodule_search_locations = [str(folder)]
     assert spec is not None
-    sys.modules[_FOLDER] = importlib.util.module_from_spec(spec)
+    sys.modules[FOLDER] = importlib.util.module_from_spec(spec)
     if spec.loader is not None:
-        spec.loader.exec_module(sys.modules[_FOLDER])
+        spec.loader.exec_module(sys.modules[FOLDER])
 
 
 def _own_modules() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] in (_FOLDER, *components.FOLDERS)]
+    return [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
 
 
 def _call(name: str, registered: _Registered, workspace: Path | None = None) -> ExperimentConfig:

@@ -1,0 +1,104 @@
+"""What the source of a workspace's experiments says, without an import.
+
+Owns: the names that are literals in `experiments/`, and which files have to be imported to know theirs.
+Does not own: importing them (`listings.py`), Model Garden's experiments (`garden/index.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from official_trainer.config import Origin, Problem, components
+from official_trainer.garden import index as garden
+from official_trainer.tasks.sources import Experiment, Source
+
+FOLDER = "experiments"
+_WITHOUT = {
+    *("official_trainer", garden.PACKAGE, FOLDER, *components.FOLDERS),
+    *("tensorflow", "tf_keras", "keras", "orbit", "gin", "numpy", "scipy", "sklearn", "tensorflow_datasets"),
+}
+"""Packages that register no experiment of a user's when a file of `experiments/` imports them."""
+
+
+@dataclasses.dataclass
+class Scanned:
+    """What the files of `experiments/` say without an import.
+
+    Attributes:
+      found: experiments whose names are literals.
+      problems: why some may be missing.
+      computed: files with names that are no literals.
+      importing: files without names, which import a package that may register some.
+    """
+
+    found: list[Experiment] = dataclasses.field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    computed: list[Source] = dataclasses.field(default_factory=list)
+    importing: list[Source] = dataclasses.field(default_factory=list)
+
+    @property
+    def all_computed(self) -> list[Source]:
+        """Files that have to be imported to know their names."""
+        return [*self.computed, *self.importing]
+
+
+def scan(workspace: Path) -> Scanned:
+    """Returns what the files of `experiments/` of a workspace say."""
+    scanned = Scanned()
+    for path in sorted((workspace / FOLDER).rglob("*.py")):
+        place = str(path.relative_to(workspace))
+        if "/." in place:
+            continue
+        source = path.read_bytes()
+        registers = garden.DECORATOR.encode() in source
+        try:
+            tree = ast.parse(source)
+        except SyntaxError as error:
+            where = Origin("file", place, error.lineno or 1)
+            if registers:
+                scanned.problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
+            continue
+        module = _module(path, workspace)
+        imported = {name.partition(".")[0] for name in _imported(tree)}
+        literals = []
+        for function, name in garden.registered_factories(tree):
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                summary = garden.first_line(function)
+                imports_garden = garden.PACKAGE in imported
+                literals.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
+        scanned.found += literals
+        to_import = Source(module, Origin("file", place))
+        if registers and _calls(tree) > len(literals):
+            scanned.computed.append(to_import)
+        elif not registers and imported - _WITHOUT - sys.stdlib_module_names:
+            scanned.importing.append(to_import)
+    return scanned
+
+
+def _calls(tree: ast.Module) -> int:
+    """Counts the calls of `register_config_factory`."""
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yields what a module imports until its factories have returned; building a model may import more."""
+    factories = [function for function, _ in garden.registered_factories(tree)]
+    waiting: list[ast.AST] = [*tree.body, *(node for factory in factories for node in factory.body)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _module(path: Path, workspace: Path) -> str:
+    parts = path.relative_to(workspace).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
