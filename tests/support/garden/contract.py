@@ -13,6 +13,7 @@ import dataclasses
 import fnmatch
 import importlib
 import os
+import pkgutil
 import socket
 import subprocess
 import sys
@@ -33,12 +34,14 @@ class Contract:
     """What of ours takes the place of theirs in a test module, and what of it is not wanted.
 
     Attributes:
-      ours: returns `{(module, name): replacement}`, the modules imported.
+      ours: returns `{(module, name): replacement}`, the modules imported; for a method, `module:class` and its name.
       defects: patterns of tests that assert what is a defect here, each with the reason.
+      defines_flags: the function, `module:name`, that the module calls only where it is run by itself.
     """
 
     ours: Callable[[], Mapping[tuple[str, str], object]]
     defects: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defines_flags: str = ""
 
     def lists(self, test: str) -> bool:
         """Whether a test is listed as asserting a defect."""
@@ -76,6 +79,34 @@ def _loops():
     }
 
 
+def _several() -> Mapping[tuple[str, str], object]:
+    from tests.support.garden import several
+
+    where = "official.modeling.multitask"
+    return {
+        (f"{where}.base_trainer", "MultiTaskBaseTrainer"): several.JointTrainer,
+        (f"{where}.interleaving_trainer", "MultiTaskInterleavingTrainer"): several.InterleavingTrainer,
+        (f"{where}.evaluator", "MultiTaskEvaluator"): several.SeveralEvaluator,
+        (f"{where}.train_lib", "run_experiment"): several.run_several,
+        (f"{where}.train_lib", "run_experiment_with_multitask_eval"): several.run_several_evaluations,
+    }
+
+
+def _only(*names: str, of: Callable[[], Mapping[tuple[str, str], object]]) -> Contract:
+    return Contract(ours=lambda: {place: thing for place, thing in of().items() if place[1] in names})
+
+
+def _steps(task: str, *names: str) -> Contract:
+    def ours() -> Mapping[tuple[str, str], object]:
+        from tests.support.garden.steps import steps_of
+
+        return steps_of(task, names or ("train_step", "validation_step"))
+
+    return Contract(ours=ours)
+
+
+_NLP, _SEVERAL, _PROJECTS = "official.nlp.tasks", "official.modeling.multitask", "official.projects"
+
 CONTRACTS: Mapping[str, Contract] = {
     "official.core.base_trainer_test": Contract(ours=_trainer),
     "official.core.train_lib_test": Contract(
@@ -102,7 +133,51 @@ CONTRACTS: Mapping[str, Contract] = {
             "ended, so that no two can be compared; ours begin at the first example",
         },
     ),
+    f"{_NLP}.dual_encoder_test": _steps(f"{_NLP}.dual_encoder:DualEncoderTask"),
+    f"{_NLP}.electra_task_test": _steps(f"{_NLP}.electra_task:ElectraPretrainTask"),
+    f"{_NLP}.masked_lm_determinism_test": _steps(f"{_NLP}.masked_lm:MaskedLMTask"),
+    f"{_NLP}.masked_lm_test": _steps(f"{_NLP}.masked_lm:MaskedLMTask"),
+    f"{_NLP}.question_answering_test": _steps(f"{_NLP}.question_answering:QuestionAnsweringTask"),
+    f"{_NLP}.sentence_prediction_test": _steps(f"{_NLP}.sentence_prediction:SentencePredictionTask"),
+    f"{_NLP}.tagging_test": _steps(f"{_NLP}.tagging:TaggingTask"),
+    f"{_NLP}.translation_test": _steps(f"{_NLP}.translation:TranslationTask"),
+    f"{_PROJECTS}.detr.tasks.detection_test": dataclasses.replace(
+        _steps(f"{_PROJECTS}.detr.tasks.detection:DetectionTask"),
+        defects={"test_validation_step": "their COCO evaluator does not work with NumPy 2.4, in any Trainer"},
+    ),
+    f"{_PROJECTS}.maxvit.train_test": _only("run_experiment", of=_driver),
+    f"{_PROJECTS}.movinet.train_test": _only("run_experiment", of=_driver),
+    f"{_PROJECTS}.qat.vision.tasks.image_classification_test": _steps(
+        "official.vision.tasks.image_classification:ImageClassificationTask"
+    ),
+    f"{_PROJECTS}.qat.vision.tasks.retinanet_test": _steps("official.vision.tasks.retinanet:RetinaNetTask"),
+    f"{_PROJECTS}.teams.teams_task_test": _steps(f"{_PROJECTS}.teams.teams_task:TeamsPretrainTask"),
+    f"{_PROJECTS}.video_ssl.tasks.pretrain_test": _steps(
+        f"{_PROJECTS}.video_ssl.tasks.pretrain:VideoSSLPretrainTask", "train_step"
+    ),
+    f"{_PROJECTS}.volumetric_models.tasks.semantic_segmentation_3d_test": _steps(
+        f"{_PROJECTS}.volumetric_models.tasks.semantic_segmentation_3d:SemanticSegmentation3DTask"
+    ),
+    f"{_PROJECTS}.volumetric_models.train_test": _only("run_experiment", of=_driver),
+    "official.recommendation.ranking.task_test": _steps("official.recommendation.ranking.task:RankingTask"),
+    "official.recommendation.ranking.train_test": dataclasses.replace(
+        _only("run_experiment", "Trainer", of=lambda: {**_trainer(), **_driver()}),
+        defects={"test*TPU*": "needs a TPU, and does not skip itself"},
+        defines_flags="official.recommendation.ranking.common:define_flags",
+    ),
+    "official.nlp.continuous_finetune_lib_test": _only("run_experiment", of=_driver),
+    f"{_SEVERAL}.base_trainer_test": _only("MultiTaskBaseTrainer", of=_several),
+    f"{_SEVERAL}.evaluator_test": _only("MultiTaskEvaluator", of=_several),
+    f"{_SEVERAL}.interleaving_trainer_test": _only("MultiTaskInterleavingTrainer", of=_several),
+    f"{_SEVERAL}.train_lib_test": _only("run_experiment", "run_experiment_with_multitask_eval", of=_several),
 }
+
+LEFT_OUT: Mapping[str, str] = {
+    "official.nlp.data.pretrain_dynamic_dataloader_test": "its steps run on a TPU or a GPU only",
+    "official.projects.mobilebert.distillation_test": "the wheel lacks official.modeling.fast_training",
+    "official.projects.yt8m.train_test": "the wheel lacks official.projects.yt8m.dataloaders",
+}
+"""Modules of theirs with steps or drivers that cannot run here, each with the reason."""
 
 
 @dataclasses.dataclass
@@ -145,7 +220,7 @@ def ours_in_place(contract: Contract, used: collections.Counter) -> Iterator[Non
     """Puts our classes in the place of theirs, and counts how often each is used."""
     with contextlib.ExitStack() as stack:
         for (module, name), replacement in contract.ours().items():
-            place = importlib.import_module(module)
+            place = pkgutil.resolve_name(module)
             stack.enter_context(mock.patch.object(place, name, _counted(replacement, name, used)))
         yield
 
@@ -155,7 +230,7 @@ def _counted(thing, name: str, used: collections.Counter):
     if isinstance(thing, types.FunctionType):
 
         def call(*arguments, **options):
-            used[name] += 1
+            used[name] += not getattr(thing, "is_inside", bool)()
             return thing(*arguments, **options)
 
         return call
@@ -173,11 +248,11 @@ def run(module: str) -> Outcome:
     load("tensorflow")
     from absl import flags
 
-    # Theirs asks it for ports, and the wheel does not bring it along.
-    sys.modules.setdefault("portpicker", types.SimpleNamespace(pick_unused_port=_free_port))
-
-    used: collections.Counter = collections.Counter()
-    with ours_in_place(CONTRACTS[module], used):
+    _bring_along()
+    contract, used = CONTRACTS[module], collections.Counter()
+    if contract.defines_flags:
+        pkgutil.resolve_name(contract.defines_flags)()
+    with ours_in_place(contract, used):
         suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module))
         if not flags.FLAGS.is_parsed():
             flags.FLAGS([module])
@@ -187,6 +262,25 @@ def run(module: str) -> Outcome:
     for name, how in result.outcome.items():
         tests[how].append(name)
     return Outcome(tests, result.details, used)
+
+
+def _bring_along() -> None:
+    """Gives their tests what they need and this environment lacks."""
+    # Theirs asks it for ports, and the wheel does not bring it along.
+    sys.modules.setdefault("portpicker", types.SimpleNamespace(pick_unused_port=_free_port))
+    numpy = load("numpy")
+    reshape = numpy.reshape
+
+    def with_old_name(array, shape=None, order="C", *, newshape=None):
+        return reshape(array, shape if newshape is None else newshape, order)
+
+    def of_any_type(array, mode=None):
+        return fromarray(array.astype("uint8") if mode == "L" else array, mode)
+
+    pictures = load("PIL.Image")
+    fromarray = pictures.fromarray
+    numpy.reshape = with_old_name  # NumPy 2.4 has no `newshape`, with which they make pictures
+    pictures.fromarray = of_any_type  # nor does Pillow 12 make one of their masks, which are int64
 
 
 def _free_port() -> int:
