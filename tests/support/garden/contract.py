@@ -140,7 +140,7 @@ CONTRACTS: Mapping[str, Contract] = {
     f"{_NLP}.question_answering_test": _steps(f"{_NLP}.question_answering:QuestionAnsweringTask"),
     f"{_NLP}.sentence_prediction_test": _steps(f"{_NLP}.sentence_prediction:SentencePredictionTask"),
     f"{_NLP}.tagging_test": _steps(f"{_NLP}.tagging:TaggingTask"),
-    f"{_NLP}.translation_test": _steps(f"{_NLP}.translation:TranslationTask"),
+    f"{_NLP}.translation_test": _steps(f"{_NLP}.translation:TranslationTask", "train_step"),
     f"{_PROJECTS}.detr.tasks.detection_test": dataclasses.replace(
         _steps(f"{_PROJECTS}.detr.tasks.detection:DetectionTask"),
         defects={"test_validation_step": "their COCO evaluator does not work with NumPy 2.4, in any Trainer"},
