@@ -36,12 +36,12 @@ class Contract:
     Attributes:
       ours: returns `{(module, name): replacement}`, the modules imported; for a method, `module:class` and its name.
       defects: patterns of tests that assert what is a defect here, each with the reason.
-      defines_flags: the function, `module:name`, that the module calls only where it is run by itself.
+      calls_first: the function, `module:name`, that the module calls only where it is run by itself.
     """
 
     ours: Callable[[], Mapping[tuple[str, str], object]]
     defects: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    defines_flags: str = ""
+    calls_first: str = ""
 
     def lists(self, test: str) -> bool:
         """Whether a test is listed as asserting a defect."""
@@ -135,7 +135,9 @@ CONTRACTS: Mapping[str, Contract] = {
     ),
     f"{_NLP}.dual_encoder_test": _steps(f"{_NLP}.dual_encoder:DualEncoderTask"),
     f"{_NLP}.electra_task_test": _steps(f"{_NLP}.electra_task:ElectraPretrainTask"),
-    f"{_NLP}.masked_lm_determinism_test": _steps(f"{_NLP}.masked_lm:MaskedLMTask"),
+    f"{_NLP}.masked_lm_determinism_test": dataclasses.replace(
+        _steps(f"{_NLP}.masked_lm:MaskedLMTask"), calls_first="tensorflow:config.experimental.enable_op_determinism"
+    ),
     f"{_NLP}.masked_lm_test": _steps(f"{_NLP}.masked_lm:MaskedLMTask"),
     f"{_NLP}.question_answering_test": _steps(f"{_NLP}.question_answering:QuestionAnsweringTask"),
     f"{_NLP}.sentence_prediction_test": _steps(f"{_NLP}.sentence_prediction:SentencePredictionTask"),
@@ -163,7 +165,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "official.recommendation.ranking.train_test": dataclasses.replace(
         _only("run_experiment", "Trainer", of=lambda: {**_trainer(), **_driver()}),
         defects={"test*TPU*": "needs a TPU, and does not skip itself"},
-        defines_flags="official.recommendation.ranking.common:define_flags",
+        calls_first="official.recommendation.ranking.common:define_flags",
     ),
     "official.nlp.continuous_finetune_lib_test": _only("run_experiment", of=_driver),
     f"{_SEVERAL}.base_trainer_test": _only("MultiTaskBaseTrainer", of=_several),
@@ -250,8 +252,8 @@ def run(module: str) -> Outcome:
 
     _bring_along()
     contract, used = CONTRACTS[module], collections.Counter()
-    if contract.defines_flags:
-        pkgutil.resolve_name(contract.defines_flags)()
+    if contract.calls_first:
+        pkgutil.resolve_name(contract.calls_first)()
     with ours_in_place(contract, used):
         suite = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(module))
         if not flags.FLAGS.is_parsed():

@@ -39,7 +39,7 @@ def _train_step(original):
             return logs
         with _called() as names:
             trainer = _trainer_of(self, model, optimizer, metrics, inputs)
-            trainer.train_dataset = tf.data.Dataset.from_tensors(inputs)
+            trainer.train_dataset = tf.data.Dataset.from_tensors(inputs).repeat()  # read from the batch of the step on
             loss = trainer.train(1)["training_loss"]
             return {**dict.fromkeys(names), self.loss: loss}  # the other values stay in the step
 
