@@ -128,6 +128,9 @@ CASES = {
     "layers built": {"task_cls": LayersBuilt},
     "averaged": {"task_cls": Layered, "ema": True},
     "mirrored": {"task_cls": Layered, "strategy": "mirrored2"},
+    "unbuilt, mirrored": {"task_cls": Unbuilt, "strategy": "mirrored2"},
+    "half built, mirrored": {"task_cls": HalfBuilt, "strategy": "mirrored2"},
+    "layers built, mirrored": {"task_cls": LayersBuilt, "strategy": "mirrored2"},
 }
 
 
