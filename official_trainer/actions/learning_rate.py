@@ -28,7 +28,7 @@ class LearningRate(Action):
     def on_step(self, run: Run) -> None:
         from official_trainer.tasks import optimization  # imports TensorFlow
 
-        values = {"learning_rate": optimization.learning_rate(run.trainer.optimizer, run.trainer.global_step)}
+        values = optimization.learning_rates(run.trainer.optimizer, run.trainer.global_step)
         if hasattr(run.trainer.optimizer, "loss_scale"):
             values["loss_scale"] = run.trainer.optimizer.loss_scale
         run.tracker.log("optimizer", run.step, values)

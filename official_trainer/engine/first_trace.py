@@ -10,12 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization, random_streams, variables
 from official_trainer.tasks.autograph import convert, do_not_convert
 
 
-def build_all_layers(model: Any, task: Any, optimizer: Any, spec: Callable[[], Any]) -> None:
+def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
     """Creates the variables that layers create in their first call; does nothing for a model that has them all.
 
     Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
@@ -25,7 +26,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, spec: Callable[[], A
       model: the model.
       task: its task.
       optimizer: of the training steps; None where only evaluations follow.
-      spec: returns the spec of a batch of the data that the step reads.
+      data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
     """
     if not variables.has_unbuilt_layers(model):
         return
@@ -39,9 +40,19 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, spec: Callable[[], A
             step_of_task(inputs, model=model, metrics=metrics)
 
     @do_not_convert
-    def trace(inputs: Any) -> None:
-        inputs = tf.nest.map_structure(lambda part: part, inputs)  # some steps take parts out of the dictionary
-        tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(inputs,))
+    def trace(iterator: Any) -> None:
+        batch = next(
+            iterator
+        )  # as in the steps that run; of an argument nothing may be taken out, and shapes are vaguer
+        tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
     with optimization.without_updates(optimizer):
-        tf.function(trace).get_concrete_function(spec())
+        tf.function(trace).get_concrete_function(tf.data.IteratorSpec(_spec_of(data)))
+
+
+def _spec_of(data: Any) -> Any:
+    """Returns the spec of a replica's batch."""
+    if isinstance(data, DatasetBuilder):
+        return data.element_spec()
+    # There is no public way to ask a distributed dataset for what a replica gets.
+    return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)

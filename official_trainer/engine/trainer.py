@@ -132,13 +132,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
-            params = getattr(config.task, name, None)
-
-            def batch_spec() -> Any:
-                found = None if dataset is None else dataset.element_spec
-                return found or _builder(config, task, params, f"task.{name}", trains=train).element_spec()
-
-            build_all_layers(model, task, optimizer if train else None, batch_spec)
+            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
+            build_all_layers(model, task, optimizer if train else None, builder if dataset is None else dataset)
         self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
         self.strategy, self.task, self.model = self.context.strategy, task, model
         self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
@@ -357,8 +352,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return logs
 
     def _training_logs(self) -> dict[str, Any]:
-        rate = optimization.learning_rate(self.optimizer, self.global_step)
-        return {**self._step.results(), **self.loss_trace, "learning_rate": rate}
+        rates = optimization.learning_rates(self.optimizer, self.global_step)
+        return {**self._step.results(), **self.loss_trace, **rates}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""

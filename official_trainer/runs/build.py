@@ -24,7 +24,7 @@ from official_trainer.distributed import strategy as distribute
 from official_trainer.engine import consistency, process
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
-from official_trainer.garden import to_garden
+from official_trainer.garden import ranking, to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
@@ -77,7 +77,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         config = to_garden.with_garden_objects(config)
         task = _task_of(job, config)
         model = task.build_model()
-        optimizer = _optimizer_of(task, config) if trains else None
+        optimizer = _optimizer_of(task, config, model) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
         if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
@@ -90,12 +90,15 @@ def _task_of(job: Job, config: Any) -> Any:
     """Returns the Task of a job, which reads `config`: live objects where the job is of Model Garden."""
     if isinstance(config, GardenMultiTask):
         return garden.build(config.task, job.model_dir)
+    if ranking.is_ranking(job.config.task):
+        return ranking.build_task(config, job.model_dir)
     return registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
 
 
-def _optimizer_of(task: Any, config: Any) -> Any:
+def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
     if isinstance(config, GardenExperiment):
-        return to_garden.create_optimizer(task, config)
+        # A Task that creates none has compiled its model with one.
+        return to_garden.create_optimizer(task, config) or getattr(model, "optimizer", None)
     return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
 

@@ -303,11 +303,12 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     create_optimizer = functools.partial(to_garden.create_optimizer, task, params)
     if isinstance(params, ExperimentConfig):
         create_optimizer = functools.partial(task.create_optimizer, params.trainer.optimizer_config, params.runtime)
+    model = task.build_model()
     return Trainer(
         _as_read(job.config, params),
         task,
-        task.build_model(),
-        create_optimizer() if trains else None,
+        model,
+        create_optimizer() or getattr(model, "optimizer", None) if trains else None,  # some Tasks compile it in
         train=trains,
         evaluate=evaluates,
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,

@@ -152,6 +152,14 @@ def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
     return tf.convert_to_tensor(rate)
 
 
+def learning_rates(optimizer: Any, global_step: tf.Variable) -> dict[str, tf.Tensor]:
+    """Returns the rate of the next update by its name in logs; of several optimizers in one, the rate of each."""
+    if not hasattr(optimizer, "optimizers"):
+        return {"learning_rate": learning_rate(optimizer, global_step)}
+    parts = enumerate(optimizer.optimizers)  # with Model Garden's names
+    return {f"{type(part).__name__}_{i}_learning_rate": learning_rate(part, global_step) for i, part in parts}
+
+
 class FixedRateError(UserError, TypeError):
     """The learning rate of an optimizer cannot be scaled."""
 

@@ -3,9 +3,10 @@
 import pytest
 import tensorflow as tf
 
+from official_trainer import inputs
 from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
-from tests.support.toy import STRATEGIES, ToyTask, assert_bitwise_equal, build, weights
+from tests.support.toy import STRATEGIES, ToyTask, assert_bitwise_equal, build, experiment, strategy_of, weights
 
 
 class Waiting(keras.Model):
@@ -65,6 +66,20 @@ def test_variables_are_there_before_the_first_step(strategy):
     trainer.train(2)
     assert int(trainer.optimizer.iterations.numpy()) == 2
     assert "validation_loss" in trainer.evaluate(-1)
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_a_dataset_of_the_caller_is_what_the_step_is_traced_with(strategy):
+    """N1: also one that is distributed."""
+
+    def batches(input_context):
+        params = experiment().task.train_data
+        return WaitingTask(None).build_inputs(inputs.with_training_flag(params, True), input_context)
+
+    dataset = strategy_of(strategy).distribute_datasets_from_function(batches)
+    trainer = build(task_cls=WaitingTask, strategy=strategy, train_dataset=dataset, evaluate=False)
+    assert len(trainer.model.trainable_variables) == 6
+    trainer.train(1)
 
 
 def test_training_and_evaluating_start_from_the_same_weights():

@@ -49,6 +49,16 @@ class Family:
         params.validate()
         return params
 
+    def task(self, params, model_dir):
+        """Returns the experiment's task as Model Garden's program builds it."""
+        if self.experiment.endswith("_criteo"):
+            from official.recommendation.ranking.task import RankingTask
+
+            return RankingTask(params.task, params.trainer, logging_dir=str(model_dir))
+        from official.core import task_factory
+
+        return task_factory.get_task(params.task, logging_dir=str(model_dir))
+
     def export(self, checkpoint, directory):
         """Writes a SavedModel as Model Garden does, from a checkpoint that has a `model`."""
         from official.core import export_base, task_factory
@@ -95,6 +105,7 @@ FAMILIES = {
         Family("bert_pretraining", "bert/pretraining", "masked_words", "masked_lm_accuracy", f"{_LANGUAGE}:MaskedLM"),
         Family("bert_question_answering", "bert/squad", "questions", "final_f1", f"{_LANGUAGE}:QuestionAnswering"),
         Family("wmt_transformer", "wmt_transformer/large", "translation", "validation_loss"),
+        Family("dlrm", "dlrm_criteo", "clicks", "auc", registers=("official.recommendation.ranking.configs.config",)),
         Family("electra", "electra/pretraining", "masked_words", "discriminator_accuracy"),
         Family("darknet", "darknet_classification", "images", "accuracy",
                "official.projects.yolo.serving.export_module_factory:get_export_module",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from official.core import task_factory, train_lib
+from official.core import train_lib
 
 from official_trainer.lazy import keras
 from official_trainer.runs.run_experiment import run_experiment
@@ -52,8 +52,11 @@ def params_of(family, **task):
     params.override(COMPARED)
     params.override({"task": DRAWN.get(family.name, {})})
     params.override({"task": task})
-    rate = params.trainer.optimizer_config.learning_rate
-    rate.override({"type": "polynomial", "polynomial": {"initial_learning_rate": 0.005, "decay_steps": 2 * STEPS}})
+    optimizer_config = params.trainer.optimizer_config
+    if hasattr(optimizer_config, "learning_rate"):  # ranking models have a schedule of their own
+        optimizer_config.learning_rate.override(
+            {"type": "polynomial", "polynomial": {"initial_learning_rate": 0.005, "decay_steps": 2 * STEPS}}
+        )
     return params
 
 
@@ -79,11 +82,11 @@ class Side:
       losses: by step, of all its training.
     """
 
-    def __init__(self, family, drive, batches, first):
+    def __init__(self, family, drive, batches, first, **task):
         """Takes the experiment, a driver's function, the data, and where the first weights are, or are to be stored."""
         self.losses = {}
-        self._drive, self._batches, self._first = drive, batches, str(first)
-        self._params = params_of(family)
+        self._family, self._drive, self._batches, self._first = family, drive, batches, str(first)
+        self._params = params_of(family, **task)
 
     def __call__(self, mode, model_dir, first_batch=0, broken=None):
         """Runs a mode; returns the results of the last evaluation.
@@ -98,7 +101,7 @@ class Side:
         keras.utils.set_random_seed(SEED)
         params = self._params
         Path(model_dir).mkdir(exist_ok=True)  # some tasks write into it when they are built
-        task = task_factory.get_task(params.task, logging_dir=str(model_dir))
+        task = self._family.task(params, model_dir)
         of_task, build_model, task.initialize = task.build_inputs, task.build_model, self._initialize
         task.build_model = lambda: without_dropout(build_model())
         task.build_inputs = lambda data, context=None: (
@@ -131,6 +134,18 @@ def without_dropout(model):
     return model
 
 
+def their_run(strategy, task, mode, params, model_dir, **options):
+    """Runs Model Garden's driver, for ranking models with the trainer that their program gives it."""
+    trainer = None
+    if not hasattr(params.trainer.optimizer_config, "learning_rate"):
+        from official.recommendation.ranking.train import RankingTrainer
+
+        model = task.build_model()
+        kinds = {"train": "train" in mode, "evaluate": "eval" in mode}
+        trainer = RankingTrainer(params, task, model, model.optimizer, **kinds)
+    return train_lib.run_experiment(strategy, task, mode, params, model_dir, trainer=trainer, **options)
+
+
 def plain(results):
     """Returns numbers and arrays of an evaluation by name, in a form that JSON has, exactly."""
     found = {}
@@ -148,13 +163,14 @@ def newest(model_dir):
 
 
 def saved(model_dir, step=STEPS):
-    """Returns the values of a checkpoint that both have: weights, slots, the step; ours has `training` too."""
+    """Returns the values of a checkpoint that both have: weights, slots, the step.
+
+    Ours has `training` too. Metrics that are in a model are left out: theirs resets them before it saves.
+    """
     reader = tf.train.load_checkpoint(str(Path(model_dir) / f"ckpt-{step}"))
-    return {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-        if not name.startswith(("training/", "save_counter/", "_CHECKPOINTABLE_OBJECT_GRAPH"))
-    }
+    names = reader.get_variable_to_shape_map()
+    others = ("training/", "save_counter/", "_CHECKPOINTABLE_OBJECT_GRAPH")
+    return {name: reader.get_tensor(name) for name in names if not name.startswith(others) and "_metrics/" not in name}
 
 
 def differences(theirs, ours):
@@ -173,10 +189,9 @@ def compare(name, folder):
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     family, folder = FAMILIES[name], Path(folder)
     params = params_of(family)
-    batches = Batches(folder, task_factory.get_task(params.task, logging_dir=str(folder)), params)
+    batches = Batches(folder, family.task(params, folder), params)
     ours, theirs, to_ours, to_theirs = (
-        Side(family, drive, batches, folder / "first_weights")
-        for drive in (run_experiment, train_lib.run_experiment) * 2
+        Side(family, drive, batches, folder / "first_weights") for drive in (run_experiment, their_run) * 2
     )
     ours("train", folder / "ours", broken=folder / "begun_here")
     theirs("train", folder / "theirs", broken=folder / "begun_there")
@@ -196,6 +211,18 @@ def compare(name, folder):
             "changed": len(differences(first, last)),
             "variables": len(last),
         }
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def compare_partial_batches(name, folder):
+    """Evaluates a checkpoint by both, in batches that divide the validation data and in batches that do not."""
+    family, folder = FAMILIES[name], Path(folder)
+    batches = Batches(folder, family.task(params_of(family), folder), params_of(family))
+    Side(family, run_experiment, batches, folder / "first_weights")("train", folder / "ours")
+    found = {}
+    for key, drive in (("theirs", their_run), ("ours", run_experiment)):
+        sides = [Side(family, drive, batches, "", validation_data={"global_batch_size": size}) for size in (4, 3)]
+        found[key] = [side("eval", folder / "ours")["validation_loss"][0] for side in sides]
     (folder / "found.json").write_text(json.dumps(found))
 
 

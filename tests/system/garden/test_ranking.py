@@ -1,0 +1,74 @@
+"""Model Garden's ranking models from the command line; it has a program of its own for them."""
+
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tests.support import runs
+from tests.support.forked import Command, run_command
+from tests.support.garden import data
+from tests.support.garden.families import FAMILIES
+from tests.support.garden.side_by_side import differences, saved
+
+OVERLAY = FAMILIES["dlrm"].overlay
+CASES = {
+    "dlrm_criteo": ["task.use_synthetic_data=true", "trainer.validation_steps=4"],
+    "dcn_criteo": [],
+    "dlrm_dcn_v2_criteo": [
+        "task.use_tf_record_reader=true",
+        "task.train_data.input_path=tiny_data/clicks/train*.tfrecord",
+        "task.validation_data.input_path=tiny_data/clicks/validation*.tfrecord",
+        f"task.model.multi_hot_sizes=[{', '.join([str(data.HOT)] * 26)}]",
+        "task.model.dcn_low_rank_dim=4",
+    ],
+}
+"""Experiments with what they need beside the overlay: made-up data, lines of text, examples with several categories."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranking")
+    data.write(folder / "tiny_data", ["clicks"])
+    return folder
+
+
+def command(experiment, model_dir, *words):
+    flags = [f"--experiment={experiment}", f"--config_file={OVERLAY}", f"--model_dir={model_dir}"]
+    return ["train", "--mode=train_and_eval", *flags, "trainer.export.at_end=false", *words]
+
+
+@pytest.mark.parametrize("experiment", CASES)
+def test_an_experiment_trains_and_evaluates(experiment, folder):
+    """T20: with the optimizers that its Task gives the model, whose rates are in the logs under their names there."""
+    completed = run_command(command(experiment, folder / experiment, *CASES[experiment]), cwd=folder, folder=folder)
+    assert completed.code == 0, completed.err
+    rows = runs.rows(folder / experiment)
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [4, 8]
+    trained = [row for row in rows if row["split"] == "train"][-1]
+    assert {"auc", "prediction_mean", "SGD_0_learning_rate", "Adam_1_learning_rate"} <= trained.keys()
+    slots = [name for name, _ in tf.train.list_variables(str(folder / experiment / "ckpt-8")) if "_SLOT/" in name]
+    assert slots, "Adam's"
+
+
+def test_a_run_goes_on_with_the_same_bits(folder):
+    """N1: weights, and the slots and counts of both optimizers, which are created with the first step."""
+    for steps, model_dir in (("8", "whole"), ("4", "broken"), ("8", "broken")):
+        words = [f"trainer.train_steps={steps}"]
+        completed = run_command(command("dlrm_criteo", folder / model_dir, *words), cwd=folder, folder=folder)
+        assert completed.code == 0, completed.err
+    assert differences(saved(folder / "whole", 8), saved(folder / "broken", 8)) == []
+
+
+def test_the_package_that_is_missing_is_named(folder):
+    """T20: with the command that installs it."""
+    argv = command("dlrm_criteo", folder / "missing")
+    completed = Command(argv, cwd=folder, folder=folder, first=_without_the_package).wait()
+    assert completed.code == 2
+    said = "error: task: needs the package tensorflow_recommenders, which is not installed; pip install"
+    assert said in completed.err
+    assert "'official-trainer[ranking]'" in completed.err
+
+
+def _without_the_package():
+    sys.modules["tensorflow_recommenders"] = None
