@@ -221,7 +221,8 @@ def compare_partial_batches(name, folder):
     Side(family, run_experiment, batches, folder / "first_weights")("train", folder / "ours")
     found = {}
     for key, drive in (("theirs", their_run), ("ours", run_experiment)):
-        sides = [Side(family, drive, batches, "", validation_data={"global_batch_size": size}) for size in (4, 3)]
+        whole, partial = ({"global_batch_size": size, "drop_remainder": False} for size in (4, 3))
+        sides = [Side(family, drive, batches, "", validation_data=data) for data in (whole, partial)]
         found[key] = [side("eval", folder / "ours")["validation_loss"][0] for side in sides]
     (folder / "found.json").write_text(json.dumps(found))
 
