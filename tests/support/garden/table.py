@@ -112,12 +112,13 @@ def write(results):
     rows = {match[1]: match[0] for match in re.finditer(r"\| `(.+?)` \|.*", old)} if HEAD in old else {}
     rows |= {name: row(name, results) for name in {experiment for experiment, _ in results.lines}}
     table = "\n".join([HEAD, "|---" * (2 + len(COLUMNS)) + "|", *(rows[name] for name in sorted(rows))])
-    cells = [line.split(" | ")[1:] for line in rows.values()]
-    counts = [f"{sum(line[n] not in ('–', '') for line in cells)} {column}" for n, column in enumerate(COLUMNS)]
+    cells = [[cell.strip() for cell in line.split("|")[2:]] for line in rows.values()]
+    counts = [f"{column} {sum(line[n] not in ('–', '') for line in cells)}" for n, column in enumerate(COLUMNS)]
     seconds = sum(line["cpu_seconds"] for line in results.lines.values())
+    missing = sum(not cell for line in cells for cell in line[: len(COLUMNS)])
     said = (
-        f"Of {len(rows)} experiments: {', '.join(counts)}. All of it took {seconds / 60:.0f} minutes of a core "
-        f"(a machine with {os.cpu_count()} cores and {_memory_gib():.0f} GiB)."
+        f"Of {len(rows)} experiments: {', '.join(counts)}. {missing} cells are empty: not tried yet. The others took "
+        f"{seconds / 60:.0f} minutes of a core, on a machine with {os.cpu_count()} cores and {_memory_gib():.0f} GiB."
     )
     PAGE.write_text(f"{before}{BEGIN}\n\n{said}\n\n{table}\n\n{END}{after}")
 
