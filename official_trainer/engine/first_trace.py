@@ -41,8 +41,8 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
 
     @do_not_convert
     def trace(iterator: Any) -> None:
-        # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument, whose
-        # shapes are vaguer too.
+        # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument, and
+        # an argument has vaguer shapes.
         batch = next(iterator)
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
