@@ -88,6 +88,7 @@ class _DryRun:
         folder = self._job.model_dir
         prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory)
         files.remove(self._scratch.model_dir)  # of a process that was killed; or a link
+        files.make_dirs(self._scratch.model_dir)  # tasks write to their logging_dir, Mask R-CNN its annotations
         free = "unknown space" if files.is_url(folder) else f"{shutil.disk_usage(folder).free / 1e9:.0f} GB"
         return f"{folder} is writable, {free} free"
 

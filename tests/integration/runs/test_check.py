@@ -1,5 +1,9 @@
 """`check`: what it makes of an experiment that a run accepts."""
 
+from pathlib import Path
+
+from official.utils.testing.mock_task import MockTask
+
 from official_trainer import cli
 
 MOCK = (
@@ -18,3 +22,16 @@ def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path
         "nothing, as at the end of a run: MockTask: the model was not built with tf_keras.Input"
         in capfd.readouterr().out
     )
+
+
+def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
+    """N10: Mask R-CNN without `annotation_file` writes its own there."""
+    build = MockTask.build_metrics
+
+    def writing(self, training=True):
+        Path(self.logging_dir, "annotation.json").write_text("{}")
+        return build(self, training)
+
+    monkeypatch.setattr(MockTask, "build_metrics", writing)
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert not (tmp_path / "run").exists()
