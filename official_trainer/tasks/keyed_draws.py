@@ -138,16 +138,20 @@ _REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
 """The replacement of each operation: takes a key, then the operation's arguments without its seeds and name."""
 
 
-def set_seed(seed: int) -> None:
+def set_seed(seed: int, *, restarts: bool = True) -> None:
     """Does what `tf.random.set_seed` does, but keeps TensorFlow's kernels until the first eager draw.
 
     It drops them to restart those that draw; with them go resources that others own, such as the tokenizers of
     tensorflow_text's SentencePiece, and what holds such a one fails from then on.
+
+    Args:
+      seed: any integer.
+      restarts: whether kernels are dropped at all.
     """
     _install()
     eager = load("tensorflow.python.eager.context").context()  # there is no public way to set it alone
     eager._seed, eager._rng = seed, random.Random(seed)
-    _Kernels.are_stale = True
+    _Kernels.are_stale = restarts
 
 
 class _Kernels:

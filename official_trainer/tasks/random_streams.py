@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -50,10 +51,13 @@ def enable(seed: int) -> None:
       True
     """
     keras.backend.experimental.enable_tf_random_generator()
-    seed %= 2**32  # below is Keras's `set_random_seed`, which would take kernels from a task that is there already
-    random.seed(seed)
+    seed %= 2**32
+    if "tensorflow_text" not in sys.modules:
+        keras.utils.set_random_seed(seed)
+        return
+    random.seed(seed)  # the same, but a task that is there already keeps its tokenizer
     load("numpy").random.seed(seed)
-    keyed_draws.set_seed(seed)
+    keyed_draws.set_seed(seed, restarts=False)
     load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
 
 

@@ -103,7 +103,7 @@ FAMILIES = {
                f"{_LANGUAGE}:SentencePrediction"),
         Family("bert_tagging", "bert/tagging", "tagging", "f1", f"{_LANGUAGE}:Tagging"),
         Family("bert_pretraining", "bert/pretraining", "masked_words", "masked_lm_accuracy", f"{_LANGUAGE}:MaskedLM"),
-        Family("bert_question_answering", "bert/squad", "questions", "final_f1", f"{_LANGUAGE}:QuestionAnswering"),
+        Family("bert_question_answering", "bert/squad", "questions", "final_f1"),
         Family("wmt_transformer", "wmt_transformer/large", "translation", "validation_loss"),
         Family("dlrm", "dlrm_criteo", "clicks", "auc", registers=("official.recommendation.ranking.configs.config",)),
         Family("electra", "electra/pretraining", "masked_words", "discriminator_accuracy"),
