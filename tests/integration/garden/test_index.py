@@ -80,12 +80,15 @@ def test_an_experiment_is_read_and_written_as_model_garden_does(name, tmp_path):
     assert_same(ours, hyperparams.override_params_dict(live_config, str(params), is_strict=True))
 
 
-def test_an_experiment_whose_task_needs_more_is_refused(tmp_path, capfd):
-    """T20: also one whose optimizer has sections of its own."""
-    words = ["--experiment=dlrm_dcn_v2_criteo", "--mode=train", f"--model_dir={tmp_path / 'run'}"]
-    assert cli.main(["train", *words, "trainer.train_steps=2"]) == 2
-    said = "no Task of Model Garden is registered for official.recommendation.ranking.configs.config.Task; import the"
-    assert said in capfd.readouterr().err
+def test_a_task_that_no_module_registers_is_refused():
+    """T20: with the name of its config, and what to do."""
+    from official.core.config_definitions import TaskConfig
+
+    said = (
+        r"no Task of Model Garden is registered for official\.core\.config_definitions\.TaskConfig; import the module"
+    )
+    with pytest.raises(to_garden.UnregisteredTaskError, match=said):
+        to_garden.build_task(TaskConfig())
 
 
 def test_a_task_that_is_bound_to_its_config_is_built():
