@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from tests.support.garden.data import HOT
 from tests.support.garden.families import FAMILIES
 
 STEPS = (
@@ -268,6 +269,18 @@ SMALL = {
         serving=FAMILIES["bert_sentence_prediction"].serving,
     ),
     "electra/pretraining": _after("electra"),
+    **dict.fromkeys(("bert/squad", "bert/squad_qat"), _after("bert_question_answering")),
+    "wmt_transformer/large": _after("wmt_transformer"),
+    # clicks
+    **dict.fromkeys(("dlrm_criteo", "dcn_criteo"), _after("dlrm")),
+    "dlrm_dcn_v2_criteo": _after(
+        "dlrm",
+        "task.use_tf_record_reader=true",
+        "task.train_data.input_path=tiny_data/clicks/train*.tfrecord",
+        "task.validation_data.input_path=tiny_data/clicks/validation*.tfrecord",
+        f"task.model.multi_hot_sizes=[{', '.join([str(HOT)] * 26)}]",
+        "task.model.dcn_low_rank_dim=4",
+    ),
 }
 
 _IMAGE = ("task.model.input_size=[256,256,3]", "task.model.num_classes=21")
@@ -286,7 +299,7 @@ NEEDED = {
     "retinanet": _IMAGE,
     "semantic_segmentation": _IMAGE,
     "video_classification": ("task.train_data.num_classes=9", "task.validation_data.num_classes=9"),
-    "wmt_transformer/large": ("task.sentencepiece_model_path=x",),
+    "wmt_transformer/large": ("task.sentencepiece_model_path=tiny_data/translation/sentencepiece.model",),
     "yolo": (*_IMAGE, _ANCHORS),
     "yolov7": (*_IMAGE, _ANCHORS),
 }

@@ -130,12 +130,17 @@ def builds(trial):
 
 def _build(name, needed):
     from official_trainer import config as configuration
+    from official_trainer.garden import ranking
     from official_trainer.garden.to_garden import with_garden_objects
     from official_trainer.tasks import registry, variables
 
     resolved = configuration.resolve(registry.get_config(name), experiment=name, sets=list(needed))
     read = with_garden_objects(resolved.config)
-    model = registry.get_task_cls(resolved.config.task)(read.task, logging_dir="logs").build_model()
+    if ranking.is_ranking(resolved.config.task):
+        task = ranking.build_task(read, "logs")
+    else:
+        task = registry.get_task_cls(resolved.config.task)(read.task, logging_dir="logs")
+    model = task.build_model()
     try:
         count = variables.count(model).trainable
     except ValueError:  # it has none before it is called
