@@ -28,7 +28,8 @@ from official_trainer.tasks.sources import INSTALLED, Experiment, Source
 
 _OURS = str(Path(__file__).parents[2])
 _START = (
-    "import sys; sys.path[:] = sys.argv[1:]; from official_trainer.tasks import listed; "
+    "import sys; sys.dont_write_bytecode = True; "  # bytecode would hide an edit within the same second
+    "sys.path[:] = sys.argv[1:]; from official_trainer.tasks import listed; "
     "sys.path[:] = sys.argv[2:]; listed.main()"
 )
 _FORMAT = 1

@@ -36,7 +36,8 @@ def enable(seed: int) -> None:
     """Seeds Python, NumPy and TensorFlow, and makes Keras layers use generators whose state can be set.
 
     A run calls it. A program that builds a `Trainer` itself calls it before any layer is built: layers built earlier
-    draw from op seeds, which a step cannot set.
+    draw from op seeds, which a step cannot set. Where tensorflow_text is imported, operations that have drawn outside
+    of steps go on where they were: to restart them would destroy its tokenizers.
 
     Args:
       seed: any integer.
@@ -55,7 +56,7 @@ def enable(seed: int) -> None:
     if "tensorflow_text" not in sys.modules:
         keras.utils.set_random_seed(seed)
         return
-    random.seed(seed)  # the same, but a task that is there already keeps its tokenizer
+    random.seed(seed)
     load("numpy").random.seed(seed)
     keyed_draws.set_seed(seed, restarts=False)
     load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
