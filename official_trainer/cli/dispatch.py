@@ -66,6 +66,7 @@ def main(
             return _BROKEN_PIPE
         if (fault := files.as_storage_error(error)) is not None:
             terminal.report_error(str(fault))
+            _drop_unwritten()
             return int(fault.exit_code)
         if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
             terminal.report_error(
@@ -211,6 +212,14 @@ def _module_names() -> tuple[str, ...]:
     here = os.path.dirname(os.path.abspath(__file__))
     names = sorted(name.removesuffix(".py") for name in os.listdir(here) if name.endswith(".py"))
     return tuple(name for name in names if name != "__init__")
+
+
+def _drop_unwritten() -> None:
+    """Drops what stdout did not take, or Python's exit would try it again and end with a code of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        process.drop(sys.stdout)
 
 
 def _reader_is_gone() -> bool:
