@@ -269,12 +269,12 @@ def differences(config: Any) -> Iterator[str]:
             )
     if isinstance(config, GardenMultiTask | GardenMultiEval):
         yield from _of_several(config)
-    elif trainer.optimizer_config.ema is not None:
+    elif _averages(trainer):
         yield (
             "trainer.optimizer_config.ema: averages start from the weights, and an evaluation changes no bit of them; "
             "in Model Garden they start from zero, and are swapped by adding and subtracting"
         )
-    if runtime.loss_scale is not None and trainer.optimizer_config.ema is not None:
+    if runtime.loss_scale is not None and _averages(trainer):
         yield "runtime.loss_scale: can be combined with ema; in Model Garden it cannot"
     yield (
         "validation_loss: the mean over examples; in Model Garden the mean over batches, where a smaller last batch "
@@ -287,13 +287,18 @@ def differences(config: Any) -> Iterator[str]:
         )
 
 
+def _averages(trainer: Any) -> bool:
+    """Whether weights are averaged; the optimizers of ranking models have no such field."""
+    return getattr(trainer.optimizer_config, "ema", None) is not None
+
+
 def _of_several(config: Any) -> Iterator[str]:
     """Yields what differs when several tasks are trained, or several sets evaluated."""
     trainer = config.trainer
     yield "trainer.recovery_max_trials: has an effect; Model Garden has no recovery for several tasks or sets"
     if trainer.validation_summary_subdir != "validation":
         yield "trainer.validation_summary_subdir: has an effect; in Model Garden it is always validation"
-    if trainer.optimizer_config.ema is not None:
+    if _averages(trainer):
         yield (
             "trainer.optimizer_config.ema: averages start from the weights, and evaluations use them; in Model Garden "
             "they start from zero, and no evaluation uses them"
