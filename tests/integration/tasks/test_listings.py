@@ -10,6 +10,7 @@ import pytest
 from official_trainer.config import ConfigError
 from official_trainer.tasks import listings, registry, sources
 from tests.support import packages
+from tests.support.light import _clean_keras, _devices  # noqa: F401
 from tests.support.packages import entry_point, registering, write
 
 LITERAL = """
@@ -27,16 +28,6 @@ def _here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with packages.as_it_was(monkeypatch):
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _devices():
-    yield
-
-
-@pytest.fixture(autouse=True)
-def _clean_keras():
-    yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from official_trainer.config import ConfigError, ExperimentConfig, TaskConfig, d
 from official_trainer.errors import ExitCode
 from official_trainer.tasks import registry
 from tests import ROOT
+from tests.support.light import _clean_keras, _devices  # noqa: F401
 
 DIGITS = '''
     """Digits."""
@@ -48,16 +49,6 @@ def _nothing_registered(monkeypatch):
     """Names that other test modules register outside of a workspace do not count here."""
     of_workspaces = {key: value for key, value in registry._factories.items() if key[0] is not None}
     monkeypatch.setattr(registry, "_factories", of_workspaces)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _devices():
-    yield
-
-
-@pytest.fixture(autouse=True)
-def _clean_keras():
-    yield
 
 
 @pytest.fixture(autouse=True)
