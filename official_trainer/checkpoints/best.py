@@ -96,7 +96,7 @@ class BestCheckpoint:
             s for s, r in self._records.items() if r.get("metric") == self.metric and isinstance(r["value"], dict)
         ]
         path = files.join(self.directory, garden.INFO)
-        named = files.read_json(path).get("best_ckpt_global_step") if by_rule and files.exists(path) else None
+        named = files.read_json(path).get(garden.BEST_STEP) if by_rule and files.exists(path) else None
         return int(named) if named in by_rule else max(by_rule, default=None)
 
     @property

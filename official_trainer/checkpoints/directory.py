@@ -76,7 +76,7 @@ class CheckpointDirectory:
             return
         names = files.list_dir(self.path)
         known = manifest.parts(self.path)
-        ours = any(part in (".manifest.json", ".saving") for parts in known.values() for part in parts.values())
+        ours = any(map(manifest.has_mark, known.values()))
         foreign = [name.removesuffix(".index") for name in names if name.endswith(".index")]
         if foreign and not ours and QUARANTINE not in names and not garden.wrote_any(self.path, foreign):
             raise CheckpointError(

@@ -27,7 +27,9 @@ LACKS = ("training/*",)
 Means and counters since the last summary, which start again, and the place in the data, which the step gives.
 """
 
-_BEST_STEP = "best_ckpt_global_step"
+BEST_STEP = "best_ckpt_global_step"
+"""Where that file holds the step."""
+
 _BEST_NAME = re.compile(r"best_ckpt-(\d+)\.index")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -84,7 +86,7 @@ def best(directory: str) -> tuple[str, int, dict[str, Any]] | None:
     if not names or not files.exists(path):
         return None
     results = files.read_json(path)
-    step = results.pop(_BEST_STEP, None)
+    step = results.pop(BEST_STEP, None)
     for match in sorted(names, key=lambda match: -int(match[1])):
         prefix = files.join(directory, match[0].removesuffix(".index"))
         if step_of(prefix) == step:
@@ -94,7 +96,7 @@ def best(directory: str) -> tuple[str, int, dict[str, Any]] | None:
 
 def info(step: int, results: Mapping[str, Any]) -> str:
     """Returns the text of the file beside a best checkpoint."""
-    return json.dumps({**results, _BEST_STEP: float(step)}, indent=4) + "\n"
+    return json.dumps({**results, BEST_STEP: float(step)}, indent=4) + "\n"
 
 
 def lacking_data(prefix: str) -> str | None:

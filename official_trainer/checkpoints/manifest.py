@@ -199,7 +199,12 @@ def saved_steps(directory: str) -> tuple[int, ...]:
 
 def is_unmarked(parts: Mapping[str, str]) -> bool:
     """Whether the files of one step have neither a manifest nor the mark of a save: another tool's, or damage."""
-    return ".index" in parts.values() and not {".manifest.json", ".saving"} & set(parts.values())
+    return ".index" in parts.values() and not has_mark(parts)
+
+
+def has_mark(parts: Mapping[str, str]) -> bool:
+    """Whether a manifest, or the mark of a save, shows that the files of one step are ours."""
+    return bool({".manifest.json", ".saving"} & set(parts.values()))
 
 
 def is_gardens(directory: str, found: Mapping[str, str]) -> bool:
@@ -207,7 +212,7 @@ def is_gardens(directory: str, found: Mapping[str, str]) -> bool:
 
     A damaged one does not say so itself.
     """
-    if not found or {".manifest.json", ".saving"} & set(found.values()):
+    if not found or has_mark(found):
         return False
     unmarked = [name for each in parts(directory).values() if is_unmarked(each) for name in each]
     return garden.wrote_any(directory, (name.removesuffix(".index") for name in unmarked if name.endswith(".index")))

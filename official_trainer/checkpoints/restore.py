@@ -6,9 +6,10 @@ Does not own: which checkpoint of a run is restored (`store.py`), or how variabl
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
@@ -225,15 +226,20 @@ def saved_keys(prefix: str) -> Collection[str]:
     Raises:
       CheckpointError: it cannot be read.
     """
-    try:
+    with _faults_explained(prefix):
         return saved_specs(prefix)
-    except (tf.errors.OpError, ValueError, IndexError) as error:
-        raise CheckpointError(f"{prefix} cannot be read: {error}") from error
 
 
 def _match(prefix: str, items: Mapping[str, Trackable]) -> Matching:
-    try:
+    with _faults_explained(prefix):
         return Matching(prefix, items)
+
+
+@contextlib.contextmanager
+def _faults_explained(prefix: str) -> Iterator[None]:
+    """Turns errors of reading a checkpoint into one that names it."""
+    try:
+        yield
     except CheckpointError:
         raise
     except (tf.errors.OpError, ValueError, IndexError) as error:

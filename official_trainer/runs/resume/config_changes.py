@@ -322,7 +322,7 @@ def write_params(model_dir: str, resolved: Resolved, *, is_shared: bool = False)
     content = configuration.dump(resolved, origins=True, shared=True).encode()
     before = files.read_bytes(path) if files.exists(path) else content
     if before != content:
-        if is_shared and not garden_run.has_our_params(model_dir):
+        if is_shared and not before.startswith(garden_run.HEADER):
             return
         kept = (files.join(model_dir, f"params.{number}.yaml") for number in itertools.count(1))
         files.write_bytes_atomically(next(place for place in kept if not files.exists(place)), before)

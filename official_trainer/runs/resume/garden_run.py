@@ -36,12 +36,12 @@ def has_our_params(model_dir: str) -> bool:
 
 
 def params(model_dir: str) -> dict[str, Any] | None:
-    """Returns the config that Model Garden's driver wrote down, without what is not compared; None without one."""
+    """Returns the config that Model Garden's driver wrote down; None without one."""
     path = files.join(model_dir, PARAMS_FILE)
-    if not files.exists(path) or has_our_params(model_dir):
+    if not files.exists(path) or (content := files.read_bytes(path)).startswith(HEADER):
         return None
     try:
-        found = plain(files.read_bytes(path).decode(), path)
+        found = plain(content.decode(), path)
     except (ConfigError, ValueError):
         return None
     return found if isinstance(found, dict) and found.keys() >= _SECTIONS else None
