@@ -152,12 +152,16 @@ class CheckpointState:
             self.synchronize()
 
     @contextlib.contextmanager
-    def preserved(self) -> Iterator[None]:
+    def preserved(self, *, only_shared: bool = False) -> Iterator[None]:
         """Restores the model's variables and the metrics of training after a `with` block, bit for bit.
 
         Also if the block fails. A state that is saved while an evaluation in the block hangs has these values too.
+
+        Args:
+          only_shared: for an evaluation of the run, only metrics in which both training and evaluations count.
         """
-        self._backups.append(replicas.ValueBackup(self._variables))
+        variables = self._step.shared_variables if only_shared else self._variables
+        self._backups.append(replicas.ValueBackup(variables))
         try:
             yield
         finally:

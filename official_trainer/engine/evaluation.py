@@ -218,7 +218,8 @@ class Evaluation:
         """
         self._state.synchronize()
         trainer = self._trainer
-        with trainer.weights_averaged(), self.process_group.stop.interruptible(self.rescue):
+        interruptible = self.process_group.stop.interruptible(self.rescue)
+        with trainer.weights_averaged(), self._state.preserved(only_shared=True), interruptible:
             state = trainer.eval_begin()
             for each in self._named_sets:
                 steps = each.steps if own_steps and each.steps is not None else num_steps

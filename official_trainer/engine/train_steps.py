@@ -54,6 +54,7 @@ class TrainStep:
         of_model = list(getattr(context.model, "metrics", []))
         self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
+        self._shared = of_model if trains and not self._kept else []
         self.trace = LossTrace()
         check_names(self._measures, "training")
 
@@ -65,6 +66,11 @@ class TrainStep:
     def variables(self) -> list[tf.Variable]:
         """The variables of all that is measured."""
         return [*self.trace.variables, *variables_of(self._measures)]
+
+    @property
+    def shared_variables(self) -> list[tf.Variable]:
+        """The variables of the model's own metrics, in which evaluations count, too; not of those that go on."""
+        return variables_of(self._shared)
 
     def results(self) -> dict[str, Any]:
         """Returns the results of all metrics."""
