@@ -58,16 +58,17 @@ def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> A
     return task_factory.get_task(task_config, logging_dir=logging_dir, **({"name": name} if name else {}))
 
 
-def create_optimizer(task: Any, config: Any) -> Any:
+def create_optimizer(task: Any, config: Any, model: Any) -> Any:
     """Returns the optimizer that Model Garden's driver creates with a task, including differential privacy.
 
     Args:
       task: the task.
       config: an experiment of Model Garden, or the result of `with_garden_objects`.
+      model: a Task that creates no optimizer has compiled it with one; else its optimizer is None.
     """
     from official.core import train_utils
 
-    return train_utils.create_optimizer(task, config)
+    return train_utils.create_optimizer(task, config) or getattr(model, "optimizer", None)
 
 
 def _register(module: str) -> None:

@@ -97,8 +97,7 @@ def _task_of(job: Job, config: Any) -> Any:
 
 def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
     if isinstance(config, GardenExperiment):
-        # A Task that creates none has compiled its model with one.
-        return to_garden.create_optimizer(task, config) or getattr(model, "optimizer", None)
+        return to_garden.create_optimizer(task, config, model)
     return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
 
 

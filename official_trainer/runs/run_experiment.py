@@ -300,15 +300,15 @@ def _job_of(config: ExperimentConfig, task: Any, mode: str, model_dir: str) -> J
 def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     """Returns a Trainer for the task, built as Model Garden builds it; called in the strategy's scope."""
     trains, evaluates = job.mode in TRAINING_MODES, job.mode != "train"
-    create_optimizer = functools.partial(to_garden.create_optimizer, task, params)
+    model = task.build_model()
+    create_optimizer = functools.partial(to_garden.create_optimizer, task, params, model)
     if isinstance(params, ExperimentConfig):
         create_optimizer = functools.partial(task.create_optimizer, params.trainer.optimizer_config, params.runtime)
-    model = task.build_model()
     return Trainer(
         _as_read(job.config, params),
         task,
         model,
-        create_optimizer() or getattr(model, "optimizer", None) if trains else None,  # some Tasks compile it in
+        create_optimizer() if trains else None,
         train=trains,
         evaluate=evaluates,
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
