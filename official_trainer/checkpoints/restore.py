@@ -29,6 +29,9 @@ _logger = logging.getLogger(__name__)
 REPLICA_VALUES = "training/replicas/"
 """Where a checkpoint holds the values of each replica; a run that continues with fewer or more loses nothing."""
 
+STEP_NUMBERS = "training/numbers/"
+"""Where a checkpoint holds the means of what steps return beside the loss; those of earlier versions hold none."""
+
 AVERAGE = "/.OPTIMIZER_SLOT/optimizer/average/"
 """In the key of an average of weights, a slot of Model Garden's wrapper, which holds the optimizer."""
 
@@ -53,7 +56,8 @@ def read_exactly(
     matching = _match(prefix, items)
     report = matching.report(step=step)
     differing = [*report.missing, *report.extra, *(mismatch.live for mismatch in report.wrong_shape)]
-    may_differ = (f"{REPLICA_VALUES}*", *((*garden.LACKS, *never_updated(prefix)) if garden.wrote(prefix) else ()))
+    newer = (f"{REPLICA_VALUES}*", f"{STEP_NUMBERS}*")
+    may_differ = (*newer, *((*garden.LACKS, *never_updated(prefix)) if garden.wrote(prefix) else ()))
     expected = [spec for spec in differing if any(_allows(pattern, spec) for pattern in may_differ)]
     allowed = [spec for spec in differing if any(_allows(pattern, spec) for pattern in allow_mismatch)]
     refused = [spec for spec in differing if spec not in (*expected, *allowed)]

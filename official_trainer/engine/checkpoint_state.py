@@ -37,7 +37,10 @@ class CheckpointState:
         """Takes the parts of the state."""
         self.process_group = context.process_group
         self._context, self._step, self._train_iterator = context, step, train_iterator
-        self._of_replicas = replicas.ReplicaValues(self._variables, self.process_group.peers)
+        # Apart, so that the other values of a checkpoint without these numbers keep their places.
+        others = [variable for variable in self._variables if variable is not step.numbers.sums]
+        self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers)
+        self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
         self._backups: list[replicas.ValueBackup] = []
         self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
         self._rate_scale: optimization.RateScale | None = None
@@ -50,8 +53,11 @@ class CheckpointState:
         training = tf.train.Checkpoint(
             loss=step.loss, loss_trace=step.trace, position=train_iterator.position, metrics=list(step.metrics)
         )
+        training.numbers = step.numbers.state
         if self._of_replicas.state is not None:
             training.replicas = self._of_replicas.state
+        if self._numbers_of_replicas.state is not None:
+            step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(
             global_step=context.global_step, model=context.model, training=training, **items
         )
@@ -60,6 +66,7 @@ class CheckpointState:
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
+        self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
         return restore.read_exactly(self._as_saved(prefix), prefix, step, allow_mismatch)
 
     def _as_saved(self, prefix: str) -> tf.train.Checkpoint:
@@ -95,13 +102,17 @@ class CheckpointState:
     def after_restore(self, report: RestoreReport) -> None:
         """Continues from a restored checkpoint: its data position, and the value of each replica if it has as many."""
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
-        self._continue(any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking))
+        lacks_values = any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking)
+        self._continue(lacks_values, any(spec.key.startswith(restore.STEP_NUMBERS) for spec in lacking))
 
     @collective
-    def _continue(self, lacks_replica_values: bool) -> None:
+    def _continue(self, lacks_replica_values: bool, lacks_numbers: bool) -> None:
         self._train_iterator.reset()
+        self._step.numbers.after_restore()
         if not lacks_replica_values:
             self._of_replicas.restore()
+        if not lacks_numbers:
+            self._numbers_of_replicas.restore()
 
     @collective
     def use_configured_optimizer(self) -> None:
@@ -147,6 +158,7 @@ class CheckpointState:
         reads what is written.
         """
         self._of_replicas.collect()
+        self._numbers_of_replicas.collect()
         if not self.process_group.is_alone:
             self.process_group.undo_at_next_call(replicas.ValueBackup(self._variables).restore)
             self.synchronize()

@@ -18,9 +18,10 @@ from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import accumulation, publish
+from official_trainer.tasks import accumulation, optimization, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
+from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
 
@@ -32,6 +33,7 @@ class TrainStep:
       loss: mean loss since the last reset.
       metrics: the task's and the model's.
       trace: the loss of the last step, and its moving average.
+      numbers: what the task's step returns beside the loss.
       accumulator: runs the task's step over micro-batches; None for one update per batch.
       compiles_windows: whether XLA compiles whole windows of steps.
     """
@@ -55,7 +57,7 @@ class TrainStep:
         self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
         self._shared = of_model if trains and not self._kept else []
-        self.trace = LossTrace()
+        self.trace, self.numbers = LossTrace(), StepNumbers()
         check_names(self._measures, "training")
 
     @property
@@ -65,7 +67,7 @@ class TrainStep:
     @property
     def variables(self) -> list[tf.Variable]:
         """The variables of all that is measured."""
-        return [*self.trace.variables, *variables_of(self._measures)]
+        return [*self.trace.variables, *variables_of(self._measures), self.numbers.sums]
 
     @property
     def shared_variables(self) -> list[tf.Variable]:
@@ -73,13 +75,14 @@ class TrainStep:
         return variables_of(self._shared)
 
     def results(self) -> dict[str, Any]:
-        """Returns the results of all metrics."""
-        return {metric.name: metric.result() for metric in self._measures}
+        """Returns the results of all metrics, and the means of the numbers that the task's step has returned."""
+        return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
 
     def reset(self) -> None:
         """Resets the metrics that do not go on."""
         for metric in [each for each in self._measures if each not in self._kept]:
             metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
+        self.numbers.reset()
 
     @do_not_convert
     def run(self, inputs: Any) -> None:
@@ -116,7 +119,7 @@ class TrainStep:
         return tf.function(self._context.traces.watched("train", self._run_replicas))
 
     def step_of_task(self) -> Callable[..., Any]:
-        """Returns the task's step, over micro-batches if the run accumulates gradients."""
+        """Returns the task's step, which returns logs; over micro-batches, what `_measured` returns for them."""
         accumulator, task = self.accumulator, self._context.task
         if accumulator is None:
             return task.train_step
@@ -125,7 +128,33 @@ class TrainStep:
             place = self._stream_number().read_value() * accumulator.num_micro_batches + number
             return self._context.streams.named("train", place)
 
-        return accumulator.over(task.train_step, task.loss, streams)
+        def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
+            loss, numbers = self._measured(logs)
+            return [_mean(loss), tf.zeros([2, MAX_NUMBERS]) if numbers is None else numbers]
+
+        return accumulator.over(task.train_step, accumulation.Measured(measured, [[], [2, MAX_NUMBERS]]), streams)
+
+    @do_not_convert
+    def _measured(self, logs: Mapping[str, Any]) -> tuple[Any, tf.Tensor | None]:
+        """Returns the loss of a step, and its other numbers in one tensor, if there are any; traced."""
+        context = self._context
+        if context.task.loss not in logs:
+            raise ValueError(
+                f"{type(context.task).__name__}.train_step must return {context.task.loss!r}, got {list(logs)}"
+            )
+        names = [*ROW_FIELDS, *LossTrace.NAMES, *optimization.rate_names(context.optimizer)]
+        taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
+        return logs[context.task.loss], self.numbers.encoded(context.task, beside_loss(context.task, logs, taken))
+
+    def _measuring(self, step_of_task: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function of `step_of_task` as one that returns what `_measured` does for its logs."""
+        if self.accumulator is not None:
+            return step_of_task
+
+        def step(*args: Any, **kwargs: Any) -> tuple[Any, tf.Tensor | None]:
+            return self._measured(step_of_task(*args, **kwargs))
+
+        return step
 
     @do_not_convert
     def run_on_replica(self, inputs: Any, step_of_task: Callable[..., Any], publishes: bool) -> publish.Tensors | None:
@@ -134,20 +163,19 @@ class TrainStep:
         if context.workers is None:  # workers share the generators, which are set before a window
             context.streams.begin_step(context.global_step)
         step = context.streams.around(
-            publish.collecting(step_of_task, is_wanted=publishes), "train", self._stream_number()
+            publish.collecting(self._measuring(step_of_task), is_wanted=publishes), "train", self._stream_number()
         )
         if context.enables_xla and not self.compiles_windows:
             step = tf.function(step, jit_compile=True)
-        logs, published = step(inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics)
-        if context.task.loss not in logs:
-            raise ValueError(
-                f"{type(context.task).__name__}.train_step must return {context.task.loss!r}, got {list(logs)}"
-            )
-        loss = tf.cast(logs[context.task.loss], tf.float32)
-        loss = loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
+        (loss, numbers), published = step(
+            inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
+        )
+        loss = _mean(loss)
         if context.options.measures_loss:
             self.loss.update_state(loss)
             self.trace.update(loss)
+        if numbers is not None:
+            self.numbers.add(numbers)
         with tf.control_dependencies([loss]):  # a step whose data never came must not count
             context.global_step.assign_add(1)
         return published if publishes else None  # on a TPU, a replica cannot return a structure without tensors
@@ -158,6 +186,11 @@ class TrainStep:
         With workers it is the batch, because several of them have the same step.
         """
         return self._context.global_step if self._context.workers is None else self._context.workers.batches
+
+
+def _mean(loss: Any) -> tf.Tensor:
+    loss = tf.cast(loss, tf.float32)
+    return loss if loss.shape.rank == 0 else tf.reduce_mean(loss)
 
 
 class WindowRunner:

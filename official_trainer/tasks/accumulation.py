@@ -12,6 +12,7 @@ once for each update.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -22,8 +23,21 @@ from official_trainer.tasks import publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.scopes import during
 
-Step = Callable[..., dict[str, Any]]
+Step = Callable[..., Any]
 """A task's `train_step(inputs, model, optimizer, metrics)`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What is averaged over micro-batches.
+
+    Attributes:
+      of: returns float32 tensors for the logs of one.
+      shapes: of these tensors.
+    """
+
+    of: Callable[[dict[str, Any]], Sequence[tf.Tensor]]
+    shapes: Sequence[Sequence[int]]
 
 
 class AccumulationError(UserError, ValueError):
@@ -85,55 +99,66 @@ class Accumulator:
         # Tasks check the class of an optimizer, so it stays the same object; and Keras would track the function.
         object.__setattr__(optimizer, "apply_gradients", apply_gradients)
 
-    def over(self, step: Step, loss_name: str, entered: Callable[[Any], Any]) -> Step:
-        """Returns `step` over micro-batches, as a function with the same arguments that returns the mean loss.
+    def over(self, step: Step, measured: Measured, entered: Callable[[Any], Any]) -> Step:
+        """Returns `step` over micro-batches, as a function with the same arguments that returns means over them.
 
         Args:
           step: the task's; called in replica context, traced.
-          loss_name: the key of the loss in its logs.
+          measured: what is averaged.
           entered: returns the context of a call, for the number of the micro-batch (scalar int64).
         """
         converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
         @tf.autograph.experimental.do_not_convert
-        def run(inputs: Any, **kwargs: Any) -> dict[str, Any]:
-            return {loss_name: self._mean_loss(lambda part: converted(part, **kwargs)[loss_name], entered, inputs)}
+        def run(inputs: Any, **kwargs: Any) -> list[tf.Tensor]:
+            return self._means(lambda part: measured.of(converted(part, **kwargs)), measured.shapes, entered, inputs)
 
         return run
 
-    def _mean_loss(self, step: Callable[[Any], Any], entered: Callable[[Any], Any], inputs: Any) -> tf.Tensor:
-        """Runs `step(part of inputs)` for each micro-batch; returns the mean of the losses that it returns."""
+    def _means(
+        self,
+        step: Callable[[Any], Sequence[tf.Tensor]],
+        shapes: Sequence[Sequence[int]],
+        entered: Callable[[Any], Any],
+        inputs: Any,
+    ) -> list[tf.Tensor]:
+        """Runs `step(part of inputs)` for each micro-batch; returns the means of what it returns, float32."""
         self.is_used = True
         count = self.num_micro_batches
         sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
         variables = list(self._model.trainable_variables)
 
-        def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], tf.Tensor]:
+        num_gradients = len(variables)
+
+        def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], Any]:
             part = tf.nest.map_structure(lambda whole, size: _part(whole, number, size), inputs, sizes)
             micro_batch = _MicroBatch(variables, sums, scale)
             with during(_micro_batch, micro_batch), entered(tf.cast(number, tf.int64)):
-                loss = step(part)
+                returned = step(part)
             if micro_batch.calls != 1:
                 raise AccumulationError(
                     f"{_FIELD}: the task's train_step called optimizer.apply_gradients {micro_batch.calls} times; "
                     "gradients can be accumulated if it calls it once, with all of them. Change the step, or set it "
                     "to 1"
                 )
-            return micro_batch.sums, tf.reduce_mean(tf.cast(loss, tf.float32))
+            return micro_batch.sums, returned
 
-        def body(number: tf.Tensor, total: tf.Tensor, *sums: tf.Tensor) -> list[tf.Tensor]:
+        def body(number: tf.Tensor, *before: tf.Tensor) -> list[tf.Tensor]:
+            sums, totals = before[:num_gradients], before[num_gradients:]
             with publish.discarded(), tf.name_scope(""):
-                added, loss = call(number, sums, None)
-            return [number + 1, total + loss, *added]
+                added, returned = call(number, sums, None)
+            return [number + 1, *added, *_added(totals, returned)]
 
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
-        first = [tf.constant(0), tf.constant(0.0), *zeros]
+        first = [tf.constant(0), *zeros, *(tf.zeros(shape) for shape in shapes)]
         with _explained_communication():
-            last, total, *sums = tf.while_loop(
-                lambda number, *_: number < count - 1, body, first, parallel_iterations=1
-            )
-        _, loss = call(last, sums, 1.0 / count)
-        return (total + loss) / count
+            last, *sums = tf.while_loop(lambda number, *_: number < count - 1, body, first, parallel_iterations=1)
+        _, returned = call(last, sums[:num_gradients], 1.0 / count)
+        return [total / count for total in _added(sums[num_gradients:], returned)]
+
+
+def _added(totals: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [total + value for total, value in zip(totals, values, strict=True)]
 
 
 def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulator | None:

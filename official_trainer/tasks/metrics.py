@@ -27,6 +27,9 @@ class MetricDirectionError(UserError, ValueError):
 class LossTrace(tf.Module):
     """The last step's loss and the moving average of all losses, each a mean over replicas."""
 
+    NAMES = ("batch_loss", "smoothed_loss")
+    """The names of the results."""
+
     def __init__(self) -> None:
         super().__init__(name="loss_trace")
         on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
@@ -135,6 +138,11 @@ class TaskMetrics(tf.Module):
     def name(self) -> str:
         """The name of the task."""
         return self._task_name
+
+    @property
+    def by_flat_name(self) -> dict[str, Any]:
+        """The metrics by the names under which they are recorded."""
+        return {f"{self.name}/{metric.name}": metric for metric in self._all}
 
     @property
     def variables(self) -> list[tf.Variable]:

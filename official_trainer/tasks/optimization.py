@@ -154,10 +154,17 @@ def learning_rate(optimizer: Any, global_step: tf.Variable) -> tf.Tensor:
 
 def learning_rates(optimizer: Any, global_step: tf.Variable) -> dict[str, tf.Tensor]:
     """Returns the rate of the next update by its name in logs; of several optimizers in one, the rate of each."""
+    parts = getattr(optimizer, "optimizers", [optimizer])
+    rates = [learning_rate(part, global_step) for part in parts]
+    return dict(zip(rate_names(optimizer), rates, strict=True))
+
+
+def rate_names(optimizer: Any) -> list[str]:
+    """Returns the names of `learning_rates`."""
     if not hasattr(optimizer, "optimizers"):
-        return {"learning_rate": learning_rate(optimizer, global_step)}
+        return ["learning_rate"]
     parts = enumerate(optimizer.optimizers)  # with Model Garden's names
-    return {f"{type(part).__name__}_{i}_learning_rate": learning_rate(part, global_step) for i, part in parts}
+    return [f"{type(part).__name__}_{i}_learning_rate" for i, part in parts]
 
 
 class FixedRateError(UserError, TypeError):

@@ -212,7 +212,8 @@ class Task:
           metrics: those of `build_metrics(training=True)`.
 
         Returns:
-          Logs; `logs[self.loss]` is this replica's mean loss, scalar float32.
+          Logs; `logs[self.loss]` is this replica's mean loss, scalar float32. Other single numbers are recorded by
+          their names, joined with `/` where they are nested: means over the steps since the last summary.
         """
         features, labels = split_inputs(inputs)
         with tf.GradientTape() as tape:

@@ -22,6 +22,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler
+from official_trainer.tasks.step_numbers import beside_loss, names_of
 from official_trainer.tasks.task import Task, scaled_loss, split_inputs, total_loss, update
 
 _logger = logging.getLogger(__name__)
@@ -277,7 +278,8 @@ class MultiTask(Task):
           metrics: of `build_metrics`.
 
         Returns:
-          Logs; the loss is the weighted sum, or the loss of the step's task.
+          Logs; the loss is the weighted sum, or the loss of the step's task. In interleaved training they also have
+          what the task's own step returned beside its loss, under the task's name.
         """
         kept = {each.name: each for each in metrics or () if each.name in self.parts}
         if self._sampler is None:
@@ -289,7 +291,7 @@ class MultiTask(Task):
         )
         if own is not None:
             own.loss.update_state(logs[task.loss])
-        return {self.loss: logs[task.loss]}
+        return {self.loss: logs[task.loss], name: beside_loss(task, logs, names_of([] if own is None else own.metrics))}
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
         """Always raises: each task is evaluated by itself, on its own data."""

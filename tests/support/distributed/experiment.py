@@ -33,6 +33,11 @@ class CollectedTask(ChaosTask):
             weight.assign(weight + 1.0)
         return model
 
+    def train_step(self, batch: Any, model: Any, optimizer: Any, metrics: Any = None) -> dict[str, Any]:
+        logs = super().train_step(batch, model, optimizer, metrics)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return {**logs, "replica": replica}
+
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
         logs = super().validation_step(inputs, model, metrics)
         images, labels = inputs

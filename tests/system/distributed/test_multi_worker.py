@@ -41,7 +41,7 @@ def test_three_workers_train(workspace, tmp_path):
 
 @pytest.mark.parametrize("batch_size", [1436, pytest.param(64, marks=pytest.mark.full)])
 def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batch_size):
-    """N17, B3: batches that leave a worker without examples, or with fewer; metrics, loss and what tasks collect."""
+    """N17, B3, N32: batches that leave a worker without examples, or with fewer; all that tasks collect."""
     sets = (
         "trainer.train_steps=2",
         f"task.validation_data.global_batch_size={batch_size}",
@@ -61,6 +61,8 @@ def test_each_example_is_evaluated_once_wherever_it_is(workspace, tmp_path, batc
     assert alone.code == 0, alone.err
     row = next(row for row in rows(tmp_path / "run") if row["split"] == "validation")
     assert row["examples"] == NUM_HELD_OUT
+    replicas = [row["replica"] for row in rows(tmp_path / "run") if row["split"] == "train"]
+    assert set(replicas) == {0.5}, "what the steps of both returned"
     assert row["right"] / row["examples"] == pytest.approx(row["accuracy"], abs=1e-6)
     for name in ("accuracy", "validation_loss"):
         assert f"{name} {row[name]:.4g}" in alone.out, (row, alone.out)

@@ -23,7 +23,7 @@ EVERYTHING = (
 
 
 def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
-    """T7: two workers, two parameter servers: exact steps, each example as often as planned, both always at work."""
+    """T7, N32: two workers, two parameter servers: exact steps, each example as planned, both always at work."""
     sets = ("trainer.train_steps=120", "trainer.validation_interval=60", "trainer.export.at_end=true", *EVERYTHING)
     with Run(tmp_path, *sets, roles={"chief": 1, "worker": 2, "ps": 2}) as run:
         assert run.wait_all() == {0}, run.cluster.outputs()
@@ -39,6 +39,7 @@ def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
         assert run.seen(120).sum() == 120 * 8
         assert set(run.rows("validation")) == {60, 120}
         assert {row["examples"] for row in run.rows("validation").values()} == {96.0}
+        assert {row["share"] for row in run.rows("train").values()} == {1.0}  # what each step returned
         assert "worker w of W" in run.record()["order_of_examples"]
         assert "on 2 workers and 2 ps" in run.cluster.out("chief")
         assert (run.model_dir / "export" / "saved_model").is_dir()

@@ -58,8 +58,14 @@ WEIGHTS = [f"layer_with_weights-{number}/{name}" for number, names in enumerate(
 """Those that are averaged, in the order of the model."""
 
 
+def without_numbers(found):
+    """Leaves out what steps return beside the loss, which the earlier version did not record."""
+    return {name: value for name, value in found.items() if not name.startswith("training/numbers/")}
+
+
 def as_before(found):
     """Names what a checkpoint holds as the earlier version did, which saved averages beside the optimizer."""
+    found = without_numbers(found)
     named = {name.replace("optimizer/ema_base_optimizer/", "optimizer/"): value for name, value in found.items()}
     for number, weight in enumerate(WEIGHTS):
         slot = f"model/{weight}/.OPTIMIZER_SLOT/optimizer/average/.ATTRIBUTES/VARIABLE_VALUE"
@@ -171,7 +177,7 @@ def test_a_run_with_gin_bindings_goes_on(workspace):
     assert "build_optimizer.use_legacy_optimizer: False -> not bound" in done.err
     official_trainer(workspace, *words, "--gin_file=bound/config.train_and_eval.gin")
     with np.load(workspace / "end" / "bound.npz") as expected:
-        assert_close(values(workspace / "bound", 6), dict(expected))
+        assert_close(without_numbers(values(workspace / "bound", 6)), dict(expected))
     assert contents(workspace / "bound")["config.train_and_eval.gin"] == bound["config.train_and_eval.gin"]
 
 

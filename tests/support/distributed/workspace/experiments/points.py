@@ -79,7 +79,8 @@ class PointsTask(Task):
             for _ in range(SPINS):
                 matrix = tf.linalg.matmul(matrix, matrix) / 300.0
             features += 1e-12 * tf.reduce_sum(matrix)
-        return super().train_step((features, labels), model, optimizer, metrics)
+        logs = super().train_step((features, labels), model, optimizer, metrics)
+        return {**logs, "mean_id": tf.reduce_mean(tf.cast(ids, tf.float32)), "share": tf.size(ids) / BATCH}
 
     def validation_step(self, batch, model, metrics=None):
         return {**super().validation_step(batch, model, metrics), "ids": batch[0][:, 0]}
