@@ -1,7 +1,8 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
 Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
-messages show names: the nearest known one, the first few, long text cut, control characters visible.
+messages show names: the nearest known one, the first few, long text cut, control characters visible; the one line of a
+message of TensorFlow's that says what is wrong.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
@@ -32,10 +33,11 @@ class ExitCode(enum.IntEnum):
 
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
-    ExitCode.FAILED: "failed: a bug, in the task or in this package",
+    ExitCode.FAILED: "failed: a bug, in the task, whose line is said, or in this package",
     ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, `model_dir` was moved, or the "
     "checkpoint has another model",
-    ExitCode.DATA: "the data is missing, empty or damaged, or ended early",
+    ExitCode.DATA: "the data is missing, empty or damaged, ended early, or does not fit the task, as a label that is no "
+    "class of the model",
     ExitCode.NON_FINITE: "the loss is not finite, or above `trainer.loss_upper_bound`",
     ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "
     "`stall-<n>.txt`. Of several workers, the one that hangs",
@@ -59,6 +61,20 @@ class UserError(Exception):
 def describe_error(error: BaseException) -> str:
     """Returns the message of an error, with its class unless it is meant for users."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the line of an error's message that says what is wrong, without the names of nodes and graphs."""
+    text = str(getattr(error, "message", None) or error)
+    # A graph's error begins with where it was built; the message precedes the name of the node.
+    if behind_trace := re.search(r"([^\n]+)\n\s*\[\[\{\{node", text):
+        text = behind_trace[1]
+    text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)
+    text = re.sub(r"^\s*\(\d+\) [A-Z_]+:\s+", "", text)
+    text = re.sub(r"^Error in user-defined function passed to .*? with iterator: [\w:\[\]]+: ", "", text)
+    text = re.sub(r" for '?\{\{node .*?' with input shapes: (.*?)\.?$", r", for input shapes \1", text, flags=re.DOTALL)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.sub(r"\s*\[Op:\w+\].*$", "", lines[0]) if lines else ""
 
 
 def first_few(names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, Moment, Span
+from official_trainer.user_code import during, is_users
 
 _logger = logging.getLogger(__name__)
 
@@ -38,12 +39,14 @@ class ActionError(UserError, RuntimeError):
     Attributes:
       summary: the action, the hook, the step and the error, in a line.
       place: the innermost lines of code of the traceback; empty for an error that is meant for users.
+      bug: the error in the action's code; None for an error that is meant for users.
     """
 
     def __init__(self, action: Action, hook: str, step: int, error: BaseException) -> None:
         error = files.as_storage_error(error) or error
         self.summary = f"action '{action.name}' failed in {hook} at step {step}: {describe_error(error)}"
-        self.place = "" if isinstance(error, UserError) else _place_of(error)
+        self.bug = None if isinstance(error, UserError) else error
+        self.place = "" if self.bug is None else _place_of(error)
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
         super().__init__(f"{self.summary}{self.place}")
 
@@ -142,7 +145,8 @@ class _Entry:
             return []
         self._began_seconds = self._clock()
         try:
-            requests = _requests(getattr(self.action, hook)(run, *arguments))
+            with during(f"calling {hook} of the action '{self.action.name}' at step {run.step}", task=self.action):
+                requests = _requests(getattr(self.action, hook)(run, *arguments))
             return [request for request in requests if not self._is_met(hook, run, request)]
         except PreemptedError:
             raise
@@ -398,8 +402,9 @@ def _warn_of_idle(entries: Sequence[_Entry], span: Span) -> None:
 
 
 def _place_of(error: BaseException) -> str:
-    """Returns the innermost lines of code in an error's traceback, other than those of this file."""
+    """Returns the innermost lines of code in an error's traceback, of the user's if there are any."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in frames if is_users(frame.filename)] or frames
     return "".join(f"\n  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-_SHOWN_FRAMES:])
 
 

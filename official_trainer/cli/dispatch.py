@@ -18,6 +18,7 @@ import importlib
 import os
 import shlex
 import sys
+import traceback
 import types
 from collections.abc import Sequence
 
@@ -52,6 +53,8 @@ def main(
         sys.stdout.flush()
         return code
     except UserError as error:
+        if (reported := _report_mistake(error, words)) is not None:
+            return reported
         label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
         terminal.report_error(str(error), label)
         if error.exit_code == ExitCode.PREEMPTED and (argv is None if is_process is None else is_process):
@@ -69,16 +72,35 @@ def main(
             _drop_unwritten()
             return int(fault.exit_code)
         if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
-            terminal.report_error(
-                f"{sys.executable} has no module {error.name!r}, which official-trainer needs. Use the Python of the "
-                "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
-                "`python -m official_trainer doctor` names all that is missing."
-            )
-            return int(ExitCode.CONFIG)
-        import traceback
-
+            return _report_missing(error.name)
+        if (reported := _report_mistake(error, words)) is not None:
+            return reported
         traceback.print_exc()
         return int(ExitCode.FAILED)
+
+
+def _report_missing(module: str | None) -> int:
+    terminal.report_error(
+        f"{sys.executable} has no module {module!r}, which official-trainer needs. Use the Python of the "
+        "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
+        "`python -m official_trainer doctor` names all that is missing."
+    )
+    return int(ExitCode.CONFIG)
+
+
+def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
+    """Writes what is wrong in the user's code, and with `--traceback` how it was reached; returns the exit code.
+
+    Returns None, and writes nothing, if the error is another.
+    """
+    from official_trainer.runs.mistakes import report
+
+    if (found := report.report_of(error)) is None:
+        return None
+    if "--traceback" in words:
+        traceback.print_exception(error)
+    terminal.report_error(found.message)
+    return int(found.exit_code)
 
 
 def verbs() -> dict[str, types.ModuleType]:

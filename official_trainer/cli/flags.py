@@ -36,6 +36,7 @@ def add_run_flags(parser: Parser) -> None:
     parser.value("gin_params", "BINDINGS", "such as f.x=1, one per line; may be repeated", repeat=True)
     parser.output_group()
     parser.switch("quiet", "print only warnings, errors and results")
+    parser.switch("traceback", "print the whole traceback of an error in your code")
 
 
 def add_import_flag(parser: Parser) -> None:

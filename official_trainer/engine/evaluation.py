@@ -21,7 +21,8 @@ from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
-from official_trainer.engine.step_context import StepContext
+from official_trainer.engine.step_context import StepContext, check_logs
+from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import DataError, in_hand
@@ -29,6 +30,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import monitored
+from official_trainer.user_code import during
 
 _IS_BUSY = "replica had examples"
 """Key in the logs of a step: whether each replica had examples, where some may have none."""
@@ -111,8 +113,10 @@ class ValidationSet:
         self._context.streams.begin_step(-self.num_examples)  # for layers that draw in evaluations too
 
         def evaluate() -> dict[str, Any]:
-            with self._context.streams.named("validation", self.num_examples):
+            notes = during(task=self.task, method="validation_step", batch=lambda: batch_signature(inputs))
+            with self._context.streams.named("validation", self.num_examples), notes:
                 logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
+                check_logs(self.task, "validation_step", logs)
             if self.task.loss in logs:
                 loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
                 self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
@@ -125,12 +129,19 @@ class ValidationSet:
 
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
         """Returns the results of an evaluation; called eagerly."""
-        logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
-        if self.loss.count.numpy() > 0:
-            logs[self.loss.name] = self.loss.result()
-        if aggregated_logs is not None:
-            logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
+        with self.evaluated(global_step):
+            logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
+            if self.loss.count.numpy() > 0:
+                logs[self.loss.name] = self.loss.result()
+            if aggregated_logs is not None:
+                with during(method="reduce_aggregated_logs"):
+                    logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
         return logs
+
+    def evaluated(self, global_step: tf.Variable) -> during:
+        """Returns a context that notes on errors that this set was evaluated."""
+        data = self.builder.section.removeprefix("task.") if self.builder.section else self.builder.source
+        return during(lambda: f"evaluating {data} at step {int(global_step.numpy())}", task=self.task)
 
     def direction(self, name: str, full_name: str) -> monitored.Direction:
         """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
@@ -234,12 +245,14 @@ class Evaluation:
         """Returns the folded logs of one set, whose metrics hold the rest."""
         trainer, self.current_set = self._trainer, each
         each.num_examples.assign(0)
-        with each.builder.errors_explained():
+        with each.evaluated(self._context.global_step), each.builder.errors_explained():
             if each.loop_fn is None:
                 each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
             if each.dataset is None:
                 each.dataset = each.builder.build()
-            state = each.loop_fn(tf.nest.map_structure(iter, each.dataset), num_steps, state)
+            iterator = tf.nest.map_structure(iter, each.dataset)
+            with during(batch=lambda: batch_signature(iterator)):
+                state = each.loop_fn(iterator, num_steps, state)
         if self._counts_examples and sum(self.process_group.exchange(self.num_examples)) == 0:
             raise DataError(
                 f"{each.builder.source}: the validation data {f'of {each.name!r} ' if each.name else ''}holds no "

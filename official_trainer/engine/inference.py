@@ -11,12 +11,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from official_trainer.engine.traces import batch_signature
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import split_inputs
+from official_trainer.user_code import during
 
 Columns = Mapping[str, Any]
 """NumPy arrays `[rows, …]` by the names of the outputs."""
@@ -68,7 +70,7 @@ class Inference:
         iterator, number = iter(dataset), first
         while True:
             try:
-                with waiting():
+                with waiting(), during(f"predicting batch {number}", task=self._task):
                     outputs = self._step(iterator, tf.constant(number, tf.int64))
             except (StopIteration, tf.errors.OutOfRangeError):
                 return
@@ -91,7 +93,8 @@ class Inference:
         self._streams.begin_step(-number)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
-            with self._streams.named("prediction", number):
+            notes = during(task=self._task, method="inference_step", batch=lambda: batch_signature(inputs))
+            with self._streams.named("prediction", number), notes:
                 outputs = step_of_task(split_inputs(inputs)[0], self._model)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):

@@ -7,7 +7,7 @@ that Model Garden's constructor does not have. Does not own: the parts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orbit
@@ -117,6 +117,20 @@ class StepContext:
     def dispatches(self) -> bool:
         """Whether each step trains one of several tasks, chosen by the batch."""
         return isinstance(self.task, MultiTask) and self.task.dispatches
+
+
+def check_logs(task: Any, method: str, logs: Any, *, needed: str = "") -> None:
+    """Refuses what a step returned if it is no dictionary of logs, or one without what is needed.
+
+    Raises:
+      TypeError: it is none.
+      ValueError: it lacks the key.
+    """
+    name = f"{type(task).__name__}.{method}"
+    if not isinstance(logs, Mapping):
+        raise TypeError(f"{name} must return a dictionary of logs, got {type(logs).__name__}")
+    if needed and needed not in logs:
+        raise ValueError(f"{name} must return {needed!r}, got {list(logs)}")
 
 
 def runtime_field(config: Any, name: str, default: Any) -> Any:

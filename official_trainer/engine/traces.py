@@ -128,6 +128,18 @@ class Traces:
 _WHAT = {"train": ("the training step", "train_data"), "eval": ("the evaluation step", "validation_data")}
 
 
+def batch_signature(inputs: Any) -> str:
+    """Returns the signature of batches: `features float32[8,4], labels int64[8]`, or whatever a batch is."""
+    inputs = getattr(inputs, "element_spec", inputs)
+    replicas = [len(part) for spec in tf.nest.flatten(inputs) if (part := getattr(spec, "_value_specs", ()))]
+    if replicas:
+        of_one = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], inputs)
+        return f"{batch_signature(of_one)}, on each of {replicas[0]} replicas"
+    if isinstance(inputs, tuple) and len(inputs) == 2:
+        return f"features {signature_of(inputs[0])}, labels {signature_of(inputs[1])}"
+    return signature_of(inputs)
+
+
 def signature_of(inputs: Any) -> str:
     """Returns shapes and dtypes of batches, or of what an iterator yields, as text: `(float32[?,28,28], int32[?])`."""
     if hasattr(inputs, "element_spec"):

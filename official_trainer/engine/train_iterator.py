@@ -21,6 +21,7 @@ from official_trainer.distributed import tpu
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
@@ -117,7 +118,10 @@ class DatasetBuilder:
 
     def _dataset_of(self, context: InputContext) -> Any:
         context.section = self.section
-        with keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
+        notes = during(
+            f"building {self.section.removeprefix('task.') or 'data'}", task=self._task, method="build_inputs"
+        )
+        with notes, keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
             return inputs.call_build_inputs(self._task, data_service.read_here(self.params), context)
 
     def element_spec(self) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
-from official_trainer.engine.step_context import StepContext
+from official_trainer.engine.step_context import StepContext, check_logs
+from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, optimization, publish
@@ -24,6 +25,7 @@ from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
+from official_trainer.user_code import during
 
 
 class TrainStep:
@@ -76,7 +78,8 @@ class TrainStep:
 
     def results(self) -> dict[str, Any]:
         """Returns the results of all metrics, and the means of the numbers that the task's step has returned."""
-        return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
+        with during(lambda: f"summarizing training at step {self._context.step}", task=self._context.task):
+            return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
 
     def reset(self) -> None:
         """Resets the metrics that do not go on."""
@@ -138,10 +141,7 @@ class TrainStep:
     def _measured(self, logs: Mapping[str, Any]) -> tuple[Any, tf.Tensor | None]:
         """Returns the loss of a step, and its other numbers in one tensor, if there are any; traced."""
         context = self._context
-        if context.task.loss not in logs:
-            raise ValueError(
-                f"{type(context.task).__name__}.train_step must return {context.task.loss!r}, got {list(logs)}"
-            )
+        check_logs(context.task, "train_step", logs, needed=context.task.loss)
         names = [*ROW_FIELDS, *LossTrace.NAMES, *optimization.rate_names(context.optimizer)]
         taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
         return logs[context.task.loss], self.numbers.encoded(context.task, beside_loss(context.task, logs, taken))
@@ -167,9 +167,10 @@ class TrainStep:
         )
         if context.enables_xla and not self.compiles_windows:
             step = tf.function(step, jit_compile=True)
-        (loss, numbers), published = step(
-            inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
-        )
+        with during(task=context.task, method="train_step", batch=lambda: batch_signature(inputs)):
+            (loss, numbers), published = step(
+                inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
+            )
         loss = _mean(loss)
         if context.options.measures_loss:
             self.loss.update_state(loss)
@@ -232,10 +233,11 @@ class WindowRunner:
         goal = first + num_steps
         while (step := self._context.step) < goal:
             try:
-                if publishes:
-                    self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
-                else:
-                    self._call(self.loop, tf.constant(goal - step, tf.int32))
+                with during(lambda: f"training at step {self._context.step + 1}", task=self._context.task):
+                    if publishes:
+                        self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
+                    else:
+                        self._call(self.loop, tf.constant(goal - step, tf.int32))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._train_iterator.handle_end():
                     break
@@ -294,5 +296,6 @@ class WindowRunner:
         # are finished, and the loop over workers looks for itself.
         is_interruptible = context.train_options.use_tf_function and context.workers is None
         interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
-        with context.input_wait.window(), self._train_iterator.reading(), interruptible:
+        notes = during(batch=lambda: batch_signature(iterator))
+        with context.input_wait.window(), self._train_iterator.reading(), interruptible, notes:
             return run(iterator, *arguments)

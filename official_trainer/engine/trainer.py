@@ -31,6 +31,7 @@ from official_trainer.tasks import optimization
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
@@ -298,7 +299,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @collective
     def initialize(self) -> None:
         """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
-        self.task.initialize(self.model)
+        with during("initializing the weights", task=self.task, method="initialize"):
+            self.task.initialize(self.model)
         if self.context.average is not None:
             self.context.average.reset()
 

@@ -10,8 +10,8 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from official_trainer.errors import first_line
 from official_trainer.files import is_url
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
@@ -78,7 +78,7 @@ def find_files(input_path: str | Sequence[str], section: str = "") -> list[Recor
         try:
             matches = tf.io.gfile.glob(pattern)
         except tf.errors.OpError as error:
-            raise DataError(f"{field}: cannot list {pattern!r}: {_first_line(error)}") from error
+            raise DataError(f"{field}: cannot list {pattern!r}: {first_line(error)}") from error
         if not matches:
             where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)},"
             value = input_path if isinstance(input_path, str) else list(input_path)
@@ -100,7 +100,7 @@ def find_files(input_path: str | Sequence[str], section: str = "") -> list[Recor
 
 def explain(error: Exception, files: Iterable[RecordFile]) -> DataError | None:
     """Returns what is wrong with the data behind TensorFlow's `error`, or None if the error is about something else."""
-    message = _first_line(error)
+    message = first_line(error)
     if isinstance(error, tf.errors.InvalidArgumentError):
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
@@ -127,7 +127,7 @@ def _damage(path: str) -> DataError | None:
         hint = "all records before it are whole" if offset else "this may not be a TFRecord file at all"
         return DataError(f"{path}: {kind} record at offset {offset}; {hint}. Write or copy the file again")
     except tf.errors.OpError as error:
-        return DataError(f"cannot read {path}: {_first_line(error)}")
+        return DataError(f"cannot read {path}: {first_line(error)}")
     return None
 
 
@@ -137,16 +137,5 @@ def _open_problem(path: str) -> str | None:
         with tf.io.gfile.GFile(path, "rb") as file:
             file.read(1)
     except tf.errors.OpError as error:
-        return _first_line(error).removeprefix(f"{path}; ")
+        return first_line(error).removeprefix(f"{path}; ")
     return None
-
-
-def _first_line(error: Any) -> str:
-    """Returns TensorFlow's message without node names and transformation chains."""
-    text = str(error.message if hasattr(error, "message") else error)
-    # A graph's error begins with where it was built; the message precedes the name of the node.
-    if behind_trace := re.search(r"([^\n]+)\n\s*\[\[\{\{node", text):
-        text = behind_trace[1]
-    text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)
-    text = re.sub(r"^Error in user-defined function passed to .*? with iterator: [\w:\[\]]+: ", "", text)
-    return re.sub(r"\s*\[Op:\w+\].*$", "", text.strip().split("\n")[0])

@@ -18,7 +18,10 @@ class InHand:
 
     Attributes:
       source: the name.
+      section: of the configuration; empty, because it is in none.
     """
+
+    section = ""
 
     def __init__(self, source: str) -> None:
         self.source = source

@@ -37,6 +37,7 @@ from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig
 from official_trainer.tracking.threads import ThreadedTracker
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
@@ -75,15 +76,20 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         raise ConfigError(problems)
     with strategy.scope():
         config = to_garden.with_garden_objects(config)
-        task = _task_of(job, config)
-        model = task.build_model()
-        optimizer = _optimizer_of(task, config, model) if trains else None
+        phase = "building the run"
+        with during(phase):
+            task = _task_of(job, config)
+        with during(phase, task=task, method="build_model"):
+            model = task.build_model()
+        with during(phase, task=task):
+            optimizer = _optimizer_of(task, config, model) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
         if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
             config = config.replace(task=config.task.replace(validation_data=None))
         options = TrainerOptions(eval_tasks=named, stop=stop)
-        return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
+        with during(phase, task=task):
+            return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
 
 
 def _task_of(job: Job, config: Any) -> Any:
@@ -147,7 +153,8 @@ def schedule_of(job: Job, trainer: Trainer) -> Schedule:
     """Returns the actions of a run: of the config, the task, the trainer and the caller, and the built-in one."""
     build_actions = getattr(trainer.task, "build_actions", lambda trainer: ())  # Model Garden's tasks have none
     prebuilt = job.prebuilt.actions if job.prebuilt is not None else ()
-    actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions, *prebuilt]
+    with during("building the actions", task=trainer.task, method="build_actions"):
+        actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions, *prebuilt]
     if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
         actions.insert(0, PublishEnvironmentConfig())
     return Schedule(actions)

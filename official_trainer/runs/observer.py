@@ -23,7 +23,7 @@ from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, describe_error
 from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock
@@ -33,6 +33,7 @@ from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
+from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
@@ -86,7 +87,7 @@ class TrainingProcess:
         except BaseException as error:
             failure = self._explain(error, stop)
             if self._lock.lost_to is None:
-                self._record_failure(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
+                self._record_failure(failure)
             if failure is error:
                 raise
             raise failure from error
@@ -101,11 +102,18 @@ class TrainingProcess:
         """
         self._lock.check()
 
-    def _record_failure(self, exit_code: int) -> None:
+    def _record_failure(self, failure: BaseException) -> None:
         with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
             self.save_time()
+        found = report.report_of(failure, self._job.model_dir)
+        message = describe_error(failure) if found is None else found.message
+        exit_code = report.exit_code_of(failure)
+        error = None if exit_code == ExitCode.PREEMPTED else message
         with contextlib.suppress(OSError):
-            self.record.finish(exit_code) if self._has_started else self.record.refuse(exit_code)
+            if self._has_started:
+                self.record.finish(exit_code, error=error)
+            else:
+                self.record.refuse(exit_code, error=error)
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """A phase begins.
@@ -348,10 +356,10 @@ class RunObserver(LoopObserver):
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
         if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
-        report = self._process.account.report()
-        self._console.message(time_account.in_one_line(report))
-        if report["verdict"]:
-            self._console.message(report["verdict"])
+        time_spent = self._process.account.report()
+        self._console.message(time_account.in_one_line(time_spent))
+        if time_spent["verdict"]:
+            self._console.message(time_spent["verdict"])
 
     def _opening_line(self, start_step: int) -> str:
         """Returns what runs on what, and from where."""

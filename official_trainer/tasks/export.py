@@ -18,6 +18,7 @@ from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
 from official_trainer.tasks import random_streams
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     temporary = f"{directory.rstrip('/')}{_WRITING}"
     files.remove(temporary)  # of a process that was killed
     files.make_dirs(temporary)
-    module = tf.Module()
+    module, phase = tf.Module(), f"exporting the model of step {step}"
     garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
     if garden_module is not None:
         # Not the model itself: Keras would trace each of its layers with its last inputs, which takes most of the time
@@ -66,8 +67,10 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     else:
         module.model = model
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
-        signatures = make(model)
-    tf.saved_model.save(module, temporary, signatures=signatures)
+        with during(phase, task=task, method="build_signatures"):
+            signatures = make(model)
+    with during(phase, task=task):
+        tf.saved_model.save(module, temporary, signatures=signatures)
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
     files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")

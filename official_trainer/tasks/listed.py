@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from official_trainer import user_code
 from official_trainer.config import ConfigError, Origin
 from official_trainer.garden import index as garden
 from official_trainer.tasks import listings, registry, sources
@@ -47,8 +48,8 @@ class Watch:
     def of_users(self, module: str) -> tuple[list[str], list[str]]:
         """Returns the files and the folders that are the user's."""
         read = {self._source(path) for path in list(self.read)}
-        files = [path for path in read if sources.is_users(path, module) and os.path.isfile(path)]
-        folders = [path for path in list(self.listed) if sources.is_users(path + os.sep, module)]
+        files = [path for path in read if user_code.is_users(path, module) and os.path.isfile(path)]
+        folders = [path for path in list(self.listed) if user_code.is_users(path + os.sep, module)]
         files, folders = ([path for path in each if not path.startswith(_OF_THE_MACHINE)] for each in (files, folders))
         return sorted(files), sorted(folders)
 

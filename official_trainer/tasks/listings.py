@@ -24,7 +24,8 @@ from official_trainer import files
 from official_trainer.config import Problem
 from official_trainer.garden.cache import CacheFile
 from official_trainer.lazy import select
-from official_trainer.tasks.sources import INSTALLED, Experiment, Source
+from official_trainer.tasks.sources import Experiment, Source
+from official_trainer.user_code import INSTALLED
 
 _OURS = str(Path(__file__).parents[2])
 _START = (

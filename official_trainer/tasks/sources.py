@@ -26,12 +26,11 @@ from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
 from official_trainer.lazy import select
+from official_trainer.user_code import is_users
 
 GROUP = "official_trainer.experiments"
 """The group of entry points with which an installed package names its modules."""
 PYPROJECT = "pyproject.toml"
-INSTALLED = ("site-packages", "dist-packages")
-"""Names of the folders of installed packages."""
 _TABLE = "official-trainer"
 _KEY = "experiments"
 
@@ -233,20 +232,6 @@ def line_of(error: BaseException, module: str) -> Origin | None:
     file, line = own[-1]
     inside = file.startswith(os.getcwd() + os.sep)
     return Origin("file", os.path.relpath(file) if inside else file, line)
-
-
-def is_users(path: str, module: str) -> bool:
-    """Returns whether a path is the user's: not Python's, not ours, and of what is installed only the module's package.
-
-    Args:
-      path: absolute.
-      module: of the user's.
-    """
-    if any(f"{os.sep}{name}{os.sep}" in path for name in INSTALLED):
-        package = module.partition(".")[0]
-        return f"{os.sep}{package}{os.sep}" in path or path.endswith(f"{os.sep}{package}.py")
-    others = (sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]))
-    return not path.startswith(("<", *(each + os.sep for each in others)))
 
 
 def _folders(package: str) -> list[str]:

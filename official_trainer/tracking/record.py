@@ -172,7 +172,7 @@ class RunRecord:
             "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
-            "stopped_early": None,
+            **dict.fromkeys(("error", "stopped_early")),
             "final_metrics": before.get("final_metrics"),
             "time": before.get("time"),
             "versions": versions(),
@@ -186,7 +186,7 @@ class RunRecord:
             "phase": "start",
             "step": None,
             "last_checkpoint_step": None,
-            "exit_code": None,
+            **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -240,28 +240,30 @@ class RunRecord:
         """Records the best evaluation so far; called after its checkpoint is committed."""
         self.note(best={"metric": metric, **_encoded({"value": value}), "step": step})
 
-    def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None) -> None:
+    def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:
         """Ends the record of this process.
 
         Args:
           exit_code: of the process; 0 is `done`, 143 is `preempted`, anything else is `failed`.
           metrics: final metrics, which may be nested; None keeps those of an earlier process.
+          error: the message of the error that ended it.
         """
+        self._run["error"] = error
         self._run["status"] = _STATUS_OF_EXIT.get(exit_code, "failed")
         self._run["finished"] = self._now()
         if metrics is not None:
             self._run["final_metrics"] = _encoded(metrics)
-        self._status |= {"phase": self._run["status"], "exit_code": int(exit_code)}
+        self._status |= {"phase": self._run["status"], "exit_code": int(exit_code), "error": error}
         self._write_run()
         self._write_status()
 
-    def refuse(self, exit_code: int) -> None:
+    def refuse(self, exit_code: int, *, error: str | None = None) -> None:
         """Ends the record of a process that did not start to run; the record of an earlier run is restored."""
         if not self._before:
-            self.finish(exit_code)
+            self.finish(exit_code, error=error)
             return
         self._run = self._before
-        self._status |= {"phase": "refused", "exit_code": int(exit_code)}
+        self._status |= {"phase": "refused", "exit_code": int(exit_code), "error": error}
         self._write_run()
         self._write_status()
 

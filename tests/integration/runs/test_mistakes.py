@@ -1,10 +1,355 @@
 """Mistakes in the user's code, met while it runs: the message, in a few lines, says where and what."""
 
+import pytest
+
 from tests.support import mistakes
-from tests.support.mistakes import Mistake
+from tests.support.mistakes import MORE, Mistake
+
+LOSS = "return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)"
+METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Share(name="share")]'
+PREPARED = 'return {**features, "text": features["text"] * 2.0}, label'
+CLEANED = 'tf.ensure_shape(tf.numpy_function(cleaned, [features["text"]], tf.float32), [None, 32])'
+UNKNOWN = 'tf.numpy_function(abs, [features["text"]], tf.float32)'
+STEP = """    def train_step(self, inputs, model, optimizer, metrics=None):
+        features, labels = inputs
+        with tf.GradientTape() as tape:
+            loss = mean_loss(labels, model(features, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return {"loss": loss}
+
+"""
+REGISTER = "@register_task_cls(TicketsConfig)"
+MEAN_LOSS = f"""def mean_loss(labels, outputs):
+    tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True))
+
+
+{REGISTER}"""
+BATCH = "batch: features {text: float32[8,32], age: float32[8,1]}, labels int64[8]"
+
+SHAPES = [
+    Mistake(
+        name="one_unit_for_three_classes_in_a_metric",
+        changes={"keras.layers.Dense(3,": "keras.layers.Dense(1,"},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("while training at step 1", BATCH, "outputs: float32[8,1]", "metric: accuracy", "sparse_"),
+    ),
+    Mistake(
+        name="one_unit_for_three_classes_in_the_loss",
+        changes={"keras.layers.Dense(3,": "keras.layers.Dense(1,", METRICS: "return []"},
+        at=LOSS,
+        method="build_losses",
+        words=("while training at step 1", "valid range of [0, 1)", "one unit for each class", BATCH),
+    ),
+    Mistake(
+        name="input_of_another_size",
+        changes={"16 * 32, ": "16 * 33, ", ".reshape(16, 32)": ".reshape(16, 33)"},
+        at="def build_model",
+        method="build_model",
+        words=("text: float32[8,33]", "built for 'text' of shape [None, 32]", "change keras.Input"),
+    ),
+    Mistake(
+        name="classes_for_a_loss_of_vectors",
+        changes={LOSS: "return keras.losses.categorical_crossentropy(labels, model_outputs)"},
+        at="categorical_crossentropy(labels",
+        method="build_losses",
+        words=("Shapes (8,) and (8, 3) are incompatible", "sparse_", "outputs: float32[8,3]"),
+    ),
+    Mistake(
+        name="a_dictionary_where_the_loss_wants_a_tensor",
+        changes={'{"text": text, "age": age}, logits)': '{"text": text, "age": age}, {"queue": logits})'},
+        at=LOSS,
+        method="build_losses",
+        words=("outputs: {queue: float32[8,3]}", "take one by its name"),
+    ),
+    Mistake(
+        name="dimensions_that_differ",
+        changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
+        at="tf.ones([8, 4])",
+        method="build_losses",
+        words=("3 and 4", "do not go together", "outputs: float32[8,3]"),
+    ),
+    Mistake(
+        name="a_reshape_that_does_not_fit",
+        changes={LOSS: "return tf.reduce_sum(tf.reshape(model_outputs, [8, 4]), axis=-1)"},
+        at="tf.reshape(model_outputs",
+        method="build_losses",
+        words=("24 elements", "-1 leaves one dimension open"),
+    ),
+    Mistake(
+        name="dtypes_that_differ",
+        changes={LOSS: "return tf.reduce_sum(model_outputs, axis=-1) - labels"},
+        at="axis=-1) - labels",
+        method="build_losses",
+        words=("float32", "int64", "tf.cast", BATCH),
+    ),
+]  # fmt: skip
+
+LOSSES = [
+    Mistake(
+        name="no_loss",
+        changes={LOSS: LOSS.removeprefix("return ")},
+        at="def build_losses",
+        method="build_losses",
+        words=("TicketsTask has no loss", "Return a loss from build_losses()"),
+    ),
+    Mistake(
+        name="a_step_of_ones_own_without_a_loss",
+        changes={MORE: STEP, REGISTER: MEAN_LOSS},
+        at="gradients = tape.gradient",
+        method="train_step",
+        words=("while training at step 1", "A value is None", BATCH),
+    ),
+    Mistake(
+        name="a_step_that_returns_no_loss",
+        changes={
+            MORE: STEP.replace('{"loss": loss}', '{"mean": loss}'),
+            REGISTER: MEAN_LOSS.replace("tf.reduce_mean", "return tf.reduce_mean"),
+        },
+        at="def train_step",
+        method="train_step",
+        words=("TicketsTask.train_step must return 'loss', got ['mean']",),
+    ),
+    Mistake(
+        name="a_step_that_returns_nothing",
+        changes={'return {**logs, "sizes"': '{**logs, "sizes"'},
+        at="def validation_step",
+        method="validation_step",
+        words=("while evaluating validation_data at step 2", "must return a dictionary of logs, got NoneType"),
+    ),
+    Mistake(
+        name="numpy_in_the_loss",
+        changes={LOSS: "return -np.log(np.maximum(model_outputs, 1e-7))"},
+        at="return -np.log",
+        method="build_losses",
+        words=("NumPy is called on a tensor", "outputs: float32[8,3]"),
+    ),
+    Mistake(
+        name="the_value_of_a_tensor_in_the_loss",
+        changes={LOSS: "return float(model_outputs.numpy().mean())"},
+        at="model_outputs.numpy()",
+        method="build_losses",
+        words=("has no attribute 'numpy'", "tensors have no value yet"),
+    ),
+    Mistake(
+        name="a_loss_that_does_not_depend_on_the_weights",
+        changes={LOSS: "return tf.ones([8])"},
+        at="def build_losses",
+        method="build_losses",
+        words=("No gradients provided for any variable", "does not depend on the weights"),
+    ),
+    Mistake(
+        name="a_variable_made_in_a_step",
+        changes={LOSS: "return tf.Variable(1.0) * model_outputs"},
+        at="tf.Variable(1.0)",
+        method="build_losses",
+        words=("create layers, metrics and variables in build_model",),
+    ),
+    Mistake(
+        name="a_name_that_is_misspelled",
+        changes={LOSS: LOSS.replace("model_outputs", "model_output")},
+        at="model_output, from_logits",
+        method="build_losses",
+        words=("NameError", "Did you mean model_outputs?"),
+    ),
+    Mistake(
+        name="an_error_of_ones_own",
+        changes={
+            LOSS: "raise TicketError('too old')",
+            REGISTER: f"class TicketError(Exception):\n    pass\n\n\n{REGISTER}",
+        },
+        at="raise TicketError",
+        method="build_losses",
+        words=("TicketError: too old", "outputs: float32[8,3]"),
+    ),
+]  # fmt: skip
+
+MODELS_AND_METRICS = [
+    Mistake(
+        name="a_layer_that_is_misspelled",
+        changes={"keras.layers.Dense(3": "keras.layers.Dence(3"},
+        at="keras.layers.Dence",
+        method="build_model",
+        words=("while building the run", "Did you mean Dense?"),
+    ),
+    Mistake(
+        name="a_layer_of_ones_own",
+        changes={"Dense(3, name=\"logits\")(joined)": "Lambda(lambda x: tf.reshape(x, [7, 5, 3]))(joined)"},
+        at="keras.layers.Lambda",
+        method="<lambda>",
+        words=("while building the run",),
+    ),
+    Mistake(
+        name="an_optimizer_of_ones_own",
+        changes={MORE: "    @classmethod\n    def create_optimizer(cls, *_):\n        return keras.optimizers.Adams()"},
+        at="keras.optimizers.Adams",
+        method="create_optimizer",
+        words=("while building the run", "Adam"),
+    ),
+    Mistake(
+        name="first_weights",
+        changes={MORE: "    def initialize(self, model):\n        model.get_layer('head').set_weights([])\n"},
+        at="model.get_layer",
+        method="initialize",
+        words=("while initializing the weights", "No such layer: head"),
+    ),
+    Mistake(
+        name="a_metric_of_ones_own",
+        changes={"tf.argmax(y_pred, axis=-1) == 0": "y_pred * tf.ones([7]) == 0"},
+        at="tf.ones([7])",
+        method="update_state",
+        words=("while training at step 1", "3 and 7", "outputs: float32[8,3]"),
+    ),
+    Mistake(
+        name="a_result_of_a_metric",
+        changes={"def prepare(": "    def result(self):\n        return self.totals\n\n\ndef prepare("},
+        at="return self.totals",
+        method="result",
+        words=("while summarizing training at step 2", "Did you mean total"),
+    ),
+    Mistake(
+        name="an_evaluation_step",
+        changes={'tf.shape(inputs[1])[:1]': 'tf.shape(inputs[2])[:1]'},
+        at="inputs[2]",
+        method="validation_step",
+        words=("while evaluating validation_data at step 2", "IndexError", "text: float32[?,32]"),
+    ),
+    Mistake(
+        name="folded_logs",
+        changes={'step_logs["sizes"]': 'step_logs["size"]'},
+        at='step_logs["size"]',
+        method="aggregate_logs",
+        words=("while evaluating validation_data at step 2", "KeyError: 'size'", "Did you mean 'sizes'?"),
+    ),
+    Mistake(
+        name="reduced_logs",
+        changes={"float(aggregated_logs)": 'aggregated_logs["tickets"]'},
+        at='aggregated_logs["tickets"]',
+        method="reduce_aggregated_logs",
+        words=("while evaluating validation_data at step 2", "'int' object is not subscriptable"),
+    ),
+    Mistake(
+        name="reduced_logs_that_are_none",
+        changes={'return {"tickets": float(aggregated_logs)}': "float(aggregated_logs)"},
+        at="def reduce_aggregated_logs",
+        method="reduce_aggregated_logs",
+        words=("while evaluating validation_data at step 2", "without `return`"),
+    ),
+    Mistake(
+        name="signatures",
+        changes={MORE: "    def build_signatures(self, model):\n        return {'serving_default': model.serve}\n"},
+        at="model.serve",
+        method="build_signatures",
+        words=("while exporting the model of step 4", "AttributeError"),
+    ),
+]  # fmt: skip
+
+DATA_AND_ACTIONS = [
+    Mistake(
+        name="a_label_out_of_range",
+        changes={"np.arange(16) % 3": "np.arange(16) % 4"},
+        at=LOSS,
+        method="build_losses",
+        words=("while training at step 1", "label value of 3", "The model has 3 classes", BATCH),
+        code=3,
+    ),
+    Mistake(
+        name="labels_that_are_words",
+        changes={"np.arange(16) % 3": "(np.arange(16) % 3).astype(str)"},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("while training at step 1", "labels string[8]", "strings where numbers are needed"),
+        code=3,
+    ),
+    Mistake(
+        name="a_map_function",
+        changes={PREPARED: PREPARED.replace('features["text"]', 'features["txt"]')},
+        at='features["txt"]',
+        method="prepare",
+        words=("while building train_data", "KeyError: 'txt'", "Did you mean 'text'?"),
+    ),
+    Mistake(
+        name="a_map_function_that_fails_on_an_example",
+        changes={PREPARED: PREPARED.replace("label", "label + tf.strings.to_number(['seven'], tf.int64)")},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("while training at step 1", "seven", "where a number is expected"),
+        code=3,
+    ),
+    Mistake(
+        name="numpy_on_an_example",
+        changes={
+            "def prepare(": "def cleaned(text):\n    return text / text.total\n\n\ndef prepare(",
+            PREPARED: PREPARED.replace('features["text"] * 2.0', CLEANED),
+        },
+        at="text / text.total",
+        method="cleaned",
+        words=("while training at step 1", "AttributeError", "no attribute 'total'"),
+    ),
+    Mistake(
+        name="an_example_whose_shape_is_unknown",
+        changes={PREPARED: PREPARED.replace('features["text"] * 2.0', UNKNOWN)},
+        at="def build_model",
+        method="build_model",
+        words=("while training at step 1", "text: float32[...]"),
+    ),
+    Mistake(
+        name="build_inputs",
+        changes={"dtype=\"float32\")[:, None]": "dtype=\"float32\")[:, None].normalised()"},
+        at=".normalised()",
+        method="build_inputs",
+        words=("while building train_data", "AttributeError"),
+    ),
+    Mistake(
+        name="an_action",
+        changes={"self.calls += 1": "self.calls += run.steps"},
+        at="run.steps",
+        method="on_step",
+        words=("while calling on_step of the action 'Counter' at step 2", "Did you mean step?"),
+    ),
+    Mistake(
+        name="the_actions",
+        changes={"return [Counter()]": "return [Counters()]"},
+        at="Counters()",
+        method="build_actions",
+        words=("while building the actions", "NameError", "Did you mean Counter?"),
+    ),
+]  # fmt: skip
+
+HOW = [
+    Mistake(name="mirrored", changes={"np.arange(16) % 3": "np.arange(16) % 4"}, at=LOSS, method="build_losses",
+            words=("label value of 3", "while training at step 1", "text: float32[4,32]", "on each of 2 replicas"),
+            code=3,
+            values=("runtime.distribution_strategy=mirrored",)),
+    Mistake(name="mirrored_while_traced", changes={LOSS: LOSS.replace("model_outputs", "model_output")},
+            at="model_output, from_logits", method="build_losses", words=("Did you mean model_outputs?", "float32[4,"),
+            values=("runtime.distribution_strategy=mirrored",)),
+    Mistake(name="xla", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
+            at="tf.ones([8, 4])", method="build_losses", words=("3 and 4", "outputs: float32[8,3]"),
+            values=("runtime.enable_xla=true",)),
+    Mistake(name="eager", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
+            at="tf.ones([8, 4])", method="build_losses", words=("while training at step 1", "outputs: float32[8,3]"),
+            values=("runtime.run_eagerly=true",)),
+    Mistake(name="check", changes={"float(aggregated_logs)": 'aggregated_logs["tickets"]'}, verb="check",
+            at='aggregated_logs["tickets"]', method="reduce_aggregated_logs",
+            words=("while evaluating validation_data",)),
+]  # fmt: skip
 
 
 def test_the_task_itself_has_no_mistake(tmp_path, monkeypatch):
     """N28: what the rows change trains, evaluates and exports."""
     found = mistakes.outcome(Mistake(name="none", changes={}, code=0), tmp_path, monkeypatch)
     assert (found.code, found.message) == (0, ""), found.text
+
+
+@pytest.mark.parametrize(
+    "mistake", [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW], ids=lambda mistake: mistake.name
+)
+def test_the_message_names_the_line_and_the_cause(mistake, tmp_path, monkeypatch):
+    """N28: file, line, method, phase, shapes; at most 15 lines of 120 characters, and no frame of others' code."""
+    found = mistakes.outcome(mistake, tmp_path, monkeypatch)
+    print(found.message)
+    mistakes.check(mistake, found)
+    if mistake.verb == "train":
+        mistakes.check_record(found)

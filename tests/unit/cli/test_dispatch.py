@@ -3,9 +3,11 @@
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -164,11 +166,36 @@ def test_interrupt(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
-def test_anything_else_has_a_traceback(monkeypatch, capsys):
-    assert ends_with(monkeypatch, RuntimeError("a bug")) == 1
+def test_a_bug_of_this_package_has_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(list_verb, "run", None)
+    assert cli.main(["list"]) == 1
     err = capsys.readouterr().err
     assert "Traceback (most recent call last)" in err
-    assert "RuntimeError: a bug" in err
+    assert "TypeError: 'NoneType' object is not callable" in err
+
+
+def test_an_error_in_a_user_s_code_is_a_line_of_it(monkeypatch, capsys):
+    """N28: exit code 1, no frame of this package, and the traceback in a file."""
+    assert ends_with(monkeypatch, RuntimeError("a bug")) == 1
+    place, line, what, file = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"error: .*tests/unit/cli/test_dispatch.py:\d+ in run", place)
+    assert (line, what) == ("    raise error", "  RuntimeError: a bug")
+    path = Path(re.fullmatch(r"  traceback: (\S+) \(--traceback prints it\)", file)[1])
+    assert "cli/dispatch.py" in path.read_text()
+    path.unlink()
+
+
+def test_the_traceback_is_printed_on_request(monkeypatch, capsys):
+    """N28: `--traceback`, above the message."""
+
+    def fails(argv, script):
+        return {}["x"]
+
+    monkeypatch.setattr(dispatch, "_command", fails)
+    assert cli.main(["train", "--traceback"]) == 1
+    before, message = capsys.readouterr().err.split("error: ")
+    assert before.startswith("Traceback (most recent call last)") and "cli/dispatch.py" in before
+    assert "KeyError: 'x'" in message
 
 
 def test_a_package_that_is_not_installed_is_named():
@@ -180,13 +207,13 @@ def test_a_package_that_is_not_installed_is_named():
     assert "doctor` names all that is missing" in done.stderr
 
 
-def test_a_module_that_a_user_lacks_has_a_traceback(monkeypatch, capsys):
+def test_a_module_that_a_user_lacks_is_named(monkeypatch, capsys):
     def fails(argv, script):
         exec("import no_such_module_of_theirs", {})
 
     monkeypatch.setattr(dispatch, "_command", fails)
     assert cli.main(["show"]) == 1
-    assert "Traceback" in capsys.readouterr().err
+    assert "No module named 'no_such_module_of_theirs'" in capsys.readouterr().err
 
 
 def test_a_broken_pipe_inside_a_run_is_a_failure(monkeypatch, capsys):

@@ -1,0 +1,174 @@
+"""The lines of the user's code that an error came through, behind what AutoGraph, Keras and graphs make of it.
+
+Owns: finding the error that was raised first, and the user's frames, in its traceback, in AutoGraph's record of it, or
+in the text of an error of a graph. Does not own: which files are the user's (`user_code.py`). Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import linecache
+import os
+import re
+import traceback
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from official_trainer.user_code import is_ours, is_users
+
+_IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_RAISED_IN_PYTHON = "Traceback (most recent call last)"
+_MOST_COPIES = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A line of code that was running.
+
+    Attributes:
+      file: absolute path.
+      line: number, from 1.
+      function: its name, without that of its class.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def code(self) -> str:
+        """The text of the line; empty if the file is not there."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+def copies_of(error: BaseException) -> list[BaseException]:
+    """Returns an error and what it is a copy of, in AutoGraph or Keras, which add text; the last was raised first.
+
+    An error that a user raised while another was handled is no copy.
+    """
+    found = [error]
+    while (inner := found[-1].__context__) is not None and len(found) < _MOST_COPIES and _is_copy(found[-1], inner):
+        found.append(inner)
+    return found
+
+
+def _is_copy(error: BaseException, inner: BaseException) -> bool:
+    if getattr(error, "_keras_call_info_injected", False) and not getattr(inner, "_keras_call_info_injected", False):
+        return True
+    causes = [getattr(getattr(each, "ag_error_metadata", None), "cause_message", None) for each in (error, inner)]
+    return causes[0] is not None and causes[0] == causes[1]
+
+
+def users_frames(error: BaseException, module: str = "") -> list[Frame]:
+    """Returns the user's frames that the error came through last, outermost first; empty if there are none.
+
+    Args:
+      error: what was raised.
+      module: of the user's, which may be in an installed package.
+    """
+    for frames in _lists_of_frames(error):
+        if found := _last_run(frames, module):
+            return found
+    return []
+
+
+def all_frames(error: BaseException) -> Sequence[Frame]:
+    """Returns all frames that are known, also those of this package and of libraries, outermost first."""
+    return next((frames for frames in _lists_of_frames(error) if frames), [])
+
+
+def _lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
+    """Yields what is known of where the error was raised, outermost frames first; the best first."""
+    text = str(error)
+    if _RAISED_IN_PYTHON in text:  # in a process or thread of its own, as by `tf.numpy_function`
+        yield list(_in_text(text.partition(_RAISED_IN_PYTHON)[2]))
+    copies = copies_of(error)
+    if any(cls.__name__ == "OpError" for cls in type(copies[-1]).__mro__) and len(copies) == 1:
+        yield _inside_ours(list(_in_text(text)))  # where the operation of a graph was defined
+    for copy in copies:
+        if (metadata := getattr(copy, "ag_error_metadata", None)) is not None:
+            inside = reversed(metadata.translated_stack)
+            yield [Frame(each.filename, each.lineno, each.function_name) for each in inside]
+    for copy in reversed(copies):
+        yield _inside_ours([_frame(each) for each in traceback.extract_tb(copy.__traceback__)])
+
+
+def _frame(summary: traceback.FrameSummary) -> Frame:
+    return Frame(summary.filename, summary.lineno or 1, summary.name)
+
+
+def _in_text(text: str) -> Iterator[Frame]:
+    for file, line, function in _IN_TEXT.findall(text):
+        yield Frame(file, int(line), function)
+
+
+def _inside_ours(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Returns the frames behind the first of this package: before it is the script that called it, or a test."""
+    first = next((number for number, frame in enumerate(frames) if is_ours(frame.file)), len(frames))
+    return frames[first:]
+
+
+def _last_run(frames: Iterable[Frame], module: str) -> list[Frame]:
+    """Returns the user's last frames with none of this package between them."""
+    found: list[Frame] = []
+    was_ours = False
+    for frame in frames:
+        if is_ours(frame.file):
+            was_ours = True
+        elif is_users(frame.file, module) and "__autograph_generated_file" not in frame.file:
+            # AutoGraph makes functions of the branches of an `if`: the lines above this one are not calls.
+            same = {(frame.file, frame.function)}
+            found = (
+                [frame] if was_ours else [*(each for each in found if (each.file, each.function) not in same), frame]
+            )
+            was_ours = False
+    return found
+
+
+def python_frames(error: BaseException) -> list[types.FrameType]:
+    """Returns the running frames of the error and its copies that hold values, outermost first.
+
+    Only those of the user and of the methods that a Task inherits: what Keras calls `y_pred` is something else.
+    """
+    found = []
+    for copy in copies_of(error):
+        for frame, _ in traceback.walk_tb(copy.__traceback__):
+            file = frame.f_code.co_filename
+            if file.endswith(os.path.join("tasks", "task.py")) or is_users(file):
+                found.append(frame)
+    return found
+
+
+def definition(task: Any, method: str) -> Frame | None:
+    """Returns the first line of a method where the user's class defines it; None if it is inherited from others'."""
+    for cls in type(task).__mro__:
+        if method in vars(cls):
+            function = inspect.unwrap(getattr(vars(cls)[method], "__func__", vars(cls)[method]))
+            code = getattr(function, "__code__", None)
+            if code is not None and is_users(code.co_filename, type(task).__module__):
+                return Frame(code.co_filename, _line_of_def(code), method)
+            return None
+    return None
+
+
+def class_definition(task: Any) -> Frame | None:
+    """Returns the line at which the class of a task begins; None if its source is not there."""
+    try:
+        lines, number = inspect.getsourcelines(type(task))
+    except (OSError, TypeError):
+        return None
+    file = inspect.getsourcefile(type(task)) or ""
+    if not is_users(file, type(task).__module__):
+        return None
+    before = next((i for i, line in enumerate(lines) if line.lstrip().startswith("class ")), 0)
+    return Frame(file, number + before, type(task).__name__)
+
+
+def _line_of_def(code: types.CodeType) -> int:
+    """Returns the line of `def`, behind the decorators."""
+    for line in range(code.co_firstlineno, code.co_firstlineno + 20):
+        if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
+            return line
+    return code.co_firstlineno

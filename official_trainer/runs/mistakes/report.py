@@ -1,0 +1,185 @@
+"""The report of an error in the user's code: at most 15 lines, for terminal and record; the traceback in a file.
+
+Owns: which errors are reported so, the order of the lines and their lengths, the exit code, the file. Does not own:
+what the lines are made of (`frames.py`, `shapes.py`, `meanings.py`), printing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.runs.mistakes import meanings, shapes
+from official_trainer.runs.mistakes.frames import (
+    Frame,
+    all_frames,
+    class_definition,
+    copies_of,
+    definition,
+    python_frames,
+    users_frames,
+)
+from official_trainer.user_code import is_users, notes_on
+
+TRACEBACK_FILE = "traceback.txt"
+"""In a run directory: the traceback of the error that ended its last process."""
+
+_WIDTH = 112  # of a line of at most 120 characters, behind `error: `
+_MOST_CALLERS = 2
+_MOST_SHAPES = 4
+_REPORT = "_official_trainer_report"
+
+_TASK = os.path.join("tasks", "task.py")
+_MADE_BY = {
+    "process_metrics": "build_metrics",
+    "total_loss": "build_losses",
+    "update": "build_losses",
+    "train_step": "build_model",
+    "validation_step": "build_model",
+    "inference_step": "build_model",
+}
+"""Methods that this package defines for a Task, each with the one in which the user decided what failed there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What is said of an error in the user's code.
+
+    Attributes:
+      message: at most 15 lines.
+      exit_code: of the process.
+    """
+
+    message: str
+    exit_code: ExitCode
+
+
+def report_of(error: BaseException, directory: str = "") -> Report | None:
+    """Returns the report of an error in the user's code, the same one for each call; None for any other error.
+
+    Errors that are meant for users as they are have none, nor has one that no line of the user's led to.
+
+    Args:
+      error: what was raised.
+      directory: of the run, where the traceback goes; empty for a temporary file.
+    """
+    found: Report | None = getattr(error, _REPORT, None)
+    if found is None and (found := _report(error, directory)) is not None:
+        setattr(error, _REPORT, found)
+    return found
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Returns the exit code of a process that an error ends."""
+    report = report_of(error)
+    if report is not None:
+        return report.exit_code
+    return error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
+
+
+def _report(error: BaseException, directory: str) -> Report | None:
+    if isinstance(error, UserError):
+        bug: BaseException | None = getattr(error, "bug", None)
+        return None if bug is None else report_of(bug, directory)
+    first = copies_of(error)[-1]
+    if isinstance(first, UserError):  # AutoGraph has made another error of it
+        return Report(str(first), first.exit_code)
+    notes = notes_on(error)
+    frames = _frames(error, notes)
+    is_in_graph = any(cls.__name__ == "OpError" for cls in type(error).__mro__)
+    if not frames and not (is_in_graph and notes):
+        return None
+    running = python_frames(error)
+    meaning = meanings.meaning_of(error, running)
+    code = ExitCode.DATA if meaning.is_data or (not frames and _is_of_pipeline(error)) else ExitCode.FAILED
+    lines = [
+        *_place(frames, notes),
+        *_wrapped(meanings.in_one_line(error, running), 2),
+        *_wrapped(meaning.text, 2),
+        *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
+        f"  traceback: {_write(error, directory)} (--traceback prints it)",
+    ]
+    return Report("\n".join(lines), code)
+
+
+def _module_of(notes: Mapping[str, Any]) -> str:
+    return type(notes["task"]).__module__ if "task" in notes else ""
+
+
+def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
+    """Returns the user's frames, outermost first: where it was decided what failed, or what was called last."""
+    task, module = notes.get("task"), _module_of(notes)
+    if task is None:
+        return users_frames(error, module)
+    method = ""
+    for frame in reversed(all_frames(error)):
+        if frame.file.endswith(_TASK) and frame.function in _MADE_BY:
+            method = _MADE_BY[frame.function]
+        if method or is_users(frame.file, module):
+            break
+    decided = definition(task, method) if method else None
+    if decided is None and (frames := users_frames(error, module)):
+        return frames
+    method = method or ("build_inputs" if "IteratorGetNext" in str(error) else notes.get("method", ""))
+    place = decided or (definition(task, method) or class_definition(task) if method else None)
+    return [] if place is None else [place]
+
+
+def _is_of_pipeline(error: BaseException) -> bool:
+    return "IteratorGetNext" in str(error) and "Traceback (most recent call last)" not in str(error)
+
+
+def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
+    """Returns the lines that say where it was, and meanwhile what was done."""
+    phase = f"while {notes['phase']}" if notes.get("phase") else ""
+    if not frames:
+        return _wrapped(phase, 2, indent="")
+    *callers, last = frames
+    where = _shown(last)
+    lines = (
+        [f"{where}, {phase}"]
+        if phase and len(where) + len(phase) < _WIDTH - 2
+        else [where, *[f"  {phase}"][: bool(phase)]]
+    )
+    lines += [_cut(f"    {last.code}")] if last.code else []
+    return lines + [_cut(f"  called from {_shown(each)}") for each in reversed(callers[-_MOST_CALLERS:])]
+
+
+def _shown(frame: Frame) -> str:
+    inside = frame.file.startswith(os.getcwd() + os.sep)
+    return f"{os.path.relpath(frame.file) if inside else frame.file}:{frame.line} in {frame.function}"
+
+
+def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent, max_lines=most, placeholder=" …"
+    )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 2]} …"
+
+
+def _write(error: BaseException, directory: str) -> str:
+    """Writes the traceback into the run directory, or a temporary file, and returns its path."""
+    text = "".join(traceback.format_exception(error))
+    if directory:
+        with contextlib.suppress(OSError):
+            path = files.join(directory, TRACEBACK_FILE)
+            files.write_text_atomically(path, text, durable=False)
+            return path
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="official-trainer-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as file:
+        file.write(text)
+    return file.name

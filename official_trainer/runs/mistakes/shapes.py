@@ -1,0 +1,96 @@
+"""The shapes and dtypes that were in hand when the user's code failed: of the batch, outputs, labels and others.
+
+Owns: where these values are found, in the variables of the frames, and their lines in the report. Does not own: how a
+shape is written (`engine/traces.py`), the batch, which is noted (`user_code.py`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from official_trainer.engine.traces import signature_of
+from official_trainer.runs.mistakes.frames import Frame
+from official_trainer.user_code import is_ours
+
+_NAMES = {
+    "outputs": ("outputs", "model_outputs", "y_pred", "logits", "predictions"),
+    "labels": ("labels", "y_true", "label", "y", "targets"),
+}
+"""What tasks call the outputs of the model and the labels of the batch; ours call them by the first names."""
+
+_OF_STEPS = {"inputs", "features", "global_step"}
+_MOST_OTHERS = 4
+_LONGEST = 40
+
+
+def lines(running: Sequence[types.FrameType], shown: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
+    """Returns the lines about shapes: `outputs: float32[8,1]`.
+
+    Args:
+      running: frames of the error that hold values, outermost first.
+      shown: the frames that the report names.
+      notes: on the error.
+    """
+    found = {"batch": notes["batch"]} if notes.get("batch") else {}
+    if found:
+        for what, names in _NAMES.items():
+            value = _first(running, names)
+            if value and value != found["batch"].rpartition(", labels ")[2]:
+                found[what] = value
+    if others := _others(running, shown[-1].function if shown else "", found):
+        found["variables"] = others
+    if metric := _metric(running):
+        found["metric"] = metric
+    return [f"{what}: {value}" for what, value in found.items()]
+
+
+def _first(running: Sequence[types.FrameType], names: Sequence[str]) -> str:
+    """Returns the shapes of the outermost variable with one of the names; empty if there is none."""
+    for frame in running:
+        for name in names:
+            if text := described(frame.f_locals.get(name)):
+                return text
+    return ""
+
+
+def _others(running: Sequence[types.FrameType], function: str, found: Mapping[str, str]) -> str:
+    """Returns the other variables of the user's innermost frame: shapes of tensors, and short values."""
+    names = {function, f"tf__{function}"}  # the latter as AutoGraph has converted it
+    own = [frame for frame in running if frame.f_code.co_name in names and not is_ours(frame.f_code.co_filename)]
+    if not own:
+        return ""
+    known = {*_NAMES["outputs"], *_NAMES["labels"], *_OF_STEPS} if "batch" in found else set()
+    shown = [
+        f"{name} {text}"
+        for name, value in own[-1].f_locals.items()
+        if name not in known and not name.startswith("_") and (text := described(value) or _short(value))
+    ]
+    return ", ".join(shown[:_MOST_OTHERS])
+
+
+def _short(value: Any) -> str:
+    """Returns a number or a short text; empty for anything else."""
+    return f"= {value!r}" if isinstance(value, int | float | str) and len(str(value)) <= _LONGEST else ""
+
+
+def _metric(running: Sequence[types.FrameType]) -> str:
+    """Returns the metric that was updated: its name and class."""
+    for frame in reversed(running):
+        metric = frame.f_locals.get("metric")
+        if metric is not None and hasattr(metric, "update_state") and hasattr(metric, "name"):
+            return f"{metric.name} ({type(metric).__name__})"
+    return ""
+
+
+def described(value: Any) -> str:
+    """Returns the shapes of tensors, also nested; empty for anything else."""
+    if isinstance(value, Mapping):
+        return signature_of(value) if value and all(map(described, value.values())) else ""
+    if isinstance(value, tuple | list):
+        return signature_of(value) if value and all(map(described, value)) else ""
+    try:
+        return signature_of(value) if hasattr(value, "shape") and hasattr(value, "dtype") else ""
+    except Exception:  # of a placeholder, which has no value yet
+        return ""
