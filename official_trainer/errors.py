@@ -36,8 +36,8 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FAILED: "failed: a bug, in the task, whose line is said, or in this package",
     ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, `model_dir` was moved, or the "
     "checkpoint has another model",
-    ExitCode.DATA: "the data is missing, empty or damaged, ended early, or does not fit the task, as a label that is no "
-    "class of the model",
+    ExitCode.DATA: "the data is missing, empty or damaged, ended early, or does not fit the task: a label that is "
+    "no class of the model",
     ExitCode.NON_FINITE: "the loss is not finite, or above `trainer.loss_upper_bound`",
     ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "
     "`stall-<n>.txt`. Of several workers, the one that hangs",

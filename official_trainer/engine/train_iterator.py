@@ -165,7 +165,7 @@ class DatasetBuilder:
         try:
             yield
         except _READ_ERRORS as error:
-            explained = inputs.explain_data_error(error, self.params)
+            explained = inputs.explain_data_error(error, self.params, self.section)
             if explained is None:
                 raise
             raise explained from error

@@ -9,10 +9,11 @@ import dataclasses
 import os
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from official_trainer.errors import first_line
 from official_trainer.files import is_url
+from official_trainer.inputs import schema
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
 
@@ -98,13 +99,26 @@ def find_files(input_path: str | Sequence[str], section: str = "") -> list[Recor
     return [RecordFile(path) for path in sorted(paths)]
 
 
-def explain(error: Exception, files: Iterable[RecordFile]) -> DataError | None:
-    """Returns what is wrong with the data behind TensorFlow's `error`, or None if the error is about something else."""
+def explain(error: Exception, files: Sequence[RecordFile], section: str = "") -> DataError | None:
+    """Returns what is wrong with the data behind TensorFlow's `error`, or None if the error is about something else.
+
+    Args:
+      error: what TensorFlow raised.
+      files: that were read.
+      section: path of the data section in the configuration, for the message; empty if it is in none.
+    """
+    found = _explained(error, files)
+    return DataError(f"{section}: {found}") if found is not None and section else found
+
+
+def _explained(error: Exception, files: Sequence[RecordFile]) -> DataError | None:
     message = first_line(error)
     if isinstance(error, tf.errors.InvalidArgumentError):
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
-                return DataError(f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}")
+                what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}"
+                misfit = schema.find_misfit(message, [file.path for file in files]) if name == "parse_fn" else ""
+                return DataError("\n  ".join(filter(None, [what, misfit])))
         return None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := _damage(file.path))), None)

@@ -90,7 +90,7 @@ def from_files(
     """Returns batches of the records in `files`; see `from_tfrecords`."""
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
-    share = _Share(files, plan, params)
+    share = _Share(files, plan, params, context.section)
     share.check(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
@@ -119,8 +119,8 @@ def from_files(
 class _Share:
     """The part of all records that one pipeline reads, and in which order."""
 
-    def __init__(self, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any) -> None:
-        self.plan, self.all_files, self.params = plan, files, params
+    def __init__(self, files: Sequence[RecordFile], plan: order.BatchPlan, params: Any, section: str) -> None:
+        self.plan, self.all_files, self.params, self.section = plan, files, params, section
         self.by: By = "nothing"
         if plan.pipelines > 1 and params.sharding:
             self.by = "files" if len(files) >= plan.pipelines else "examples"
@@ -170,7 +170,7 @@ class _Share:
                 first = self._read().take(1).map(lambda record: _parsed(parse_fn, record))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
-                explained = record_files.explain(error, self.all_files)
+                explained = record_files.explain(error, self.all_files, self.section)
                 if explained is None:
                     raise
                 raise explained from error

@@ -74,7 +74,7 @@ def from_tfds(
     return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
-def explain_data_error(error: Exception, params_or_files: Any) -> DataError | None:
+def explain_data_error(error: Exception, params_or_files: Any, section: str = "") -> DataError | None:
     """Returns an error that names the file and the offset, or the user's function, behind TensorFlow's error, or None.
 
     TensorFlow reports that a record is damaged but not in which file, so the files are read again, one by one.
@@ -82,6 +82,7 @@ def explain_data_error(error: Exception, params_or_files: Any) -> DataError | No
     Args:
       error: what the loop raised.
       params_or_files: a data section, a path or pattern, or a sequence of them.
+      section: path of the data section in the configuration, for the message; empty if it is in none.
     """
     try:
         if getattr(params_or_files, "tfds_name", ""):
@@ -90,7 +91,7 @@ def explain_data_error(error: Exception, params_or_files: Any) -> DataError | No
             is_path = isinstance(params_or_files, str | list | tuple)
             input_path = params_or_files if is_path else getattr(params_or_files, "input_path", "")
             files = record_files.find_files(input_path) if is_path or input_path else []
-        return record_files.explain(error, files)
+        return record_files.explain(error, files, section)
     except DataError as explained:  # the files themselves are gone
         return explained
 

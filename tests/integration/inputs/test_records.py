@@ -320,7 +320,8 @@ def test_record_that_the_task_cannot_parse(own_folder):
         writer.write(tf.train.Example().SerializeToString())
     text = problem(section(own_folder, input_path=path), parse_fn=parse_example)
     assert text == (
-        "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found."
+        "parse_fn failed on a record: Feature: label (data type: int64) is required but could not be found.\n"
+        f"  {path}: record 0 has no feature 'label'; it has none"
     )
 
 

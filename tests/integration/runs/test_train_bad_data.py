@@ -46,11 +46,42 @@ def test_no_file_matches(section, folder):
 
 
 def test_records_of_another_form(folder):
-    """G6: names the function that could not read them."""
+    """G6, N28: names the section, the function that could not read them, and the file."""
     with tf.io.TFRecordWriter(str(folder / "train-1.tfrecord")) as writer:
         writer.write(b"not an example")
-    message = r"parse_fn failed on a record: Could not parse example input, value: 'not an example'"
-    with pytest.raises(DataError, match=message):
+    message = (
+        r"^task.train_data: parse_fn failed on a record: Could not parse example input, value: 'not an example'\n"
+        r"  .*/train-1.tfrecord: record 0 is no tf.train.Example; it was written in another way$"
+    )
+    with pytest.raises(DataError, match=message) as caught:
+        do(folder)
+    assert caught.value.exit_code == ExitCode.DATA
+
+
+LISTS = {"float": tf.train.FloatList, "int64": tf.train.Int64List}
+
+
+@pytest.mark.parametrize("section", ["train_data", "validation_data"])
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"x": ("float", 6), "z": ("int64", 1)}, r"has no feature 'y'; it has x, z"),
+        ({"x": ("int64", 6), "y": ("int64", 1)}, r"has 'x' as int64\[6\], and float is read"),
+        ({"x": ("float", 5), "y": ("int64", 1)}, r"has 'x' as float\[5\](, and the first record as float\[6\])?"),
+    ],
+)
+def test_records_of_another_schema(section, features, message, folder):
+    """G6, N28: names the section, the file, the record, and what is wrong with it."""
+    name = {"train_data": "train-1.tfrecord", "validation_data": "dev.tfrecord"}[section]
+    held = {
+        key: tf.train.Feature(**{f"{kind}_list": LISTS[kind](value=[1] * size)})
+        for key, (kind, size) in features.items()
+    }
+    record = tf.train.Example(features=tf.train.Features(feature=held)).SerializeToString()
+    with tf.io.TFRecordWriter(str(folder / name)) as writer:
+        for _ in range(40):
+            writer.write(record)
+    with pytest.raises(DataError, match=rf"^task.{section}: parse_fn failed.*\n  .*/{name}: record 0 ({message})$"):
         do(folder)
 
 
