@@ -10,10 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization, random_streams, variables
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.user_code import during
 
 
 def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
@@ -36,7 +38,9 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
 
     @do_not_convert
     def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
-        with random_streams.of_no_step(task):
+        name = "train_step" if trains else "validation_step"
+        notes = during("tracing the first step", task=task, method=name, batch=lambda: batch_signature(inputs))
+        with random_streams.of_no_step(task), notes:
             step_of_task(inputs, model=model, metrics=metrics)
 
     @do_not_convert

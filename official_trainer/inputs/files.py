@@ -119,7 +119,8 @@ def _explained(error: Exception, files: Sequence[RecordFile]) -> DataError | Non
                 what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}"
                 misfit = schema.find_misfit(message, [file.path for file in files]) if name == "parse_fn" else ""
                 return DataError("\n  ".join(filter(None, [what, misfit])))
-        return None
+        misfit = schema.find_misfit(message, [file.path for file in files])  # of a pipeline of the task's own
+        return DataError(f"a record cannot be parsed: {message}\n  {misfit}") if misfit else None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := _damage(file.path))), None)
     if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):

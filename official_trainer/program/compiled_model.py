@@ -27,6 +27,7 @@ from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
+from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
@@ -39,10 +40,12 @@ from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
+from official_trainer.user_code import during
 
 training_utils: Any = load("tf_keras.src.engine.training_utils")  # it has no public name
 
@@ -84,7 +87,8 @@ class Calls:
         try:
             if trainer is not None:
                 trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
-            yield
+            with report.noted():
+                yield
         finally:
             self._stop = self._stop_reason = None
             self._lock.release()
@@ -285,7 +289,8 @@ class CompiledModel:
 
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
-        _create_variables(self._task.validation_step, self.model, data.element_spec)
+        with during("tracing the first step", task=self._task, batch=lambda: batch_signature(data.element_spec)):
+            _create_variables(self._task.validation_step, self.model, data.element_spec)
         check_outputs(self.model)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)

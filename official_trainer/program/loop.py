@@ -23,6 +23,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
 from official_trainer.program.hooks import EndHook, Following, Hook, StartHook, StepHook
 from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
@@ -205,7 +206,7 @@ class Loop:
         self._use(dataset, name)
         trainer = self.trainer
         policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
-        with trainer.strategy.scope(), trainer.train_iterator.on_end(policy):
+        with report.noted(), trainer.strategy.scope(), trainer.train_iterator.on_end(policy):
             metrics = self._run_in_directory(due) if self.model_dir else self._run_in_memory(due)
         if due.counts_epochs and dataset is not None and self.state.stop_reason is None and not self.model_dir:
             self._begin_pass()

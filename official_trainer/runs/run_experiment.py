@@ -43,6 +43,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import random_streams
 from official_trainer.tracking import IMAGES, Image, Tracker, Trackers
@@ -170,7 +171,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
 
 def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, Any]:
     runtime = job.config.runtime
-    with StopRequest() as stop, _acting(trainer, actions):
+    with StopRequest() as stop, _acting(trainer, actions), report.noted():
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
             return train.train(job, stop, is_whole_command=False)

@@ -21,6 +21,8 @@ from official_trainer.user_code import is_ours, is_users
 _IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED_IN_PYTHON = "Traceback (most recent call last)"
 _MOST_COPIES = 20
+_HOLDING_VALUES = os.path.join("tasks", "task.py"), os.path.join("program", "trainer.py")
+"""Modules of this package whose steps a user inherits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,7 @@ def python_frames(error: BaseException) -> list[types.FrameType]:
     for copy in copies_of(error):
         for frame, _ in traceback.walk_tb(copy.__traceback__):
             file = frame.f_code.co_filename
-            if file.endswith(os.path.join("tasks", "task.py")) or is_users(file):
+            if file.endswith(_HOLDING_VALUES) or is_users(file):
                 found.append(frame)
     return found
 

@@ -12,7 +12,7 @@ import os
 import tempfile
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -36,6 +36,7 @@ _WIDTH = 112  # of a line of at most 120 characters, behind `error: `
 _MOST_CALLERS = 2
 _MOST_SHAPES = 4
 _REPORT = "_official_trainer_report"
+_NOTED = "_official_trainer_noted"
 
 _TASK = os.path.join("tasks", "task.py")
 _MADE_BY = {
@@ -85,6 +86,18 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
 
 
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """For a call from Python: an error in the user's code goes on as it is, and Python shows the report below it."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(copies_of(error)[-1], UserError) and notes_on(error) and not hasattr(error, _NOTED):
+            setattr(error, _NOTED, True)
+            error.add_note("\n".join(_lines(error, notes_on(error))[0]))
+        raise
+
+
 def _report(error: BaseException, directory: str) -> Report | None:
     if isinstance(error, UserError):
         bug: BaseException | None = getattr(error, "bug", None)
@@ -93,21 +106,29 @@ def _report(error: BaseException, directory: str) -> Report | None:
     if isinstance(first, UserError):  # AutoGraph has made another error of it
         return Report(str(first), first.exit_code)
     notes = notes_on(error)
-    frames = _frames(error, notes)
-    is_in_graph = any(cls.__name__ == "OpError" for cls in type(error).__mro__)
-    if not frames and not (is_in_graph and notes):
+    if not _frames(error, notes) and not (_is_of_graph(error) and notes):
         return None
-    running = python_frames(error)
+    lines, code = _lines(error, notes)
+    lines.append(f"  traceback: {_write(error, directory)} (--traceback prints it)")
+    return Report("\n".join(lines), code)
+
+
+def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], ExitCode]:
+    """Returns the lines of a report, without that of its file, and the exit code."""
+    frames, running = _frames(error, notes), python_frames(error)
     meaning = meanings.meaning_of(error, running)
-    code = ExitCode.DATA if meaning.is_data or (not frames and _is_of_pipeline(error)) else ExitCode.FAILED
     lines = [
         *_place(frames, notes),
         *_wrapped(meanings.in_one_line(error, running), 2),
         *_wrapped(meaning.text, 2),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
-        f"  traceback: {_write(error, directory)} (--traceback prints it)",
     ]
-    return Report("\n".join(lines), code)
+    is_data = meaning.is_data or (not frames and _is_of_pipeline(error))
+    return lines, ExitCode.DATA if is_data else ExitCode.FAILED
+
+
+def _is_of_graph(error: BaseException) -> bool:
+    return any(cls.__name__ == "OpError" for cls in type(error).__mro__)
 
 
 def _module_of(notes: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ _NAMES = {
 """What tasks call the outputs of the model and the labels of the batch; ours call them by the first names."""
 
 _OF_STEPS = {"inputs", "features", "global_step"}
+_OF_AUTOGRAPH = {"do_return", "retval_"}
 _MOST_OTHERS = 4
 _LONGEST = 40
 
@@ -65,7 +66,9 @@ def _others(running: Sequence[types.FrameType], function: str, found: Mapping[st
     shown = [
         f"{name} {text}"
         for name, value in own[-1].f_locals.items()
-        if name not in known and not name.startswith("_") and (text := described(value) or _short(value))
+        if name not in known | _OF_AUTOGRAPH
+        and not name.startswith("_")
+        and (text := described(value) or _short(value))
     ]
     return ", ".join(shown[:_MOST_OTHERS])
 

@@ -1,5 +1,7 @@
 """Mistakes in the user's code, met while it runs: the message, in a few lines, says where and what."""
 
+import shutil
+
 import pytest
 
 from tests.support import mistakes
@@ -353,3 +355,32 @@ def test_the_message_names_the_line_and_the_cause(mistake, tmp_path, monkeypatch
     mistakes.check(mistake, found)
     if mistake.verb == "train":
         mistakes.check_record(found)
+
+
+INFER = """    def inference_step(self, inputs, model):
+        return model(inputs, training=False)["logits"]
+
+"""
+LATER = [
+    Mistake(name="predict", verb="predict", changes={MORE: INFER}, at='["logits"]', method="inference_step",
+            words=("while predicting batch 0", "features {text: float32[?,32], age: float32[?,1]}")),
+    Mistake(name="eval", verb="eval", changes={MORE: INFER}, at='["logits"]', method="inference_step",
+            words=("while evaluating validation_data at step 4", "batch: features")),
+    Mistake(name="export", verb="export", changes={MORE: INFER}, at='["logits"]', method="inference_step",
+            words=("while exporting the model of step 4",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", LATER, ids=lambda mistake: mistake.name)
+def test_a_mistake_that_comes_after_training_is_said_too(mistake, tmp_path, monkeypatch):
+    """N28: in evaluation, prediction and export; the run stays as it is, the traceback is elsewhere."""
+    folders = [tmp_path / "before", tmp_path / "after"]
+    for folder in folders:
+        folder.mkdir()
+    assert mistakes.outcome(Mistake(name="none", changes={}), folders[0], monkeypatch).code == 0
+    shutil.copytree(folders[0] / "run", folders[1] / "run")
+    record = (folders[1] / "run/run.json").read_bytes()
+    found = mistakes.outcome(mistake, folders[1], monkeypatch)
+    mistakes.check(mistake, found)
+    assert (folders[1] / "run/run.json").read_bytes() == record
+    assert not (folders[1] / "run/traceback.txt").exists()
