@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.distributed.peers import PeerLostError
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, describe_error
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
 from official_trainer.runs.health.stall_report import LateReports, Stall
 from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
+from official_trainer.runs.mistakes import report
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking.record import RunRecord
 
@@ -95,7 +96,8 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
         yield
     except BaseException as error:
         failure = late_reports.explain(error) or stop.as_preempted(error)
-        record.finish(failure.exit_code if isinstance(failure, UserError) else ExitCode.FAILED)
+        found, exit_code = report.report_of(failure, late_reports.folder), report.exit_code_of(failure)
+        record.finish(exit_code, error=describe_error(failure) if found is None else found.message)
         if failure is error or isinstance(error, Interrupted):
             raise
         raise failure from error

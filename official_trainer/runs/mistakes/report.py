@@ -99,6 +99,8 @@ def noted() -> Iterator[None]:
 
 
 def _report(error: BaseException, directory: str) -> Report | None:
+    if not isinstance(error, Exception):  # Ctrl-C, wherever it came
+        return None
     if isinstance(error, UserError):
         bug: BaseException | None = getattr(error, "bug", None)
         return None if bug is None else report_of(bug, directory)
@@ -164,12 +166,11 @@ def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
     if not frames:
         return _wrapped(phase, 2, indent="")
     *callers, last = frames
-    where = _shown(last)
-    lines = (
-        [f"{where}, {phase}"]
-        if phase and len(where) + len(phase) < _WIDTH - 2
-        else [where, *[f"  {phase}"][: bool(phase)]]
-    )
+    lines = [_shown(last)]
+    if phase and len(lines[0]) + len(phase) < _WIDTH - 2:
+        lines = [f"{lines[0]}, {phase}"]
+    elif phase:
+        lines = [f"{lines[0]},", _cut(f"  {phase}")]
     lines += [_cut(f"    {last.code}")] if last.code else []
     return lines + [_cut(f"  called from {_shown(each)}") for each in reversed(callers[-_MOST_CALLERS:])]
 

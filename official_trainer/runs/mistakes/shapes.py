@@ -63,13 +63,9 @@ def _others(running: Sequence[types.FrameType], function: str, found: Mapping[st
     if not own:
         return ""
     known = {*_NAMES["outputs"], *_NAMES["labels"], *_OF_STEPS} if "batch" in found else set()
-    shown = [
-        f"{name} {text}"
-        for name, value in own[-1].f_locals.items()
-        if name not in known | _OF_AUTOGRAPH
-        and not name.startswith("_")
-        and (text := described(value) or _short(value))
-    ]
+    hidden = known | _OF_AUTOGRAPH
+    values = {name: value for name, value in own[-1].f_locals.items() if name not in hidden and name[0] != "_"}
+    shown = [f"{name} {text}" for name, value in values.items() if (text := described(value) or _short(value))]
     return ", ".join(shown[:_MOST_OTHERS])
 
 

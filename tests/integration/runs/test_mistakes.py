@@ -22,6 +22,12 @@ STEP = """    def train_step(self, inputs, model, optimizer, metrics=None):
 
 """
 REGISTER = "@register_task_cls(TicketsConfig)"
+WEIGHTED = f"""def weighted(labels, outputs):
+    weights = tf.ones([5])
+    return outputs * weights
+
+
+{REGISTER}"""
 MEAN_LOSS = f"""def mean_loss(labels, outputs):
     tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True))
 
@@ -156,6 +162,13 @@ LOSSES = [
         words=("NameError", "Did you mean model_outputs?"),
     ),
     Mistake(
+        name="a_function_that_the_loss_calls",
+        changes={LOSS: "return weighted(labels, model_outputs)", REGISTER: WEIGHTED},
+        at="return outputs * weights",
+        method="weighted",
+        words=("called from experiments/tickets.py", "in build_losses", "weights float32[5]", "3 and 5"),
+    ),
+    Mistake(
         name="an_error_of_ones_own",
         changes={
             LOSS: "raise TicketError('too old')",
@@ -257,6 +270,14 @@ DATA_AND_ACTIONS = [
         code=3,
     ),
     Mistake(
+        name="a_label_out_of_range_in_an_evaluation",
+        changes={"np.arange(16) % 3": "np.arange(16) % (3 if params.is_training else 4)"},
+        at=LOSS,
+        method="build_losses",
+        words=("while evaluating validation_data at step 2", "label value of 3", "labels int64[?]"),
+        code=3,
+    ),
+    Mistake(
         name="labels_that_are_words",
         changes={"np.arange(16) % 3": "(np.arange(16) % 3).astype(str)"},
         at="def build_metrics",
@@ -349,9 +370,8 @@ def test_the_task_itself_has_no_mistake(tmp_path, monkeypatch):
     "mistake", [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW], ids=lambda mistake: mistake.name
 )
 def test_the_message_names_the_line_and_the_cause(mistake, tmp_path, monkeypatch):
-    """N28: file, line, method, phase, shapes; at most 15 lines of 120 characters, and no frame of others' code."""
+    """N28, N6: file, line, method, phase, shapes, in at most 15 lines without others' frames; exit code 1, or 3."""
     found = mistakes.outcome(mistake, tmp_path, monkeypatch)
-    print(found.message)
     mistakes.check(mistake, found)
     if mistake.verb == "train":
         mistakes.check_record(found)

@@ -1,5 +1,6 @@
 """Bad data through the whole engine: one clear error with exit code 3, and nothing saved that is not good."""
 
+import json
 import re
 
 import pytest
@@ -56,6 +57,7 @@ def test_records_of_another_form(folder):
     with pytest.raises(DataError, match=message) as caught:
         do(folder)
     assert caught.value.exit_code == ExitCode.DATA
+    assert json.loads((folder / "run/run.json").read_text())["error"] == str(caught.value)
 
 
 LISTS = {"float": tf.train.FloatList, "int64": tf.train.Int64List}
