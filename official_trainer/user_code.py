@@ -43,8 +43,8 @@ class during:
 
         Args:
           phase: what is done, behind "while": `training at step 3`.
-          **notes: `task`, the object whose methods are called; `section` of the configuration, of the data; `batch`,
-            its shapes and dtypes as text; `hook`, the action and its method in words.
+          **notes: `task`, the object whose methods are called; `method`, the one that is called; `batch`, its shapes
+            and dtypes as text; `source`, the name of data in hand.
         """
         self._notes: dict[str, Any] = {"phase": phase, **notes}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
+from official_trainer.user_code import during
 
 
 class InHand:
@@ -30,7 +31,8 @@ class InHand:
     def errors_explained(self) -> Iterator[None]:
         """Adds the name to TensorFlow's errors about the data, and about steps on it."""
         try:
-            yield
+            with during(source=self.source):
+                yield
         except tf.errors.OpError as error:
             error.add_note(f"It came from {self.source}, or a step on it.")
             raise

@@ -125,7 +125,7 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
         *_wrapped(meaning.text, 2),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
     ]
-    is_data = meaning.is_data or (not frames and _is_of_pipeline(error))
+    is_data = meaning.is_data or _is_of_pipeline(error)
     return lines, ExitCode.DATA if is_data else ExitCode.FAILED
 
 
@@ -151,7 +151,8 @@ def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
     decided = definition(task, method) if method else None
     if decided is None and (frames := users_frames(error, module)):
         return frames
-    method = method or ("build_inputs" if "IteratorGetNext" in str(error) else notes.get("method", ""))
+    is_read = _is_of_pipeline(error) and "source" not in notes  # else the data is no method's
+    method = method or ("build_inputs" if is_read else notes.get("method", ""))
     place = decided or (definition(task, method) or class_definition(task) if method else None)
     return [] if place is None else [place]
 
