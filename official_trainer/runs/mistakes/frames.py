@@ -89,10 +89,12 @@ def _lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
     copies = copies_of(error)
     if any(cls.__name__ == "OpError" for cls in type(copies[-1]).__mro__) and len(copies) == 1:
         yield _inside_ours(list(_in_text(text)))  # where the operation of a graph was defined
+    converted: dict[Frame, None] = {}  # in their order; a copy of Keras's has only those of its callers
     for copy in copies:
-        if (metadata := getattr(copy, "ag_error_metadata", None)) is not None:
-            inside = reversed(metadata.translated_stack)
-            yield [Frame(each.filename, each.lineno, each.function_name) for each in inside]
+        stack = getattr(getattr(copy, "ag_error_metadata", None), "translated_stack", ())
+        inside = (Frame(each.filename, each.lineno, each.function_name) for each in reversed(stack))
+        converted |= dict.fromkeys(inside)
+    yield list(converted)
     for copy in reversed(copies):
         yield _inside_ours([_frame(each) for each in traceback.extract_tb(copy.__traceback__)])
 
@@ -120,13 +122,15 @@ def _last_run(frames: Iterable[Frame], module: str) -> list[Frame]:
         if is_ours(frame.file):
             was_ours = True
         elif is_users(frame.file, module) and "__autograph_generated_file" not in frame.file:
-            # AutoGraph makes functions of the branches of an `if`: the lines above this one are not calls.
-            same = {(frame.file, frame.function)}
-            found = (
-                [frame] if was_ours else [*(each for each in found if (each.file, each.function) not in same), frame]
-            )
+            found = [frame] if was_ours else [*(each for each in found if not _holds(each, frame)), frame]
             was_ours = False
     return found
+
+
+def _holds(outer: Frame, inner: Frame) -> bool:
+    """Whether a frame is the `if` or the loop around a line: AutoGraph makes functions of their bodies."""
+    is_same = (outer.file, outer.function) == (inner.file, inner.function)
+    return is_same and (outer == inner or outer.code.startswith(("if ", "elif ", "else:", "for ", "while ", "with ")))
 
 
 def python_frames(error: BaseException) -> list[types.FrameType]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import tempfile
 import textwrap
 import traceback
@@ -38,6 +39,8 @@ _MOST_SHAPES = 4
 _REPORT = "_official_trainer_report"
 _NOTED = "_official_trainer_noted"
 
+_READS = re.compile(r"(\{\{node |\[\[|Op:)[\w/]*IteratorGetNext\w*(\}\}|\])")
+"""In the text of an error of a graph: the operation that reads the data."""
 _TASK = os.path.join("tasks", "task.py")
 _MADE_BY = {
     "process_metrics": "build_metrics",
@@ -158,7 +161,8 @@ def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
 
 
 def _is_of_pipeline(error: BaseException) -> bool:
-    return "IteratorGetNext" in str(error) and "Traceback (most recent call last)" not in str(error)
+    text = str(error)
+    return _is_of_graph(error) and bool(_READS.search(text)) and "Traceback (most recent call last)" not in text
 
 
 def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:

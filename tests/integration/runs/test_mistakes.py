@@ -10,6 +10,7 @@ from tests.support.mistakes import MORE, Mistake
 LOSS = "return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)"
 METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Share(name="share")]'
 PREPARED = 'return {**features, "text": features["text"] * 2.0}, label'
+PYTHON = "tf.py_function(Counter().on_step, [0], tf.int32)"
 CLEANED = 'tf.ensure_shape(tf.numpy_function(cleaned, [features["text"]], tf.float32), [None, 32])'
 UNKNOWN = 'tf.numpy_function(abs, [features["text"]], tf.float32)'
 STEP = """    def train_step(self, inputs, model, optimizer, metrics=None):
@@ -30,6 +31,22 @@ WEIGHTED = f"""def weighted(labels, outputs):
 {REGISTER}"""
 MEAN_LOSS = f"""def mean_loss(labels, outputs):
     tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True))
+
+
+{REGISTER}"""
+LAYER = f"""class Gate(keras.layers.Layer):
+    def call(self, inputs):
+        gate = tf.ones([7])
+        return inputs * gate
+
+
+class Whole(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.head = Gate(), keras.layers.Dense(3)
+
+    def call(self, inputs, training=None):
+        return self.head(self.gate(inputs["text"]))
 
 
 {REGISTER}"""
@@ -196,6 +213,27 @@ MODELS_AND_METRICS = [
         words=("while building the run",),
     ),
     Mistake(
+        name="a_model_of_ones_own",
+        changes={'return keras.Model({"text": text, "age": age}, logits)': "return Whole()", REGISTER: LAYER},
+        at="return inputs * gate",
+        method="call",
+        words=("while tracing the first step", "called from experiments/tickets.py", "gate float32[7]", "32 and 7"),
+    ),
+    Mistake(
+        name="a_layer_that_is_called_again",
+        changes={LOSS: "return tf.reduce_sum(Gate()(model_outputs), axis=-1)", REGISTER: LAYER},
+        at="return inputs * gate",
+        method="call",
+        words=("while training at step 1", "in build_losses", "3 and 7"),
+    ),
+    Mistake(
+        name="python_in_a_step",
+        changes={LOSS: f"{PYTHON}\n        {LOSS}", "self.calls += 1": "return run.steps"},
+        at="return run.steps",
+        method="on_step",
+        words=("while training at step 1", "no attribute 'steps'"),
+    ),
+    Mistake(
         name="an_optimizer_of_ones_own",
         changes={MORE: "    @classmethod\n    def create_optimizer(cls, *_):\n        return keras.optimizers.Adams()"},
         at="keras.optimizers.Adams",
@@ -354,6 +392,18 @@ HOW = [
     Mistake(name="eager", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
             at="tf.ones([8, 4])", method="build_losses", words=("while training at step 1", "outputs: float32[8,3]"),
             values=("runtime.run_eagerly=true",)),
+    Mistake(name="untraced", changes={LOSS: LOSS.replace("model_outputs", "model_output")}, at="model_output, from",
+            method="build_losses", words=("Did you mean model_outputs?", "while training at step 1"),
+            values=("trainer.train_tf_function=false", "trainer.train_tf_while_loop=false")),
+    Mistake(name="accumulated", changes={"np.arange(16) % 3": "np.arange(16) % 4"}, at=LOSS, method="build_losses",
+            words=("label value of 3", "while training at step 1"), code=3,
+            values=("trainer.gradient_accumulation_steps=2",)),
+    Mistake(name="mirrored_evaluation", changes={'step_logs["sizes"]': 'step_logs["size"]'},
+            at='step_logs["size"]', method="aggregate_logs", words=("evaluating validation_data at step 2", "'sizes'"),
+            values=("runtime.distribution_strategy=mirrored",)),
+    Mistake(name="xla_evaluation", changes={"tf.shape(inputs[1])": "tf.shape(inputs[2])"}, at="inputs[2]",
+            method="validation_step", words=("evaluating validation_data at step 2", "IndexError"),
+            values=("runtime.enable_xla=true",)),
     Mistake(name="check", changes={"float(aggregated_logs)": 'aggregated_logs["tickets"]'}, verb="check",
             at='aggregated_logs["tickets"]', method="reduce_aggregated_logs",
             words=("while evaluating validation_data",)),
