@@ -39,7 +39,7 @@ _DATA = (
     ),
     (
         r"Received a label value of (\S+) which is outside the valid range of \[0, (\d+)\)",
-        "The model has {1} classes, so labels go from 0 to {1} - 1, and the data holds {0}: map the labels "
+        "The model has {1} classes, so labels are below {1}, and the data holds {0}: map the labels "
         "where the data is read, or give the last layer more units.",
         True,
     ),
