@@ -123,6 +123,18 @@ def test_the_end_of_a_run_tells_its_exit_code(model_dir, exit_code, status):
     assert read(model_dir, "status.json")["step"] == 10
 
 
+def test_the_error_that_ended_a_process_is_in_both_files(model_dir):
+    """N28, N6: until a later process begins; one that was refused leaves the run's record as it was."""
+    run = start(model_dir)
+    run.finish(3, error="a label is 4")
+    assert read(model_dir)["error"] == read(model_dir, "status.json")["error"] == "a label is 4"
+    run = start(model_dir)
+    assert read(model_dir)["error"] is None and read(model_dir, "status.json")["error"] is None
+    run.refuse(2, error="no such field")
+    assert read(model_dir)["error"] == "a label is 4"
+    assert read(model_dir, "status.json")["error"] == "no such field"
+
+
 def test_a_restart_keeps_the_identity_and_counts(model_dir):
     """N15: one run, however many processes."""
     first = start(model_dir, now=0)
