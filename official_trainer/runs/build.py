@@ -19,6 +19,7 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.config import ConfigError
+from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine import consistency, process
@@ -182,7 +183,7 @@ def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
     place = _place_of(job, beside)
     rows = JsonlTracker(files.join(place.directory, "metrics.jsonl"))
     console = Console(sys.stdout, end_step=None if beside else job.config.trainer.train_steps or None, quiet=job.quiet)
-    others = [_summaries_of(job, owns_run=not beside), *_configured(job, place), console]
+    others = [_summaries_of(job, describes=not beside), *_configured(job, place), console]
     return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
 
@@ -198,10 +199,10 @@ def trackers_of_evaluation(job: Job, *, has_media: bool) -> Tracker:
     """
     console, others = Console(sys.stdout, end_step=None, quiet=job.quiet), []
     if job.prebuilt is not None:
-        others = [_summaries_of(job, owns_run=False)]
+        others = [_summaries_of(job, describes=False)]
     elif has_media:
         place = _place_of(job, "eval")
-        others = [_summaries_of(job, directory=place.directory, owns_run=False), *_configured(job, place)]
+        others = [_summaries_of(job, directory=place.directory, describes=False), *_configured(job, place)]
         console.message(f"images, texts and such: {place.directory}")
     return Trackers([*others, console])
 
@@ -226,12 +227,20 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
     ]
 
 
-def _summaries_of(job: Job, *, owns_run: bool, directory: str = "") -> Tracker:
-    """Returns the tracker that writes TensorBoard's files, or the caller's instead."""
+def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:
+    """Returns the tracker that writes TensorBoard's files, or the caller's instead.
+
+    Args:
+      job: the run.
+      describes: whether it writes the config.
+      directory: where the files go; empty for the run directory.
+    """
     settings = job.config.trainer
     config = next((each for each in settings.trackers if isinstance(each, TensorBoardConfig)), TensorBoardConfig())
     place = dataclasses.replace(_place_of(job, ""), directory=directory or job.model_dir)
-    board = config.build(place, folders={"validation": settings.validation_summary_subdir}, owns_run=owns_run)
+    split = "train" if TRAINING_MODES.get(job.mode) == "never" else "validation"
+    folders = {"validation": settings.validation_summary_subdir}
+    board = config.build(place, folders=folders, describes=split if describes else None)
     threaded = ThreadedTracker(board, name="tensorboard", on_error=config.on_error)
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 

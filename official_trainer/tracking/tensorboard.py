@@ -1,13 +1,13 @@
-"""TensorBoard event files: `train/`, `validation/`, and sub-folders for nested names.
+"""TensorBoard event files: a folder for each split, which TensorBoard lists as the runs `DIR/train`, `DIR/validation`.
 
 Owns: the folder and tag of a metric, the summary of each kind of media, that points after the step of a rewind
 disappear, from the files and from a TensorBoard that shows them, and that a full disk costs points and not the run.
 Does not own: summaries that a task writes itself with `tf.summary`; those in the run's folders are rewound too.
 
-Nested names become sub-folders, as in orbit: `dev/accuracy` of the split `validation` is the tag `accuracy` in
-`validation/dev`, so TensorBoard draws the same metric of several sets in one chart; the section can set it otherwise.
-The config and the final metrics are in `hparams/`: the HParams tab lists a run with the metrics in the folder of its
-config.
+What training and evaluations both measure has one tag, so TensorBoard draws it in one chart: `training_loss` and
+`validation_loss` are the tag `loss`, `dev/validation_loss` is `dev/loss`. Times are the tags `time/…` of training.
+The config is in the folder of the evaluations, or of training in a run without any: the HParams tab lists a run with
+the metrics in the folder of its config.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
@@ -31,9 +31,11 @@ from official_trainer.tracking import Histogram, Image, Media, MetricError, Outc
 
 _logger = logging.getLogger(__name__)
 
-_HPARAMS = "hparams"
-"""Folder of the config and the final metrics. TensorBoard, started on the run directory, would not find metrics in the
-run directory itself."""
+_FORMER_HPARAMS = "hparams"
+"""Folder of the config and the final metrics in runs of earlier versions; TensorBoard would list the run twice."""
+
+_LOSSES = {"train": "training_loss", "validation": "validation_loss"}
+"""Names of the loss in rows, which have the tag `loss`."""
 
 _OTHER_RUN = "run.json"
 """A folder with this file belongs to another run, whose points must not be removed."""
@@ -48,21 +50,30 @@ class TensorBoardConfig(TrackerConfig):
 
     Attributes:
       splits: which are written, for example `[train, validation]`; unset means all, and with `[]` there are no files.
-      divide_at: the `/` in a number's name before which its sub-folder ends. `dev/f1/micro` of an evaluation is with
-        `last` the tag `micro` in `validation/dev/f1`, with `first` `f1/micro` in `validation/dev`, and with `never`
-        `dev/f1/micro` in `validation`.
-      sub_folders: the only ones that numbers may be in, for example `[dev, test]`; unset allows any.
+      divide_at: the `/` in a number's name before which its sub-folder ends, which TensorBoard lists as a run of its
+        own. `dev/f1/micro` of an evaluation is with `never` the tag `dev/f1/micro` in `validation`, with `first`
+        `f1/micro` in `validation/dev`, and with `last` `micro` in `validation/dev/f1`.
+      sub_folders: with `first` or `last`, the only ones that numbers may be in, for example `[dev, test]`; unset allows
+        any.
     """
 
     on_error: Literal["warn", "fail"] = "fail"
     splits: tuple[str, ...] | None = None
-    divide_at: Literal["first", "last", "never"] = "last"
+    divide_at: Literal["first", "last", "never"] = "never"
     sub_folders: tuple[str, ...] | None = None
 
-    def build(self, place: Place, *, folders: Mapping[str, str] | None = None, owns_run: bool = True) -> Tracker:
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.sub_folders is not None and self.divide_at == "never":
+            yield "sub_folders", "has no effect, because numbers are in none; set divide_at to first or last as well"
+
+    def build(
+        self, place: Place, *, folders: Mapping[str, str] | None = None, describes: str | None = "validation"
+    ) -> Tracker:
         if self.splits == ():
             return Tracker()
-        return TensorBoardTracker(place.directory, folders=folders, owns_run=owns_run, options=self)
+        if describes is not None and self.splits is not None and describes not in self.splits:
+            describes = self.splits[0]
+        return TensorBoardTracker(place.directory, folders=folders, describes=describes, options=self)
 
     def divide(self, name: str) -> tuple[str, str]:
         """Returns the sub-folder and the tag of a number.
@@ -88,7 +99,8 @@ class TensorBoardTracker(Tracker):
     Args:
       directory: the run's directory.
       folders: split → its folder below `directory`; the folder of any other split has the split's name.
-      owns_run: whether this process writes the config and the end of the run; only one process of a run does.
+      describes: the split in whose folder this process writes the config and the end of the run, and whose metrics the
+        HParams tab shows; None if another process of the run does it.
       options: which splits are written, and how names of numbers are divided.
     """
 
@@ -97,35 +109,39 @@ class TensorBoardTracker(Tracker):
         directory: str,
         *,
         folders: Mapping[str, str] | None = None,
-        owns_run: bool = True,
+        describes: str | None = "validation",
         options: TensorBoardConfig = TensorBoardConfig(),
     ) -> None:
         self._options = options
-        self._files = _EventFiles(str(directory))
-        self._folders = {"train": "train", "validation": "validation", "time": "time", **(folders or {})}
-        self._owns_run = owns_run
+        self._directory = str(directory)
+        self._files = _EventFiles(self._directory)
+        self._folders = {"train": "train", "validation": "validation", **(folders or {})}
+        self._folders["time"] = self._folders["train"]
+        self._describes = describes
         self._writers: dict[str, _EventWriter] = {}
         self._has_warned = False
         self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Lists the run in the HParams tab, with its current config."""
-        if not self._owns_run:
+        """Lists the run in the HParams tab, with its current config, by the name of its directory."""
+        if self._describes is None:
             return
+        folder = self._folder(self._describes)
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
         values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
-        new = summary.hparams_pb(values, start_time_secs=time.time())
+        new = summary.hparams_pb(values, trial_id=_trial_name(self._directory), start_time_secs=time.time())
         tag = new.value[0].tag
-        written = [value for event in self._files.events(_HPARAMS) for value in event.summary.value if value.tag == tag]
-        if [_group(value) for value in written] == [_group(new.value[0])]:
+        self._files.cut(_FORMER_HPARAMS, lambda event: False)
+        written = [value for event in self._files.events(folder) for value in event.summary.value if value.tag == tag]
+        if [_described(value) for value in written] == [_described(new.value[0])]:
             return
         if written:
-            if _HPARAMS in self._writers:  # its file is among those that change
-                self._writers.pop(_HPARAMS).close()
-            self._files.cut(_HPARAMS, lambda event: not any(value.tag == tag for value in event.summary.value))
-        self._add(0, [(_HPARAMS, new)])
+            if folder in self._writers:  # its file is among those that change
+                self._writers.pop(folder).close()
+            self._files.cut(folder, lambda event: not any(value.tag == tag for value in event.summary.value))
+        self._add(0, [(folder, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         if not self._writes(split):
@@ -133,9 +149,9 @@ class TensorBoardTracker(Tracker):
         scalar = load("tensorboard.plugins.scalar.summary_v2")
         new = []
         for name, value in values.items():
-            inner, tag = self._options.divide(name)
-            path = "/".join(filter(None, (self._folders.get(split, split), inner)))
-            new.append((path, scalar.scalar_pb(tag, value)))
+            inner, tag = self._options.divide(_shared_name(split, name, values))
+            path = "/".join(filter(None, (self._folder(split), inner)))
+            new.append((path, scalar.scalar_pb(f"time/{tag}" if split == "time" else tag, value)))
         self._add(step, new)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
@@ -143,7 +159,7 @@ class TensorBoardTracker(Tracker):
 
         A table becomes a text. A text that the files hold already, which a restart may publish again, is left out.
         """
-        path, new = self._folders.get(split, split), []
+        path, new = self._folder(split), []
         for name, item in media.items() if self._writes(split) else ():
             summary = _FORMS[type(item)](name, item)
             if not (isinstance(item, Text | Table) and self._holds(path, step, summary)):
@@ -152,7 +168,7 @@ class TensorBoardTracker(Tracker):
 
     def resume(self, split: str, step: int) -> None:
         """Leaves out the points of `split` at `step` that the files hold, without changing the files."""
-        for path in self._files.folders(self._folders.get(split, split)):
+        for path in self._files.folders(self._folder(split)):
             self._note(path, step)
 
     def rewind(self, step: int) -> None:
@@ -178,19 +194,21 @@ class TensorBoardTracker(Tracker):
                 writer.flush()
 
     def end(self, outcome: Outcome) -> None:
-        """Adds the final metrics to the HParams tab, as `final/NAME`, and that the run has ended."""
-        if not self._owns_run or outcome.status != "done" or outcome.step is None:
+        """Says in the HParams tab that the run has ended."""
+        if self._describes is None or outcome.status != "done" or outcome.step is None:
             return
-        scalar = load("tensorboard.plugins.scalar.summary_v2")
-        self._note(_HPARAMS, outcome.step)
-        final = [scalar.scalar_pb(f"final/{name}", value) for name, value in outcome.metrics.items()]
-        self._add(outcome.step, [(_HPARAMS, summary) for summary in (*final, _session_end())])
+        folder = self._folder(self._describes)
+        self._note(folder, outcome.step)
+        self._add(outcome.step, [(folder, _session_end())])
 
     def close(self) -> None:
         with self._storage_faults_said():
             for writer in self._writers.values():
                 writer.close()
             self._writers.clear()
+
+    def _folder(self, split: str) -> str:
+        return self._folders.get(split, split)
 
     def _writes(self, split: str) -> bool:
         return self._options.splits is None or split in self._options.splits
@@ -382,13 +400,28 @@ def _session_end() -> Any:
     return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)
 
 
-def _group(value: Any) -> str:
-    """Returns the group name, which is equal for summaries of the same config."""
+def _trial_name(directory: str) -> str:
+    """Returns the name of a run in the HParams tab, where runs of one name would share a row."""
+    path = directory if files.is_url(directory) else os.path.abspath(directory)
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return f"{name} ({parent or '/'})"
+
+
+def _shared_name(split: str, name: str, names: Collection[str]) -> str:
+    """Returns the name of a number without its split, if no other number has that name."""
+    *sets, last = name.split("/")
+    shared = "/".join([*sets, "loss"])
+    return shared if last == _LOSSES.get(split) and shared not in names else name
+
+
+def _described(value: Any) -> tuple[str, dict[str, Any]] | None:
+    """Returns the name and the config of a run in a summary; None if it is damaged, and has to be written again."""
     plugin, messages = load("tensorboard.plugins.hparams.plugin_data_pb2"), load("google.protobuf.message")
     try:
-        return plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info.group_name
-    except messages.DecodeError:  # damaged: it is written again
-        return ""
+        start = plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
+    except messages.DecodeError:
+        return None
+    return start.group_name, dict(start.hparams)
 
 
 def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:

@@ -89,11 +89,12 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
     rows = {key: value for key, value in points(model_dir, "jsonl").items() if isinstance(value, float)}
     rows = {key: value for key, value in rows.items() if not key[0].endswith("/time")}
+    shared = {"train/training_loss": "train/loss", "validation/validation_loss": "validation/loss"}
+    shared |= {place: f"train/{place}" for place, _ in rows if place.startswith("time/")}
     assert points(model_dir, "csv") == rows
     board = points(model_dir, "tensorboard")
-    assert {key: board[key] for key in rows} == {key: pytest.approx(value) for key, value in rows.items()}
-    final = {name: step for name, step in board if name.startswith("hparams/final/")}
-    assert final == {f"hparams/final/{name}": 40 for name in metrics}
+    shown = {(shared.get(place, place), step): pytest.approx(value) for (place, step), value in rows.items()}
+    assert {key: board[key] for key in shown} == shown
 
 
 def test_a_run_may_have_no_tensorboard_or_one_of_some_splits(model_dir, tmp_path):
@@ -102,8 +103,8 @@ def test_a_run_may_have_no_tensorboard_or_one_of_some_splits(model_dir, tmp_path
     assert not list(Path(model_dir).rglob("*.tfevents.*"))
     assert ("train/accuracy", 20) in points(model_dir, "csv")
     other = str(tmp_path / "other")
-    do(other, TensorBoardConfig(splits=("validation",), divide_at="never"), train_steps=20)
-    assert {path.parent.name for path in Path(other).rglob("*.tfevents.*")} == {"validation", "hparams"}
+    do(other, TensorBoardConfig(splits=("validation",)), train_steps=20)
+    assert {path.parent.name for path in Path(other).rglob("*.tfevents.*")} == {"validation"}
     said = r"trackers\[1\].type: is the second section of type 'tensorboard'.* put the settings into one section"
     with pytest.raises(ConfigError, match=said):
         do(other, TensorBoardConfig(), TensorBoardConfig(splits=()), train_steps=40)
@@ -114,7 +115,7 @@ def test_a_sub_folder_that_is_not_allowed_ends_the_run(model_dir):
     task = resolve().config.task
     config = configuration.MultiEvalExperimentConfig(
         task=task,
-        trainer=resolve(TensorBoardConfig(sub_folders=("dev",)), train_steps=20).config.trainer,
+        trainer=resolve(TensorBoardConfig(divide_at="last", sub_folders=("dev",)), train_steps=20).config.trainer,
         eval_tasks=(configuration.TaskRoutine(task_name="far", task_config=task),),
     )
     said = (
@@ -195,7 +196,7 @@ def test_nothing_is_opened_before_the_first_number(model_dir, capsys):
     told.all.close()
     told.console.message("hello")
     assert "hello" in capsys.readouterr().out
-    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.csv", "metrics.jsonl", "train", "hparams"}
+    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.csv", "metrics.jsonl", "train"}
 
 
 def test_an_evaluator_beside_training_has_files_of_its_own(model_dir):
@@ -205,5 +206,5 @@ def test_an_evaluator_beside_training_has_files_of_its_own(model_dir):
     beside = Path(model_dir, "continuous_eval")
     assert {step for place, step in points(beside, "csv")} == {20}
     assert not Path(model_dir, "metrics.csv").exists()
-    assert not (beside / "hparams").exists()
+    assert not list(beside.rglob("*.tfevents.*"))
     assert ("validation/accuracy", 20) in points(model_dir, "tensorboard")

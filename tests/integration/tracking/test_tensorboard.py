@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import io
 import os
@@ -17,6 +18,7 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from official_trainer import files
+from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 
@@ -72,7 +74,7 @@ def test_a_section_says_where_names_are_divided(tmp_path, place, divide_at, fold
 
 def test_only_some_splits_and_sub_folders_are_written(tmp_path, place):
     """B14: `keys`, `allow_new_keys` and the null writer, by our names; the message."""
-    tracker = TensorBoardConfig(splits=("validation",), sub_folders=("dev", "test")).build(place)
+    tracker = TensorBoardConfig(splits=("validation",), divide_at="last", sub_folders=("dev", "test")).build(place)
     tracker.log("train", 5, {"loss": 0.5})
     tracker.publish("train", 5, {"note": Text("a")})
     tracker.log("validation", 5, {"loss": 0.25, "dev/acc": 0.75})
@@ -82,23 +84,51 @@ def test_only_some_splits_and_sub_folders_are_written(tmp_path, place):
     tracker.close()
     assert {path.parent.name for path in tmp_path.rglob("*.tfevents.*")} == {"validation", "dev"}
     with pytest.raises(MetricError, match="sub_folders allows none"):
-        TensorBoardConfig(sub_folders=()).build(place).log("validation", 5, {"dev/acc": 0.75})
+        TensorBoardConfig(divide_at="first", sub_folders=()).build(place).log("validation", 5, {"dev/acc": 0.75})
     assert type(TensorBoardConfig(splits=()).build(place)) is Tracker
 
 
-def test_splits_and_nested_names_have_their_folders(tmp_path):
-    """T18: nested logs become sub-folders; B6: `dev/acc` goes to sub-folder `dev`."""
+def test_splits_have_folders_and_nested_names_are_tags(tmp_path):
+    """T18, B6: a run is one entry of TensorBoard's list for each split."""
     tracker = TensorBoardTracker(str(tmp_path), folders={"validation": "held_out/eval"})
     assert os.listdir(tmp_path) == []
-    tracker.log("train", 5, {"loss": 0.5})
-    tracker.log("validation", 5, {"loss": 0.25, "dev/acc": 0.75, "dev/hard/acc": 0.5})
-    tracker.log("final", 5, {"loss": 0.125})
+    tracker.log("train", 5, {"accuracy": 0.5, "digit/accuracy": 0.25})
+    tracker.log("validation", 5, {"accuracy": 0.25, "dev/acc": 0.75, "dev/hard/acc": 0.5})
+    tracker.log("final", 5, {"accuracy": 0.125})
     tracker.close()
+    assert points(tmp_path / "train", "accuracy") == [(5, 0.5)]
+    assert points(tmp_path / "train", "digit/accuracy") == [(5, 0.25)]
+    assert points(tmp_path / "held_out" / "eval", "accuracy") == [(5, 0.25)]
+    assert points(tmp_path / "held_out" / "eval", "dev/acc") == [(5, 0.75)]
+    assert points(tmp_path / "held_out" / "eval", "dev/hard/acc") == [(5, 0.5)]
+    assert points(tmp_path / "final", "accuracy") == [(5, 0.125)]
+    assert {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.tfevents.*")} == {
+        "train",
+        "held_out/eval",
+        "final",
+    }
+
+
+def tags(directory):
+    return sorted(event_accumulator.EventAccumulator(str(directory)).Reload().Tags()["tensors"])
+
+
+def test_the_loss_has_one_tag_and_times_are_tags_of_training(tmp_path):
+    """T18: one chart shows the loss of both splits, of each task and set; a metric that has the name keeps it."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.log("train", 5, {"training_loss": 0.5, "digit/training_loss": 0.25, "batch_loss": 0.75})
+    tracker.log("time", 5, {"steps_per_second": 100.0})
+    tracker.log("validation", 5, {"validation_loss": 0.25, "dev/validation_loss": 0.125, "best_loss": 0.0625})
+    tracker.log("own", 5, {"training_loss": 1.0})
+    tracker.close()
+    assert tags(tmp_path / "train") == ["batch_loss", "digit/loss", "loss", "time/steps_per_second"]
+    assert tags(tmp_path / "validation") == ["best_loss", "dev/loss", "loss"]
+    assert tags(tmp_path / "own") == ["training_loss"]
     assert points(tmp_path / "train", "loss") == [(5, 0.5)]
-    assert points(tmp_path / "held_out" / "eval", "loss") == [(5, 0.25)]
-    assert points(tmp_path / "held_out" / "eval" / "dev", "acc") == [(5, 0.75)]
-    assert points(tmp_path / "held_out" / "eval" / "dev" / "hard", "acc") == [(5, 0.5)]
-    assert points(tmp_path / "final", "loss") == [(5, 0.125)]
+    taken = TensorBoardTracker(str(tmp_path / "taken"))
+    taken.log("train", 5, {"training_loss": 0.5, "loss": 2.0})
+    taken.close()
+    assert tags(tmp_path / "taken" / "train") == ["loss", "training_loss"]
 
 
 def test_points_are_in_the_file_when_log_returns(tmp_path):
@@ -122,7 +152,7 @@ def test_points_of_a_process_that_died_are_not_written_again(tmp_path):
         tracker.log("validation", step, {"loss": -step, "dev/acc": -step})
     tracker.close()
     assert points(tmp_path / "held_out", "loss") == [(10, 1.0), (20, 2.0), (30, -30.0)]
-    assert points(tmp_path / "held_out" / "dev", "acc") == [(10, 1.0), (20, -20.0), (30, -30.0)]
+    assert points(tmp_path / "held_out", "dev/acc") == [(10, 1.0), (20, -20.0), (30, -30.0)]
     assert all(path.read_bytes() == content for path, content in before.items())
 
 
@@ -139,13 +169,13 @@ def test_a_rewind_leaves_neither_duplicates_nor_orphans(tmp_path, reader, restar
         tracker.close()
         tracker = TensorBoardTracker(str(tmp_path))
     tracker.rewind(20)
-    assert points(tmp_path / "validation" / "dev", "acc", reader) == [(10, 10.0), (20, 20.0)]
+    assert points(tmp_path / "validation", "dev/acc", reader) == [(10, 10.0), (20, 20.0)]
     assert raw_steps(tmp_path / "train") == [10, 20]
     tracker.log("train", 25, {"loss": -25})
     tracker.log("train", 30, {"loss": -30})
     tracker.close()
     assert points(tmp_path / "train", "loss", reader) == [(10, 10.0), (20, 20.0), (25, -25.0), (30, -30.0)]
-    assert points(tmp_path / "validation" / "dev", "acc", reader) == [(10, 10.0), (20, 20.0)]
+    assert points(tmp_path / "validation", "dev/acc", reader) == [(10, 10.0), (20, 20.0)]
 
 
 def test_a_tensorboard_that_is_watching_forgets_the_points_too(tmp_path):
@@ -325,7 +355,7 @@ def test_a_rewind_drops_media_and_points_of_any_split(tmp_path):
 
 
 def hparams_tab(logdir):
-    """What TensorBoard's HParams tab lists: for each run its name, status, hyperparameters and metrics."""
+    """What TensorBoard's HParams tab lists: for each run its folder, name, status, hyperparameters and metrics."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(logdir))
     multiplexer.Reload()
     provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
@@ -341,6 +371,7 @@ def hparams_tab(logdir):
     return [
         (
             session.name,
+            group.name,
             session.status,
             {name: value.string_value or value.number_value for name, value in group.hparams.items()},
             {f"{v.name.group}:{v.name.tag}": (v.training_step, v.value) for v in session.metric_values},
@@ -351,7 +382,7 @@ def hparams_tab(logdir):
 
 
 def test_the_hparams_tab_lists_the_run(tmp_path):
-    """T18: its config, and how it ended, whether TensorBoard is started on the run or on a folder of runs."""
+    """T18: its config, its last metrics and how it ended, also if TensorBoard is started on the folder of the run."""
     model_dir = tmp_path / "runs" / "one"
     for number in range(3):
         tracker = TensorBoardTracker(str(model_dir))
@@ -359,36 +390,88 @@ def test_the_hparams_tab_lists_the_run(tmp_path):
         tracker.describe("digits", {"trainer.train_steps": 20, "task.name": "a", "task.path": None})
         if number < 2:
             step = 10 * (number + 1)
-            tracker.log("validation", step, {"accuracy": step / 100})
+            tracker.log("train", step, {"training_loss": step})
+            tracker.log("validation", step, {"accuracy": step / 100, "dev/accuracy": 0.1})
         if number > 0:
             tracker.end(Outcome(step=20, metrics={"accuracy": 0.2, "dev/accuracy": 0.1}))
         tracker.close()
     config = {"experiment": "digits", "trainer.train_steps": 20, "task.name": "a"}
-    final = {":final/accuracy": (20, 0.2), ":final/dev/accuracy": (20, 0.1)}
-    ((name, status, hparams, metrics),) = hparams_tab(model_dir)
-    assert (name, status, hparams) == ("hparams", api_pb2.STATUS_SUCCESS, config)
-    assert metrics == {key: (step, pytest.approx(value)) for key, (step, value) in final.items()}
-    ((name, status, hparams, metrics),) = hparams_tab(tmp_path / "runs")
-    assert (name, status, hparams) == ("one/hparams", api_pb2.STATUS_SUCCESS, config)
-    assert metrics == {key: (step, pytest.approx(value)) for key, (step, value) in final.items()}
-    assert sorted(raw_steps(model_dir / "hparams")) == [0, 20, 20, 20]
+    last = {":accuracy": (20, pytest.approx(0.2)), ":dev/accuracy": (20, pytest.approx(0.1))}
+    for logdir, folder in ((model_dir, "validation"), (tmp_path / "runs", "one/validation")):
+        assert hparams_tab(logdir) == [(folder, f"one ({tmp_path}/runs)", api_pb2.STATUS_SUCCESS, config, last)]
+    assert sorted(os.listdir(model_dir)) == ["train", "validation"]
+    assert raw_steps(model_dir / "validation").count(0) == 1
+
+
+def test_runs_with_equal_configs_have_a_row_each(tmp_path):
+    """T18: by the names of their directories, also where these are in different folders."""
+    for folder in ("a/run", "b/run", "a/other"):
+        tracker = TensorBoardTracker(str(tmp_path / folder))
+        tracker.describe("digits", {"seed": 1})
+        tracker.log("validation", 10, {"accuracy": 0.5})
+        tracker.close()
+    names = sorted(trial for _, trial, *_ in hparams_tab(tmp_path))
+    assert names == [f"other ({tmp_path}/a)", f"run ({tmp_path}/a)", f"run ({tmp_path}/b)"]
+
+
+def test_a_run_without_evaluations_is_listed_with_its_training(tmp_path, place):
+    """T18, B14: also where only some splits are written."""
+    for name, config, describes in (
+        ("train", TensorBoardConfig(), "train"),
+        ("time", TensorBoardConfig(splits=("time",)), "validation"),
+    ):
+        tracker = config.build(dataclasses.replace(place, directory=str(tmp_path / name)), describes=describes)
+        tracker.describe("digits", {"seed": 1})
+        tracker.log("time", 10, {"speed": 2.0})
+        tracker.close()
+        assert os.listdir(tmp_path / name) == ["train"]
+        ((_, _, _, _, metrics),) = hparams_tab(tmp_path / name)
+        assert metrics == {":time/speed": (10, 2.0)}
 
 
 def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
-    """T18: a run that goes on with another config is listed with that."""
+    """T18: a run that goes on with another config is listed with that; points stay."""
     for steps in (20, 30):
         tracker = TensorBoardTracker(str(tmp_path))
-        tracker.rewind(0)
+        tracker.rewind(10)
         tracker.describe("digits", {"trainer.train_steps": steps})
+        tracker.log("validation", steps - 10, {"accuracy": 0.5})
         tracker.close()
-    ((_, status, hparams, _),) = hparams_tab(tmp_path)
+    ((_, _, status, hparams, _),) = hparams_tab(tmp_path)
     assert hparams["trainer.train_steps"] == 30
     assert status == api_pb2.STATUS_UNKNOWN
-    assert raw_steps(tmp_path / "hparams") == [0]
+    assert sorted(raw_steps(tmp_path / "validation")) == [0, 10, 20]
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_the_new_tags(tmp_path):
+    """T18: its points stay where they are and are rewound; it is listed once."""
+    summary = load("tensorboard.plugins.hparams.summary_v2")
+    for folder, tag in (("train", "training_loss"), ("validation/dev", "acc"), ("time", "speed")):
+        writer = tf.summary.create_file_writer(str(tmp_path / folder))
+        with writer.as_default():
+            for step in (10, 20):
+                tf.summary.scalar(tag, step, step=step)
+        writer.close()
+    writer = tf.summary.create_file_writer(str(tmp_path / "hparams"))
+    with writer.as_default():
+        tf.summary.experimental.write_raw_pb(summary.hparams_pb({"seed": 1}).SerializeToString(), step=0)
+    writer.close()
+    tracker = TensorBoardTracker(str(tmp_path))
+    tracker.rewind(10)
+    tracker.describe("digits", {"seed": 1})
+    tracker.log("train", 20, {"training_loss": 2.0})
+    tracker.log("time", 20, {"speed": 2.0})
+    tracker.log("validation", 20, {"dev/acc": 2.0})
+    tracker.close()
+    assert len(hparams_tab(tmp_path)) == 1
+    assert points(tmp_path / "train", "training_loss") == [(10, 10.0)]
+    assert points(tmp_path / "train", "loss") == points(tmp_path / "train", "time/speed") == [(20, 2.0)]
+    assert points(tmp_path / "validation" / "dev", "acc") == points(tmp_path / "time", "speed") == [(10, 10.0)]
+    assert points(tmp_path / "validation", "dev/acc") == [(20, 2.0)]
 
 
 def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):
-    tracker = TensorBoardTracker(str(tmp_path), owns_run=False)
+    tracker = TensorBoardTracker(str(tmp_path), describes=None)
     tracker.describe("digits", {"a": 1})
     tracker.end(Outcome(step=1, metrics={"loss": 1.0}))
     tracker.close()
@@ -464,7 +547,7 @@ def test_event_files_that_are_damaged_or_links_to_nothing_do_not_end_a_run(tmp_p
         place += 16 + int.from_bytes(content[place : place + 8], "little")
     content[starts[2] + 12] = 0xFF  # the point of step 20
     path.write_bytes(content)
-    (hparams,) = (tmp_path / "hparams").glob("*.tfevents.*")
+    (hparams,) = (tmp_path / "validation").glob("*.tfevents.*")
     hparams.unlink()
     hparams.symlink_to("nothing")
     again = TensorBoardTracker(str(tmp_path))

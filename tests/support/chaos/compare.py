@@ -81,10 +81,10 @@ def _points(model_dir):
     """Returns all values of each (folder, tag, step)."""
     points = collections.defaultdict(list)
     for path in sorted(model_dir.rglob("*.tfevents.*")):
-        if path.parent == model_dir / "time":  # no two runs take the same
-            continue
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
+                if value.tag.startswith("time/"):  # no two runs take the same
+                    continue
                 place = str(path.parent.relative_to(model_dir)), value.tag, event.step
                 if value.metadata.plugin_data.plugin_name == "text":
                     points[place] = ["text"]  # config and command, in which settings differ

@@ -303,8 +303,8 @@ def test_rows_about_time_are_taken_back_like_others(model_dir):
     board.rewind(20)
     rows.rewind(20)
     assert [row["step"] for row in time_rows(model_dir)] == [20]
-    left = EventAccumulator(f"{model_dir}/time").Reload()
-    assert [event.step for event in left.Tensors("wall_seconds")] == [20]
+    left = EventAccumulator(f"{model_dir}/train").Reload()
+    assert [event.step for event in left.Tensors("time/wall_seconds")] == [20]
 
 
 def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypatch):

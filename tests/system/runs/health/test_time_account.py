@@ -31,8 +31,8 @@ def test_a_slow_map_is_told_of(model_dir, capsys):
         assert all(row[name] > 0 for row in rows)
     for row in rows:
         assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
-    board = EventAccumulator(f"{model_dir}/time").Reload()
-    assert [event.step for event in board.Tensors("examples_per_second")] == [20, 40, 60, 80]
+    board = EventAccumulator(f"{model_dir}/train").Reload()
+    assert [event.step for event in board.Tensors("time/examples_per_second")] == [20, 40, 60, 80]
 
 
 def test_slow_steps_are_not_the_inputs_fault(model_dir, capsys):

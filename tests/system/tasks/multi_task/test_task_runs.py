@@ -17,6 +17,7 @@ from tests.support import several_tasks, toy
 from tests.support.forked import Command
 from tests.support.runs import differences, values
 from tests.support.several_tasks import do
+from tests.support.tracking.readers import READERS
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -113,7 +114,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_keeps_the_best_by_a_metric_of_one_task(finished):
-    """T21, T11, B4: rows, TensorBoard's folders, the best checkpoint and the record have each task's numbers."""
+    """T21, T11, B4: rows, TensorBoard's tags, the best checkpoint and the record have each task's numbers."""
     model_dir, metrics = finished
     found = {split: [] for split in ("train", "validation")}
     for row in read_rows(f"{model_dir}/metrics.jsonl"):
@@ -126,8 +127,9 @@ def test_a_run_keeps_the_best_by_a_metric_of_one_task(finished):
     info = json.loads((model_dir / "best" / "info.json").read_text())
     assert committed_steps(str(model_dir / "best")) == (best["step"],)
     assert info["best_ckpt_global_step"] == best["step"]
-    folders = {str(path.parent.relative_to(model_dir)) for path in model_dir.rglob("*.tfevents.*")}
-    assert {f"{split}/{task}" for split in ("train", "validation") for task in ("points", "sums")} <= folders
+    board = {point for point, *_ in READERS["tensorboard"](model_dir)}
+    assert {f"{split}/{task}/loss" for split in ("train", "validation") for task in ("points", "sums")} <= board
+    assert {path.parent.name for path in model_dir.rglob("*.tfevents.*")} == {"train", "validation"}
     assert do(model_dir, mode="eval")["sums/error"] == metrics["sums/error"]
 
 
