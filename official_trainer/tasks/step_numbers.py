@@ -156,13 +156,15 @@ class StepNumbers:
 
 
 def _as_number(value: Any) -> tf.Tensor | None:
-    """Returns a single number as float32; None for anything else."""
+    """Returns a single number as float32; None for anything else, of which no tensor is made."""
+    if isinstance(value, list | tuple) or tf.TensorShape(getattr(value, "shape", ())).rank != 0:
+        return None
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError):
         return None
     is_number = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
-    return tf.cast(tensor, tf.float32) if is_number and tensor.shape.rank == 0 else None
+    return tf.cast(tensor, tf.float32) if is_number else None
 
 
 def _described(value: Any) -> str:

@@ -164,8 +164,8 @@ def test_summary_managers_of_the_caller_write_in_place_of_ours(tmp_path):
     call(tmp_path / "run", params=params, trainer=trainer, **options)
     assert logged_steps(tmp_path / "mine", "training_loss") == [5, 10, 15, 20]
     assert logged_steps(tmp_path / "mine_too", "validation_loss") == [10, 20]
-    assert logged_steps(tmp_path / "run" / "train", "training_loss") == []
-    assert not (tmp_path / "run" / "validation").exists()
+    assert logged_steps(tmp_path / "run" / "train", "loss") == []
+    assert logged_steps(tmp_path / "run" / "validation", "loss") == []
 
 
 def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):

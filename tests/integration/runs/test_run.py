@@ -245,7 +245,7 @@ def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_ste
     rows = read_rows(f"{model_dir}/continuous_eval/metrics.jsonl")
     assert [row["step"] for row in rows] == [20, 40, 60, 80]
     accumulator = EventAccumulator(f"{model_dir}/validation").Reload()
-    for tag in ("accuracy", "validation_loss"):
+    for tag in ("accuracy", "loss"):
         assert sorted(event.step for event in accumulator.Tensors(tag)) == [20, 40, 60, 80]
     best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
     assert committed_steps(f"{model_dir}/best") == (best["step"],)
