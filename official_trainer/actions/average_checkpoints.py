@@ -21,7 +21,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import Action, Run
 from official_trainer.actions.batch_norm import BatchNormStatistics
-from official_trainer.actions.export_saved_model import save_export
+from official_trainer.actions.export_saved_model import export_folder_problem
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.matching import Matching
 from official_trainer.checkpoints.store import CheckpointStore
@@ -29,6 +29,7 @@ from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.folders import folder_problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.tasks import export
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class AverageCheckpointsConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory):
+        if problem := folder_problem(self.directory) or (self.export and export_folder_problem(self.directory)):
             yield "directory", problem
         if self.last == 1 and self.recalibrate_batch_norm is None:
             yield "last", "is 1, the model as it is; average more, or set recalibrate_batch_norm"
@@ -111,7 +112,8 @@ class AverageCheckpoints(Action):
             if config.export:
                 folder = files.join(run.model_dir, "export", config.directory)
                 numbers = {name: float(value) for name, value in logs.items() if not isinstance(value, Mapping)}
-                save_export(folder, trainer, run.step, metrics=numbers, max_to_keep=config.max_to_keep)
+                task, model, kept = trainer.task, trainer.model, config.max_to_keep
+                export.save_version(folder, task, model, step=run.step, metrics=numbers, max_to_keep=kept)
         run.tracker.log(config.directory, run.step, {**logs, "averaged_checkpoints": len(steps)})
 
     def _put_in_mean(self, run: Run) -> list[int]:

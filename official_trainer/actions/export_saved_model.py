@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import Action, Run
 from official_trainer.config import ActionConfig, Positive, When
 from official_trainer.config.folders import folder_problem
 from official_trainer.tasks import export
-
-_RESERVED = ("best", "saved_model")
-"""Folders of `trainer.export`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +33,7 @@ class ExportSavedModelConfig(ActionConfig):
     max_to_keep: Positive = 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if problem := folder_problem(self.directory, reserved=_RESERVED):
+        if problem := export_folder_problem(self.directory):
             yield "directory", problem
 
     def build(self) -> ExportSavedModel:
@@ -62,15 +58,15 @@ class ExportSavedModel(Action):
 
     def _export(self, run: Run, logs: Mapping[str, float]) -> None:
         with run.trainer.weights_averaged():
-            save_export(self._folder(run), run.trainer, run.step, metrics=logs, max_to_keep=self._max_to_keep)
+            task, model, kept = run.trainer.task, run.trainer.model, self._max_to_keep
+            export.save_version(self._folder(run), task, model, step=run.step, metrics=logs, max_to_keep=kept)
 
     def _folder(self, run: Run) -> str:
         return files.join(run.model_dir, "export", self._directory)
 
 
-def save_export(folder: str, trainer: Any, step: int, *, metrics: Mapping[str, float], max_to_keep: int) -> None:
-    """Exports the current weights of the model to `<folder>/<step>`, unless it holds them already."""
-    directory = files.join(folder, str(step))
-    if not export.holds(directory, trainer.model, step=step):
-        export.save(directory, trainer.task, trainer.model, step=step, metrics=metrics)
-    export.keep_newest(folder, max_to_keep, until=step)
+def export_folder_problem(name: str) -> str | None:
+    """Returns what is wrong with the name of a folder in `model_dir/export`, or None."""
+    if name.isdigit():  # a server would take it for one
+        return f"is {name!r}, and a folder of export/ whose name is a number is a version of the model; name another"
+    return folder_problem(name, reserved=("best", "saved_model"))  # of `trainer.export`, and its name in early versions

@@ -14,10 +14,14 @@ from official_trainer.cli import flags, target
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
-    ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/saved_model there"),
+    ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/STEP there"),
     (
-        "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=best_model",
-        "the best one, to another directory",
+        "official-trainer export --model_dir=runs/digits --checkpoint=best",
+        "the best one, beside that: to export/best/STEP",
+    ),
+    (
+        "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=served/7",
+        "to another directory",
     ),
 )
 NEXT = ("official-trainer show runs/digits", "the values that the exported run used")
@@ -28,7 +32,7 @@ def add_flags(parser: flags.Parser) -> None:
     flags.add_run_flags(parser)
     parser.group("Checkpoint and output files")
     flags.add_checkpoint_flag(parser)
-    parser.value("output_dir", "DIR", "directory of the SavedModel (default: export/saved_model/ in the run directory)")
+    parser.value("output_dir", "DIR", "directory of the SavedModel (default: export/STEP in the run directory)")
 
 
 def run(arguments: argparse.Namespace) -> int:

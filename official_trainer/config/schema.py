@@ -124,9 +124,10 @@ class ExportConfig(Config):
     """SavedModels for serving, written by the run itself.
 
     Attributes:
-      at_end: whether the run ends with an export to `model_dir/export/saved_model`.
+      at_end: whether the run ends with an export to `model_dir/export/<step>`, the version that a server serves.
+      checkpoint: which weights that export has: those of the last step, or of the best checkpoint.
       best: whether every new best checkpoint is also exported, to `model_dir/export/best/<step>`.
-      max_to_keep: how many exports under `export/best` are kept, newest first.
+      max_to_keep: how many versions are kept in `export`, and how many in `export/best`, newest first.
 
     Example:
       >>> from official_trainer.config import ExportConfig, TrainerConfig
@@ -136,6 +137,7 @@ class ExportConfig(Config):
     """
 
     at_end: bool = True
+    checkpoint: Literal["latest", "best"] = "latest"
     best: bool = False
     max_to_keep: Positive = 1
 
@@ -271,6 +273,8 @@ class TrainerConfig(Config):
             if name in names:
                 yield f"actions[{index}]", f"is the second action called {name}; give one of them another name"
             names.add(name)
+        if self.export.checkpoint == "best" and not self.best_checkpoint_eval_metric:
+            yield "export.checkpoint", "is 'best', and no best checkpoint is kept; set best_checkpoint_eval_metric"
         yield from self._folder_problems()
 
     def _folder_problems(self) -> Iterator[tuple[str, str]]:

@@ -256,22 +256,36 @@ def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
 
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
     """Exports the current weights of the model as those of a new best checkpoint."""
-    directory = job.path("export", "best")
-    export.save(files.join(directory, str(step)), trainer.task, trainer.model, step=step, metrics=logs)
-    export.keep_newest(directory, job.config.trainer.export.max_to_keep)
+    folder, kept = job.path("export", "best"), job.config.trainer.export.max_to_keep
+    export.save_version(folder, trainer.task, trainer.model, step=step, metrics=logs, max_to_keep=kept)
 
 
-def export_last(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
-    """Exports the model, with averaged weights if the run averages, unless this step is exported already."""
-    directory = job.path("export", "saved_model")
-    if export.exported_step(directory) == step:
-        return
+def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:
+    """Exports the model as the run's own version `step`, with averaged weights if the run averages.
+
+    Later versions are deleted after it: a server serves the newest one, and this is what the run exports now.
+
+    Returns:
+      The directory of the version.
+    """
+    folder, kept = job.path("export"), job.config.trainer.export.max_to_keep
+    numbers = tracking.flatten(logs)
+    with trainer.weights_averaged():
+        made = export.save_version(folder, trainer.task, trainer.model, step=step, metrics=numbers, max_to_keep=kept)
+    export.delete_after(folder, step)
+    if files.exists(former := job.path("export", "saved_model")):
+        _logger.info("%s is the export of an earlier version of this program: it stays as it is, delete it", former)
+    return made
+
+
+def export_at_end(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:
+    """Exports as `export_own`; returns an empty text, after a warning, where nothing says what a server would call."""
     try:
-        with trainer.weights_averaged():
-            export.save(directory, trainer.task, trainer.model, step=step, metrics=tracking.flatten(logs))
+        return export_own(job, trainer, step, logs)
     except export.NoSignaturesError as error:
         if hasattr(trainer.task, "build_signatures"):
             raise
         # Model Garden's tasks have no signatures, and its drivers do not export at the end: its users miss nothing.
         what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
         _logger.warning("%s: %s", what, error)
+        return ""

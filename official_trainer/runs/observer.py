@@ -27,7 +27,7 @@ from official_trainer.errors import ExitCode, describe_error
 from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock
-from official_trainer.runs.build import best_of, export_best, export_last, trackers_of
+from official_trainer.runs.build import best_of, export_at_end, export_best, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
@@ -185,7 +185,7 @@ class RunObserver(LoopObserver):
         self._next_status_seconds = 0.0
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
-        self._is_early = False
+        self._exported = ""
         self._saving: Sequence[int] | None = ()  # the step of the save that began last; None when the run has ended
 
     def steps_to_return_to(self) -> Sequence[int]:
@@ -318,7 +318,6 @@ class RunObserver(LoopObserver):
             export_best(self._job, self._trainer, step, logs)
 
     def on_stop(self, reason: str) -> None:
-        self._is_early = True
         self._record.note(stopped_early=reason)
         self._console.message(reason)
 
@@ -327,12 +326,30 @@ class RunObserver(LoopObserver):
         self._saving = None
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
-        if self._job.config.trainer.export.at_end:
-            loaded = int(self._trainer.global_step.numpy())
-            if loaded != step:  # an action asked for the weights of another step
-                step, logs = loaded, self.find_row(loaded, "validation") or {}
+        settings, trainer = self._job.config.trainer.export, self._trainer
+        if not settings.at_end:
+            return
+        loaded = int(trainer.global_step.numpy())
+        if loaded != step:  # an action asked for the weights of another step
+            self._export(loaded, self.find_row(loaded, "validation") or {}, "chosen by an action")
+        elif settings.checkpoint == "latest":
             # A restart that finds everything else done has no results of its own.
-            export_last(self._job, self._trainer, step, logs or self.last_row())
+            self._export(step, logs or self.last_row(), "latest")
+        elif best is None or best.best is None:
+            _logger.warning(
+                "nothing is exported: trainer.export.checkpoint=best, and this process has no best checkpoint. Once "
+                "there is one, this exports it: official-trainer export --model_dir=%s --checkpoint=best",
+                self._job.model_dir,
+            )
+        else:
+            trainer.checkpoint_state.load_weights(*best.best)
+            self._export(best.best[1], self.find_row(best.best[1], "validation") or {}, "best")
+            if self._job.prebuilt is not None:  # the caller may go on with the model
+                trainer.checkpoint_state.load_weights(self._job.model_dir, step)
+
+    def _export(self, step: int, logs: Mapping[str, Any], which: str) -> None:
+        if made := export_at_end(self._job, self._trainer, step, logs):
+            self._exported = f"exported {files.base_name(made)} ({which})"
 
     def on_forced_end(self, exit_code: int) -> None:
         self._process.finish(exit_code)
@@ -350,9 +367,10 @@ class RunObserver(LoopObserver):
 
     def show_end(self, step: int) -> None:
         """Shows the result of the run, where it is, and how its time was spent."""
-        parts = [f"finished {'early ' if self._is_early else ''}at step {step}"]
+        parts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
         if (best := self._record.best) is not None:
             parts.append(f"best {best['metric']} {_shown(best['value'])} at step {best['step']}")
+        parts += [self._exported] if self._exported else []
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
         if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
             _logger.warning(keeper.lacks)

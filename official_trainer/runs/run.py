@@ -145,16 +145,16 @@ def export(
       resolved: its config.
       model_dir: the run directory.
       checkpoint: `latest`, `best` or a step.
-      output_dir: where to; default `model_dir/export/saved_model`.
+      output_dir: the directory of the SavedModel. None is a version of its own in `model_dir/export`, beside that of
+        the run unless `checkpoint` is what the run itself exports.
       gin: what the gin flags bind; None leaves gin alone.
     """
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
-    output_dir = output_dir or job.path("export", "saved_model")
-    for path, flag in ((model_dir, "--model_dir"), (output_dir, "--output_dir")):
+    for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
         check_name(path, flag)
     load("tensorflow")
-    from official_trainer.runs.build import build
+    from official_trainer.runs.build import build, export_own
     from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
     from official_trainer.tasks import export as exports
 
@@ -162,8 +162,12 @@ def export(
         directory, step = find_checkpoint(job, checkpoint)
         trainer = build(job)
         trainer.checkpoint_state.load_weights(directory, step)
+        results = results_at(job, step)
+        if output_dir is None and checkpoint == job.config.trainer.export.checkpoint:
+            return export_own(job, trainer, step, results)
+        output_dir = output_dir or job.path("export", "best" if checkpoint == "best" else "steps", str(step))
         with trainer.weights_averaged():
-            exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results_at(job, step))
+            exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results)
     return output_dir
 
 

@@ -1,7 +1,10 @@
 """SavedModels: a task's serving functions and the model's weights, written whole or not at all.
 
-Owns: default signatures, the folder protocol (write a temporary folder, then rename), retention of exports.
+Owns: default signatures, the folder protocol (write a temporary folder, then rename), versions and which are kept.
 Does not own: when to export (`engine/loop.py`, `checkpoints/best.py`), which weights are in the model at that moment.
+
+A version is a folder whose name is its step, as TensorFlow Serving reads them: a server that watches the folder above
+sees whole versions only, because nothing is written or deleted under a name that is a number.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
-_WRITING = ".writing"
+_WRITING, _REMOVING = ".writing", ".removing"
 
 
 class NoSignaturesError(UserError, ValueError):
@@ -74,10 +77,32 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
     files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")
-    files.remove(directory)
-    files.rename(temporary, directory)
+    _remove(directory, successor=temporary)
     _logger.info("exported step %d to %s", step, directory)
     return signature_names
+
+
+def save_version(
+    folder: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float], max_to_keep: int
+) -> str:
+    """Writes the version `step` of a folder, unless it holds these weights already, and deletes the oldest.
+
+    Args:
+      folder: where the versions are.
+      task: as for `save`.
+      model: as for `save`.
+      step: the step of the weights.
+      metrics: results of the step.
+      max_to_keep: how many versions up to this one are kept, newest first.
+
+    Returns:
+      The directory of the version.
+    """
+    directory = files.join(folder, str(step))
+    if not holds(directory, model, step=step):
+        save(directory, task, model, step=step, metrics=metrics)
+    keep_newest(folder, max_to_keep, until=step)
+    return directory
 
 
 def exported_step(directory: str) -> int | None:
@@ -88,6 +113,7 @@ def exported_step(directory: str) -> int | None:
 def holds(directory: str, model: Any, *, step: int) -> bool:
     """Whether the SavedModel in `directory` is of `step` and has the current weights of `model`."""
     record = _record(directory)
+    random_streams.settle(model, step)  # as `save` does
     return record.get("step") == step and record.get("weights") == _digest(model)
 
 
@@ -110,16 +136,35 @@ def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -
     """
     names = files.list_dir(directory)
     steps = sorted(int(name) for name in names if name.isdigit() and (until is None or int(name) <= until))
-    incomplete = [name for name in names if name.removesuffix(_WRITING).isdigit() and name.endswith(_WRITING)]
-    for name in [*map(str, steps[:-max_to_keep]), *incomplete]:
-        files.remove(files.join(directory, name))
+    for name in map(str, steps[:-max_to_keep]):
+        _remove(files.join(directory, name))
+    for name in names:  # of processes that were killed
+        step, dot, suffix = name.partition(".")
+        if step.isdigit() and dot + suffix in (_WRITING, _REMOVING):
+            files.remove(files.join(directory, name))
 
 
 def delete_after(directory: str, step: int) -> None:
     """Deletes the exports after `step` among the folders of `directory` that are named by step."""
     for name in files.list_dir(directory):
         if name.isdigit() and int(name) > step:
-            files.remove(files.join(directory, name))
+            _remove(files.join(directory, name))
+
+
+def _remove(directory: str, *, successor: str | None = None) -> None:
+    """Takes a SavedModel away before its files are deleted, so that no reader finds a part of one.
+
+    Args:
+      directory: the SavedModel; none there is fine.
+      successor: a complete SavedModel that takes its place.
+    """
+    removing = f"{directory.rstrip('/')}{_REMOVING}"
+    files.remove(removing)
+    if files.exists(directory):
+        files.rename(directory, removing)
+    if successor is not None:
+        files.rename(successor, directory)
+    files.remove(removing)
 
 
 def _digest(model: Any) -> str:

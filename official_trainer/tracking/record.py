@@ -153,6 +153,11 @@ class RunRecord:
         """Metric, value and step of the best evaluation so far."""
         return self._run["best"]
 
+    @property
+    def stopped_early(self) -> str | None:
+        """Why the run ended before its last step, if it has."""
+        return self._run["stopped_early"]
+
     def start(self) -> None:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}

@@ -50,7 +50,7 @@ def relevant(kind):
     verbs = ["train", "continuous_eval", "predict", "show", "show_changed"]
     if kind in ("run.json", "params.yaml", ".lock", ".lock.json", "status.json"):
         return tuple(VERBS)
-    if kind.startswith(("ckpt", "checkpoint", "export/saved_model")) or kind == "export":
+    if kind.startswith(("ckpt", "checkpoint", "export/N")) or kind == "export":
         verbs += ["eval", "export"]
     if kind.startswith("best"):
         verbs += ["eval_best"]
@@ -196,7 +196,7 @@ def _problems(kind, verb, result, expected, whole):
     if result["code"] and "error: " not in text:
         yield "a failure without a message"
     if result["code"] == 0:
-        names = {"train": ["ckpt-30.index"], "export": ["export/saved_model/variables/variables.index"]}.get(verb, [])
+        names = {"train": ["ckpt-30.index"], "export": ["export/20/variables/variables.index"]}.get(verb, [])
         if kind == "params.yaml" and verb == "export":
             names = []  # another seed is exported with the same weights
         if verb == "predict" and not kind.startswith("predictions/predictions-"):  # only the sizes of shards are known

@@ -171,11 +171,11 @@ def test_the_best_weights_are_exported(model_dir, actions, trainer, folder):
         scripted_runs.do(
             model_dir, stop, *actions, scores=SCORES, ema=EMAConfig(average_decay=0.5), **trainer, **EXPORT
         )
-        record = json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))
+        record = json.loads(files.read_text(f"{model_dir}/export/20/export.json"))
         assert (record["step"], record["metrics"]["score"]) == (20, 0.7)
         kept, exported = (
-            runs.bits(f"{model_dir}/{folder}/ckpt-20"), runs.bits(f"{model_dir}/export/saved_model/variables/variables")
-        )  # fmt: skip
+            runs.bits(f"{model_dir}/{path}") for path in (f"{folder}/ckpt-20", "export/20/variables/variables")
+        )
         kernels = [{bits for name, bits in found.items() if "kernel" in name} for found in (kept, exported)]
         assert kernels[0]
         assert kernels[0] == kernels[1]

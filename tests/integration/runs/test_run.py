@@ -85,23 +85,23 @@ def test_params_reload_to_the_same_config(finished):
 def test_the_export_gives_the_evaluated_numbers(finished):
     """T19, T13: the SavedModel holds the averaged weights that the last evaluation used."""
     model_dir, metrics = finished
-    serve = tf.saved_model.load(f"{model_dir}/export/saved_model").signatures["serving_default"]
+    serve = tf.saved_model.load(f"{model_dir}/export/80").signatures["serving_default"]
     logits = serve(features=tf.constant(toy.FEATURES))["logits"].numpy()
     loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
     np.testing.assert_allclose(loss, metrics["validation_loss"], rtol=1e-5)
-    assert json.loads(files.read_text(f"{model_dir}/export/saved_model/export.json"))["step"] == 80
+    assert json.loads(files.read_text(f"{model_dir}/export/80/export.json"))["step"] == 80
 
 
 def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):
     """T19: also when nothing else is left to do; with the numbers it stands for."""
     model_dir = str(tmp_path / "copy")
     shutil.copytree(finished[0], model_dir)
-    path = f"{model_dir}/export/saved_model/export.json"
+    path = f"{model_dir}/export/80/export.json"
     before = json.loads(files.read_text(path))
-    files.rename(f"{model_dir}/export/saved_model", f"{model_dir}/export/saved_model.writing")
+    files.rename(f"{model_dir}/export/80", f"{model_dir}/export/80.writing")
     do(model_dir)
     assert json.loads(files.read_text(path)) == before
-    assert files.list_dir(f"{model_dir}/export") == ["saved_model"]
+    assert files.list_dir(f"{model_dir}/export") == ["80"]
 
 
 def test_running_again_changes_nothing_and_returns_the_result(finished):

@@ -70,7 +70,7 @@ def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(comma
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == ["my_garden.common.registry_imports"]
     assert "validation @ 8: error " in done.stdout
     done = command("export", "--model_dir=run", FLAG)
-    assert done.stdout == "run/export/saved_model\n", done.stderr
+    assert done.stdout == "run/export/8\n", done.stderr
     done = command("eval", "--model_dir=run")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (

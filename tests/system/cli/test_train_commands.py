@@ -39,7 +39,7 @@ def test_every_experiment_runs_from_its_smoke_config(experiment, model_dir):
     assert committed_steps(model_dir) == (10, 20)
     assert [r["step"] for r in read_rows(f"{model_dir}/metrics.jsonl") if r["split"] == "validation"] == [10, 20]
     assert described["best"]["metric"].replace("|", "/") in described["final_metrics"]
-    assert (Path(model_dir) / "export/saved_model/saved_model.pb").exists()
+    assert (Path(model_dir) / "export/20/saved_model.pb").exists()
 
 
 def test_digits_cnn_learns(model_dir):

@@ -42,7 +42,7 @@ def test_workers_share_every_window_and_the_result_is_that_of_any_run(tmp_path):
         assert {row["share"] for row in run.rows("train").values()} == {1.0}  # what each step returned
         assert "worker w of W" in run.record()["order_of_examples"]
         assert "on 2 workers and 2 ps" in run.cluster.out("chief")
-        assert (run.model_dir / "export" / "saved_model").is_dir()
+        assert (run.model_dir / "export" / "120").is_dir()
 
     evaluated = run_command(["eval", *run.words(*run.sets)], cwd=WORKSPACE, folder=tmp_path)
     assert evaluated.code == 0, evaluated.err

@@ -76,7 +76,7 @@ def test_our_savedmodel_computes_what_that_of_model_gardens_exporter_does(family
     argv = ["export", f"--model_dir={unbroken(family)}"]
     completed = run_command(argv, cwd=folder, folder=folder)
     assert completed.code == 0, completed.err
-    ours, theirs = (served(path) for path in (unbroken(family) / "export" / "saved_model", theirs))
+    ours, theirs = (served(path) for path in (unbroken(family) / "export" / "8", theirs))
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=1e-5, err_msg=name)

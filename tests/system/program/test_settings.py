@@ -51,7 +51,7 @@ def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
     assert sorted(path.name for path in run.glob("*.manifest.json")) == ["ckpt-8.manifest.json", "ckpt-9.manifest.json"]
     record = json.loads((run / "run.json").read_text())
     assert record["best"]["metric"] == "loss"
-    assert (run / "export" / "saved_model" / "saved_model.pb").exists()
+    assert (run / "export" / "9" / "saved_model.pb").exists()
     assert list((run / "export" / "best").iterdir())
     assert list(run.glob("**/*.csv"))
     best = record["best"]["value"]

@@ -34,7 +34,7 @@ class Engine(types.ModuleType):
 
     def export(self, experiment, resolved, **kwargs):
         self.calls.append(("export", experiment, resolved, kwargs))
-        return f"{kwargs['model_dir']}/export/saved_model"
+        return f"{kwargs['model_dir']}/export/20"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ def test_export_prints_where_to(engine, workspace, capsys):
     """T19: the path on stdout, for scripts."""
     assert cli.main(["export", "my_experiment", "--model_dir=run", "--checkpoint=120", "--output_dir=out"]) == 0
     assert engine.calls[0][3] == {"model_dir": "run", "checkpoint": "120", "output_dir": "out", "gin": None}
-    assert capsys.readouterr().out == "run/export/saved_model\n"
+    assert capsys.readouterr().out == "run/export/20\n"
 
 
 def test_export_defaults(engine, workspace):

@@ -1,0 +1,140 @@
+"""What a run exports, where it lies as versions for a server, and that a server never sees a part of one."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from official_trainer import config as configuration
+from official_trainer import files
+from official_trainer.config import ConfigError, ExportConfig, resolve
+from official_trainer.config.optimization import EMAConfig
+from official_trainer.config.schema import ExperimentConfig, TrainerConfig
+from official_trainer.runs import run
+from official_trainer.tasks import export
+from tests.support import runs, scripted_runs, shuffled_runs, toy
+
+SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.6, 0.6, 0.6)  # the best is that of step 20
+KEEPS_BEST = {"best_checkpoint_eval_metric": "score", "ema": EMAConfig(average_decay=0.5), "scores": SCORES}
+
+
+def about(model_dir, *names):
+    return json.loads(files.read_text(files.join(str(model_dir), "export", *names, "export.json")))
+
+
+def kernels(prefix):
+    return {bits for name, bits in runs.bits(prefix).items() if "kernel" in name}
+
+
+def test_what_a_run_exports_at_its_end_is_one_field(model_dir):
+    """T19: the best weights with the results of their step, or the latest; its version is the newest that is there."""
+    best = ExportConfig(checkpoint="best", max_to_keep=2)
+    scripted_runs.do(model_dir, **KEEPS_BEST, export=best)
+    assert files.list_dir(f"{model_dir}/export") == ["20"]
+    assert (about(model_dir, "20")["step"], about(model_dir, "20")["metrics"]["score"]) == (20, 0.7)
+    assert kernels(f"{model_dir}/export/20/variables/variables") == kernels(f"{model_dir}/best/ckpt-20")
+    scripted_runs.do(model_dir, **KEEPS_BEST, export=ExportConfig(max_to_keep=2))
+    assert files.list_dir(f"{model_dir}/export") == ["20", "80"]
+    scripted_runs.do(model_dir, **KEEPS_BEST, export=best)  # a server that watches the folder goes back to it
+    assert files.list_dir(f"{model_dir}/export") == ["20"]
+
+
+@pytest.mark.parametrize(("checkpoint", "said"), [("latest", "80 (latest)"), ("best", "40 (best)")])
+def test_the_last_line_of_a_run_says_what_was_exported(model_dir, capsys, checkpoint, said):
+    """T19: beside the best value, which may be of another step."""
+    rate = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 1.0e-30}}"
+    resolved = shuffled_runs.resolve(rate, f"trainer.export.checkpoint={checkpoint}")  # the first one stays the best
+    run.run("toy_run", resolved, mode="train_and_eval", model_dir=model_dir)
+    assert f"at step 40, exported {said}: {model_dir}" in capsys.readouterr().out
+
+
+def test_a_run_without_a_best_checkpoint_exports_nothing_as_the_best(model_dir, caplog):
+    """T19: a server would take it for the best; the message has the command for later."""
+    scripted_runs.do(model_dir, mode="train", **KEEPS_BEST, export=ExportConfig(checkpoint="best"))
+    assert not files.exists(f"{model_dir}/export")
+    fix = f"official-trainer export --model_dir={model_dir} --checkpoint=best"
+    assert "nothing is exported: trainer.export.checkpoint=best" in caplog.text
+    assert fix in caplog.text
+
+
+def test_the_best_weights_need_a_metric(model_dir):
+    """N7: refused at once, with the field to set."""
+    what = "export.checkpoint: is 'best', and no best checkpoint is kept; set best_checkpoint_eval_metric"
+    with pytest.raises(ConfigError, match=what):
+        resolve(ExperimentConfig(trainer=TrainerConfig()), sets=["trainer.export.checkpoint=best"])
+
+
+def test_the_command_writes_beside_what_the_run_exports(model_dir):
+    """T19: another checkpoint does not become the version that is served; the run's own choice does."""
+    shuffled_runs.do(model_dir)
+    kept = files.read_text(f"{model_dir}/export/80/export.json")
+
+    def exports(checkpoint, *sets):
+        path = run.export("toy_run", shuffled_runs.resolve(*sets), model_dir=model_dir, checkpoint=checkpoint)
+        return path.removeprefix(f"{model_dir}/export/")
+
+    best = json.loads(files.read_text(f"{model_dir}/run.json"))["best"]
+    assert exports("best") == f"best/{best['step']}"
+    assert about(model_dir, "best", str(best["step"]))["metrics"]["accuracy"] == best["value"]
+    assert exports("60") == "steps/60"
+    assert exports("latest", "trainer.export.checkpoint=best") == "steps/80"
+    assert files.list_dir(f"{model_dir}/export") == ["80", "best", "steps"]
+    assert exports("latest") == "80"
+    assert files.read_text(f"{model_dir}/export/80/export.json") == kept
+
+
+def test_an_export_of_an_earlier_version_stays_and_is_said(model_dir, caplog):
+    """T19: whoever loads it goes on; the new one is beside it."""
+    caplog.set_level("INFO")
+    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
+    files.rename(f"{model_dir}/export/20", f"{model_dir}/export/saved_model")
+    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
+    assert files.list_dir(f"{model_dir}/export") == ["20", "saved_model"]
+    assert f"{model_dir}/export/saved_model is the export of an earlier version" in caplog.text
+    assert "serving_default" in tf.saved_model.load(f"{model_dir}/export/saved_model").signatures
+
+
+def test_no_part_of_a_version_is_ever_visible(tmp_path, monkeypatch):
+    """T19, N1: a folder whose name is a number is whole, while one is written, replaced and deleted."""
+    trainer, folder, seen = toy.build(toy.experiment()), str(tmp_path / "export"), []
+
+    def look(call):
+        def looking(*args, **kwargs):
+            for name in files.list_dir(folder) if files.exists(folder) else ():
+                if name.isdigit():
+                    whole = {"export.json", "fingerprint.pb", "saved_model.pb", "variables"}
+                    assert whole <= set(files.list_dir(f"{folder}/{name}"))
+                    assert call is not files.remove or args[0] != f"{folder}/{name}"
+            seen.append(args[0])
+            return call(*args, **kwargs)
+
+        return looking
+
+    for name in ("remove", "rename", "make_dirs", "write_text_atomically"):
+        monkeypatch.setattr(files, name, look(getattr(files, name)))
+    for step in (3, 3, 7):
+        trainer.model.variables[0].assign_add(tf.ones([6, 8]))
+        export.save_version(folder, trainer.task, trainer.model, step=step, metrics={}, max_to_keep=1)
+    export.delete_after(folder, 5)
+    assert files.list_dir(folder) == []
+    assert f"{folder}/3.removing" in seen
+    assert f"{folder}/7.removing" in seen
+
+
+def test_what_killed_processes_left_is_removed(tmp_path):
+    """T19: folders that were being written, or deleted; no server takes their names for versions."""
+    trainer, folder = toy.build(toy.experiment()), str(tmp_path / "export")
+    for name in ("3.writing", "4.removing", "best", "7.notes"):
+        files.make_dirs(f"{folder}/{name}")
+    export.save_version(folder, trainer.task, trainer.model, step=9, metrics={}, max_to_keep=1)
+    assert files.list_dir(folder) == ["7.notes", "9", "best"]
+
+
+@pytest.mark.parametrize("action", ["export_saved_model", "average_checkpoints, export: true"])
+def test_a_folder_of_an_action_is_no_version(action):
+    """N7: a server would serve the one with the largest number, which is no SavedModel."""
+    message = (
+        r"actions\[0\].directory: is '7', and a folder of export/ whose name is a number is a version of the model"
+    )
+    with pytest.raises(ConfigError, match=message):
+        configuration.resolve(ExperimentConfig(), sets=[f"trainer.actions=[{{type: {action}, directory: '7'}}]"])
