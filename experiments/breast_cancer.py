@@ -75,6 +75,10 @@ class BreastCancerTask(Task):
             keras.metrics.AUC(from_logits=True, name="auc"),
         ]
 
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logit = self.inference_step(inputs, model)
+        return {"logit": logit, "probability": tf.sigmoid(logit)}  # that the tumour is benign
+
 
 def load_tumours(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Returns (measurements, labels) for training and for validation: float32 [n, 30], float32 [n, 1], 1 is benign."""

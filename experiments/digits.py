@@ -101,6 +101,10 @@ class DigitsTask(Task):
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logits = self.inference_step(inputs, model)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
 
 def convolutions(image: Any, params: CNNConfig) -> Any:
     x = image

@@ -48,6 +48,10 @@ class DigitTask(Task):
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logits = self.inference_step(inputs, model)
+        return {"digit": logits, "probabilities": tf.nn.softmax(logits)}
+
 
 @register_task_cls(ParityConfig)
 class ParityTask(Task):
@@ -62,6 +66,10 @@ class ParityTask(Task):
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)]
+
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logit = self.inference_step(inputs, model)
+        return {"parity": logit, "probability": tf.sigmoid(logit)}  # that the digit is odd
 
 
 def examples(params: DataConfig) -> Any:

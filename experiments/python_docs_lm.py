@@ -100,6 +100,10 @@ class PythonDocsTask(Task):
         for metric in metrics:
             metric.update_state(nats / math.log(2), sample_weight=is_text)
 
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logits = self.inference_step(inputs, model)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
 
 def cross_entropy(labels: Any, logits: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns each byte's cost in nats, and 1 where a byte is text, 0 where it is padding: float32 [batch, length]."""

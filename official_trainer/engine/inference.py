@@ -17,7 +17,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.random_streams import RandomStreams, required_by
-from official_trainer.tasks.task import split_inputs
+from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
 
 Columns = Mapping[str, Any]
@@ -41,14 +41,15 @@ class Inference:
         """Takes the task and the model.
 
         Args:
-          task: its `inference_step(inputs, model)` is called, in replica context, with features alone; it returns nests
-            of tensors `[batch, …]`.
+          task: its `predict_step(features, model, labels)`, or `inference_step(features, model)` if it has none, is
+            called in replica context; it returns nests of tensors `[batch, …]`.
           model: passed to the step.
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
         """
         self._task, self._model, self._streams = task, model, RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
+        self._step_of_task, self._name = export.predict_step_of(task), _called(task)
         self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
 
     def batches(
@@ -81,7 +82,7 @@ class Inference:
 
     @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
-        step = functools.partial(self._replica_outputs, step_of_task=convert(self._task.inference_step))
+        step = functools.partial(self._replica_outputs, step_of_task=convert(self._step_of_task))
         outputs = self.strategy.run(step, args=(next(iterator), number))
         return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
 
@@ -93,14 +94,17 @@ class Inference:
         self._streams.begin_step(-number)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
-            notes = during(task=self._task, method="inference_step", batch=lambda: batch_signature(inputs))
+            method = self._name.rpartition(".")[2]
+            notes = during(task=self._task, method=method, batch=lambda: batch_signature(inputs))
             with self._streams.named("prediction", number), notes:
-                outputs = step_of_task(split_inputs(inputs)[0], self._model)
+                has_labels = isinstance(inputs, tuple) and len(inputs) == 2
+                features, labels = inputs if has_labels else (inputs, None)
+                outputs = step_of_task(features, self._model, labels)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
                     raise OutputError(
-                        f"{type(self._task).__name__}.inference_step returns a {type(value).__name__}; predictions are "
-                        "rows of dense tensors, so return its to_tensor(), or tf.sparse.to_dense of it"
+                        f"{self._name} returns a {type(value).__name__}; predictions are rows of dense tensors, so "
+                        "return its to_tensor(), or tf.sparse.to_dense of it"
                     )
             return export.by_name(outputs, self._model)
 
@@ -120,11 +124,18 @@ class Inference:
             for part, count in zip(busy, filter(None, counts), strict=True):
                 if part.shape[:1] != (count,):
                     raise OutputError(
-                        f"{type(self._task).__name__}.inference_step: the output '{name}' has shape "
-                        f"{list(part.shape)} for {count} examples; it needs a row for each, [batch, …]"
+                        f"{self._name}: the output '{name}' has shape {list(part.shape)} for {count} examples; it "
+                        "needs a row for each, [batch, …]"
                     )
             columns[name] = np.concatenate(busy) if busy else None
         return columns, sum(counts)
+
+
+def _called(task: Any) -> str:
+    """Returns the method that the author of a task wrote, for messages."""
+    own = getattr(type(task), "predict_step", None)
+    is_default = own is None or own is Task.predict_step
+    return f"{type(task).__name__}.{'inference_step' if is_default else 'predict_step'}"
 
 
 def num_examples_of(inputs: Any) -> tf.Tensor:

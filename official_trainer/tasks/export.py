@@ -1,6 +1,7 @@
 """SavedModels: a task's serving functions and the model's weights, written whole or not at all.
 
-Owns: default signatures, the folder protocol (write a temporary folder, then rename), versions and which are kept.
+Owns: what `predict` and an export compute; default signatures; the folder protocol (write a temporary folder, then
+rename); versions, and which are kept.
 Does not own: when to export (`engine/loop.py`, `checkpoints/best.py`), which weights are in the model at that moment.
 
 A version is a folder whose name is its step, as TensorFlow Serving reads them: a server that watches the folder above
@@ -13,7 +14,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -21,6 +22,7 @@ from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
 from official_trainer.tasks import random_streams
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
@@ -32,20 +34,33 @@ class NoSignaturesError(UserError, ValueError):
     """The inputs of a SavedModel of this task are unknown."""
 
 
+def predict_step_of(task: Any) -> Callable[..., Any]:
+    """Returns a task's `predict_step`; for a task of Model Garden, which has none, its `inference_step`."""
+    if hasattr(task, "predict_step"):
+        step: Callable[..., Any] = task.predict_step
+        return step
+
+    @do_not_convert
+    def infer(inputs: Any, model: Any, labels: Any = None) -> Any:
+        return convert(task.inference_step)(inputs, model)
+
+    return infer
+
+
 def default_signatures(task: Any, model: Any) -> dict[str, Any]:
-    """Returns `serving_default`: the model's inputs by name, any batch size, to the model's outputs by name."""
+    """Returns `serving_default`: the model's inputs by name, any batch size, to the outputs of `predict_step`."""
     if not getattr(model, "inputs", None):
         raise NoSignaturesError(
             f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine does not know its "
             "inputs; define build_signatures(model)"
         )
     specs = {tensor.name.split(":")[0]: _batch_of(tensor) for tensor in model.inputs}
-    names = list(specs)
+    names, step = list(specs), predict_step_of(task)
 
     @tf.function(input_signature=[specs])
     def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[name] for name in names]
-        return by_name(task.inference_step(tf.nest.pack_sequence_as(model.input, values), model), model)
+        return by_name(step(tf.nest.pack_sequence_as(model.input, values), model), model)
 
     return {"serving_default": serve}
 

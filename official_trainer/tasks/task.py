@@ -247,13 +247,39 @@ class Task:
         return {self.loss: loss}
 
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
-        """Returns the model's outputs for features alone; also what `predict` and an exported model compute.
+        """Returns the model's outputs for features alone, as losses and metrics of an evaluation take them.
 
         Args:
           inputs: features `[batch, …]`.
           model: of `build_model`.
         """
         return model(inputs, training=False)
+
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> Any:
+        """Returns what `predict` writes for a batch, and what an exported model returns: by default `inference_step`'s.
+
+        Override it for what a user of the model wants: probabilities beside logits, or the id of each example.
+
+        Args:
+          inputs: features `[batch, …]`.
+          model: of `build_model`, with averaged weights if the run averages.
+          labels: of the batch, as `build_inputs` yields them; None for data without labels, and in an exported model.
+
+        Returns:
+          Nests of tensors `[batch, …]`; those that are None are left out.
+
+        Example:
+          >>> from official_trainer import Task
+          >>> from official_trainer.lazy import keras, tf
+          >>> class Digits(Task):
+          ...     def predict_step(self, inputs, model, labels=None):
+          ...         logits = self.inference_step(inputs, model)
+          ...         return {"probabilities": tf.nn.softmax(logits), "label": labels}
+          >>> zeros = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, kernel_initializer="zeros")])
+          >>> Digits(params=None).predict_step(tf.ones([1, 3]), zeros)["probabilities"].numpy().tolist()
+          [[0.5, 0.5]]
+        """
+        return self.inference_step(inputs, model)
 
     # What happens to step outputs during an evaluation. Called on the host, eagerly.
 

@@ -36,7 +36,7 @@ def _for_example(name: str, values: Any) -> Any:
     if kind not in "fiubO" or values.dtype.name in ("float64", "uint64"):
         raise PredictionsError(
             f"--format=tfrecord: the output '{name}' is {values.dtype.name}, but an Example holds only float32, "
-            "int64 and bytes; use --format=npy or jsonl, or return another type from Task.inference_step"
+            "int64 and bytes; use --format=npy or jsonl, or return another type from Task.predict_step"
         )
     return values
 

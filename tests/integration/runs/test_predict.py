@@ -25,7 +25,7 @@ from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
 from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError
 from official_trainer.runs.predictions.shards import PredictionSettings, PredictionShards, predict_into
-from official_trainer.tasks import registry
+from official_trainer.tasks import export, registry
 from tests import ROOT
 from tests.support import toy
 from tests.support.cases import cases
@@ -284,6 +284,53 @@ def test_a_task_of_model_garden(tmp_path):
     shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="npy"), {})
     predict_into(shards, lambda first: Inference(GardenTask(None), model).batches(dataset))
     np.testing.assert_allclose(loaded(tmp_path), model.predict(toy.FEATURES, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+class Named(toy.ToyTask):
+    """Its labels have an id for each example, which no model and no loss reads."""
+
+    def predict_step(self, inputs, model, labels=None):
+        logits = self.inference_step(inputs, model)
+        found = {"probabilities": tf.nn.softmax(logits)}
+        return found if labels is None else {**found, "id": labels["id"], "right": labels["digit"]}
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+def test_a_prediction_step_sees_labels_and_ids(tmp_path, strategy):
+    """N18: each row has them beside its outputs; an exported model gets none, and has the outputs alone."""
+    trainer = toy.build(toy.experiment(), strategy=strategy)
+    ids = np.array([f"scan-{number}" for number in range(toy.NUM_EXAMPLES)])
+    labels = {"id": ids, "digit": toy.LABELS}
+    dataset = tf.data.Dataset.from_tensor_slices((toy.FEATURES, labels)).batch(34)
+    shards = PredictionShards(PredictionSettings(output_dir=str(tmp_path), format="jsonl"), {})
+    task = Named(None)
+    with trainer.strategy.scope():
+        dataset = trainer.strategy.experimental_distribute_dataset(dataset)
+        predict_into(shards, lambda first: Inference(task, trainer.model).batches(dataset))
+    found = [json.loads(line) for line in (tmp_path / "predictions-00000.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in found] == list(ids)
+    assert [row["right"] for row in found] == toy.LABELS.tolist()
+    probabilities = np.array([row["probabilities"] for row in found])
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    export.save(f"{tmp_path}/model", task, trainer.model, step=1)
+    serve = tf.saved_model.load(f"{tmp_path}/model").signatures["serving_default"]
+    served = serve(features=tf.constant(toy.FEATURES))
+    assert list(served) == ["probabilities"]
+    np.testing.assert_allclose(served["probabilities"], probabilities, rtol=1e-5, atol=1e-6)
+
+
+def test_data_without_labels_has_none(tmp_path):
+    """N18: the features are not handed over as labels."""
+    seen = []
+
+    class Seen(toy.ToyTask):
+        def predict_step(self, inputs, model, labels=None):
+            seen.append(labels)
+            return self.inference_step(inputs, model)
+
+    dataset = tf.data.Dataset.from_tensor_slices(toy.FEATURES).batch(50)
+    assert len(list(Inference(Seen(None), toy.build().model).batches(dataset))) == 3
+    assert set(seen) == {None}
 
 
 @pytest.mark.parametrize(

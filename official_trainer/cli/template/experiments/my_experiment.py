@@ -64,6 +64,10 @@ class WineTask(Task):
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
+    def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> dict[str, tf.Tensor]:
+        logits = self.inference_step(inputs, model)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
 
 def load_wines(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Returns (measurements, labels) for training and for validation: float32 [wines, 13], int64 [wines]."""
