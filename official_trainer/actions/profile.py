@@ -7,6 +7,7 @@ showing it (TensorBoard's profile plugin).
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ _logger = logging.getLogger(__name__)
 FILE = "PROFILE"
 """The file in the run directory that asks for a profile."""
 
+_PLUGIN = "tensorboard_plugin_profile"
+
 LOOK_SECONDS = 2.0
 """Shortest time between two checks for that file."""
 
@@ -35,7 +38,7 @@ class ProfileError(UserError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfileConfig(ActionConfig):
-    """Profiles a few steps; TensorBoard's profile plugin shows where their time goes.
+    """Profiles a few steps; TensorBoard shows where their time goes, with its plugin `tensorboard-plugin-profile`.
 
     Attributes:
       when: the steps after which a profile begins.
@@ -155,4 +158,12 @@ class Profile(Action):
             tf.profiler.experimental.stop()
         except tf.errors.UnavailableError:
             raise ProfileError("other code in this process has stopped the profiler, so there is no profile") from None
-        _logger.info("a profile is in %s", files.join(folder, "plugins", "profile"))
+        _logger.info("a profile is in %s; %s", files.join(folder, "plugins", "profile"), _how_to_see())
+
+
+def _how_to_see() -> str:
+    """Returns what shows a profile: TensorBoard alone has no tab for it."""
+    if importlib.util.find_spec(_PLUGIN) is not None:
+        return "TensorBoard's Profile tab shows it"
+    release = ".".join(tf.__version__.split(".")[:2])  # other releases of the plugin bring another TensorFlow
+    return f"to see it in TensorBoard: pip install '{_PLUGIN.replace('_', '-')}=={release}.*'"

@@ -34,6 +34,10 @@ INPUT_BOUND_FRACTION = 0.5
 """Steps that wait for data longer than they compute are input-bound: a faster device would change less than faster
 input. Below that, small models pay for each call of an iterator, which is no fault of the data."""
 
+MIN_WAIT_SECONDS = 0.001
+"""There is no verdict on steps that wait less, however short they are: with data in memory a step waits 0.03 to 0.1 ms
+(experiments of this repository on two CPU cores), which no setting changes."""
+
 MIN_SEEN_SECONDS = 1.0
 """There is no verdict on less: a pipeline has to fill its buffers first."""
 
@@ -85,6 +89,11 @@ class _Tally:
         parts = self.parts()
         waited, computed = parts["input"], parts["steps"] or 0.0
         return None if waited is None or waited + computed == 0 else waited / (waited + computed)
+
+    def waits_long(self) -> bool:
+        """Whether a step waits for data so long, and enough was seen of it, that faster input would be noticed."""
+        waited = self.parts()["input"] or 0.0
+        return self.seen_seconds >= MIN_SEEN_SECONDS and waited >= self.steps * MIN_WAIT_SECONDS
 
     def speed(self) -> dict[str, float]:
         """Returns examples per second and percentiles of the step time, of the windows that did not trace."""
@@ -264,7 +273,7 @@ class TimeAccount:
             "examples": tally.examples,
             **{name: _rounded(speed.get(name), digits) for name, digits in _SPEED_DIGITS.items()},
             "input_fraction": _rounded(fraction, 4),
-            "verdict": None if tally.seen_seconds < MIN_SEEN_SECONDS else verdict(fraction),
+            "verdict": verdict(fraction) if tally.waits_long() else None,
         }
 
     def _settle(self, within_window: float = 0.0) -> float:

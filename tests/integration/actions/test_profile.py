@@ -61,6 +61,21 @@ def test_a_profile_has_exactly_the_steps_asked_for_and_changes_nothing(model_dir
     assert differences(model_dir, plain) == []
 
 
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "to see it in TensorBoard: pip install 'tensorboard-plugin-profile==2.20.*'"),
+        ("a plugin", "TensorBoard's Profile tab shows it"),
+    ],
+)
+def test_the_plugin_that_shows_a_profile_is_named(profiler, tmp_path, monkeypatch, caplog, found, said):
+    """N24: with the release that goes with this TensorFlow, unless it is installed."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    Steps(profiler, tmp_path, AtSteps((10,)), steps=5).to(30)
+    assert f"a profile is in {tmp_path}/train/plugins/profile; {said}" in caplog.text
+
+
 def test_a_profile_that_the_end_of_the_run_cuts_off_is_there_and_the_next_process_can_profile(model_dir, plain):
     """N24: also when the last step comes before the last one to be profiled."""
     do(model_dir, "trainer.actions=[{type: profile, when: {at_steps: [38]}, steps: 50, directory: seen}]")

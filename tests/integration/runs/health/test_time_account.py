@@ -195,17 +195,24 @@ def test_without_a_window_there_is_no_speed():
         (0.9, 0.9, None),  # too short to tell
     ],
 )
-def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_seconds, waited, verdict):
+def test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(steps_seconds, waited, verdict, steps=10):
     """N16: with where to look."""
     told = Told()
     told.phase("train", 0)
-    told.window(10, steps_seconds, waited=waited)
+    told.window(steps, steps_seconds, waited=waited)
     found = told.report()["verdict"]
     assert found is None if verdict is None else found.startswith(verdict)
     if verdict:
         assert all(field in found for field in ("prefetch_buffer_size", "cycle_length", "num_parallel_calls"))
         fields = {field.name for field in dataclasses.fields(schema.DataConfig)}
         assert {"cache", "prefetch_buffer_size", "cycle_length"} <= fields
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [(62_000, True), (63_000, False), (400_000, False)])
+def test_short_waits_make_no_run_input_bound(steps, is_told):
+    """N16: a step that waits less than a millisecond pays for the call of an iterator, with data in memory too."""
+    verdict = "input-bound: 62 %" if is_told else None
+    test_a_run_is_input_bound_when_steps_wait_more_than_they_compute(100, 62, verdict, steps=steps)
 
 
 def test_looks_are_worth_the_time_since_the_last():
