@@ -21,7 +21,7 @@ from official_trainer import files
 from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
-from official_trainer.tasks import random_streams
+from official_trainer.tasks import random_streams, warmup
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
 
@@ -89,6 +89,10 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
             signatures = make(model)
     with during(phase, task=task):
         tf.saved_model.save(module, temporary, signatures=signatures)
+    if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
+        with during(phase, task=task, method="build_warmup_requests"):
+            requests = task.build_warmup_requests(model)
+        warmup.write(temporary, requests)
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
     files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")
