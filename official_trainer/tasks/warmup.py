@@ -1,10 +1,10 @@
-"""Requests that a server answers before it takes others, in the file of a SavedModel where TensorFlow Serving finds them.
+"""Requests that a server answers before it takes others, in a SavedModel, where TensorFlow Serving finds them.
 
 Owns: that file, and that each request fits its signature: a server does not load a model with one that fails.
 Does not own: which requests there are (`Task.build_warmup_requests`), the folder (`export.py`).
 
-A record is a `PredictionLog` of tensorflow-serving-api. Four of its messages are needed, each with one or two fields, so
-they are encoded here: an export at the end of a long run has to need nothing that may not be installed.
+A record is a `PredictionLog` of tensorflow-serving-api. Four of its messages are needed, each with one or two fields,
+so they are encoded here: an export at the end of a long run has to need nothing that may not be installed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _signatures_in(directory: str) -> dict[str, Any]:
 
     content = files.read_bytes(files.join(directory, "saved_model.pb"))
     (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
-    return dict(graph.signature_def)
+    return {name: found for name, found in graph.signature_def.items() if not name.startswith("__")}  # TensorFlow's own
 
 
 def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def test_without_requests_there_is_no_file(tmp_path, model):
     [
         (
             {"serving_defaults": [{}]},
-            "there is no signature 'serving_defaults'; known: .*; did you mean serving_default?",
+            "there is no signature 'serving_defaults'; known: serving_default; did you mean serving_default?",
         ),
         (
             {"serving_default": [{"feature": [[0.0] * 6]}]},
