@@ -14,6 +14,7 @@ line is in the overview; all of it up to `Owns:` is in the verb's help.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import shlex
@@ -23,7 +24,7 @@ import types
 from collections.abc import Sequence
 
 from official_trainer import files
-from official_trainer.cli import help_text, process, target, terminal
+from official_trainer.cli import help_text, process, target, terminal, workspace
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, UserError, nearest, printable
@@ -145,7 +146,11 @@ def _command(argv: list[str], script: str | None) -> int:
     arguments.argv = [*called.split(), *rest]
     for line in arguments.idle:
         terminal.report_error(line, "warning", "yellow")
-    with process.interruptible(), terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))):
+    with contextlib.ExitStack() as held:
+        held.enter_context(process.interruptible())
+        held.enter_context(terminal.log_shown(quiet=bool(getattr(arguments, "quiet", False))))
+        if name in workspace.VERBS:
+            held.enter_context(workspace.entered(arguments, target.workspace(arguments)))
         return int(module.run(arguments))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.cli.workspace import hint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +126,8 @@ def resolve(
         base = registry.get_config(experiment, workspace(arguments), imports(arguments), finds_out=finds_out)
     except registry.UnknownExperimentError as error:
         problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
-        fix = "; ".join(filter(None, (problem.fix, missing)))
+        where = hint(run_dir, workspace(arguments)) if run_dir else ""
+        fix = "; ".join(filter(None, (problem.fix, missing, where)))
         raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
     resolved = config.resolve(
         base,

@@ -116,12 +116,14 @@ class Job:
     @property
     def launch(self) -> dict[str, Any]:
         """How this process was started, for the record."""
+        workspace = registry.find_workspace()
         return {
             "experiment": self.experiment,
             "mode": self.mode,
             "argv": self.argv,
             "imports": self.imports,
-            "git_revision": git_revision(registry.find_workspace()),
+            "workspace": None if workspace is None else str(workspace),
+            "git_revision": git_revision(workspace),
             "config_digest": self.config_digest,
         }
 

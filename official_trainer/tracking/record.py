@@ -36,7 +36,7 @@ _GIT_TIMEOUT_SECONDS = 5
 
 _KINDS: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
-    "imports": list,
+    **{"imports": list, "workspace": str | None},
     **{"last_checkpoint_step": int | None, "time": dict | None},
     "best": {"metric": str, "value": float, "step": int},
 }
@@ -127,7 +127,7 @@ class RunRecord:
     Args:
       model_dir: local path or URL, prepared before (`prepare_model_dir`).
       launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
-        like), `argv`, `imports`, `git_revision` and `config_digest` of `run.json`.
+        like), `argv`, `imports`, `workspace`, `git_revision` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
       check: called before each write; raises if the directory at `model_dir` is not that of this process any more.
     """
@@ -170,6 +170,7 @@ class RunRecord:
             "run_id": before.get("run_id") or uuid.uuid4().hex,
             "argv": list(launch["argv"]),
             "imports": list(launch["imports"]),
+            "workspace": launch.get("workspace"),
             "started": before.get("started", now),
             "restarted": now if is_restart else before.get("restarted"),
             "finished": None,
