@@ -1,6 +1,7 @@
 """Try every part of a run in a minute, before it is started.
 
-It builds, trains a step, saves, restores and exports, and leaves nothing behind. It takes the flags of `train`.
+It builds, trains a step, saves, restores and exports, and leaves nothing behind. It takes the flags of `train`. Without
+an experiment, --model_dir is checked as it was configured.
 
 Owns: `check`: takes train's flags, prints a line for each step.
 Does not own: the steps (`runs/check.py`).
@@ -12,10 +13,11 @@ import argparse
 
 from official_trainer.cli import flags, target, terminal
 
-USAGE = "EXPERIMENT|--experiment=NAME [--model_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer check digits_cnn", "try the experiment as it is"),
     ("official-trainer check digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
+    ("official-trainer check --model_dir=runs/digits", "with the values of a run"),
     ("official-trainer check digits_cnn task.train_data.global_batch_size=32", "with another batch size"),
 )
 NEXT = ("official-trainer train digits_cnn", "train what was checked")
@@ -33,7 +35,7 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tries the steps, each reported as it ends; the first that fails ends the check with its own exit code."""
     mode = flags.read_mode(arguments)
-    experiment, resolved, model_dir, gin = target.from_flags(arguments)
+    experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 
     for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin):

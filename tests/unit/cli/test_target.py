@@ -9,7 +9,7 @@ from official_trainer import cli
 from tests.support.packages import registering, write
 
 
-@pytest.mark.parametrize("verb", ["eval", "export"])
+@pytest.mark.parametrize("verb", ["check", "eval", "export"])
 def test_a_run_is_taken_as_it_was_configured(verb, engine, run_dir):
     """N8: without an experiment, name and values are those the run recorded, under what the flags change."""
     assert cli.main([verb, f"--model_dir={run_dir}", "runtime.seed=5"]) == 0

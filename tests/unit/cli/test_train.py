@@ -90,7 +90,7 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "error: name the experiment: --experiment=NAME\nexperiments: my_experiment\ntry: official-trainer "),
+        ([], "--experiment=NAME\nexperiments: my_experiment\ntry: official-trainer "),
         (["--mode=train"], " --mode=train --experiment=my_experiment\n"),
         (["a", "--experiment=b"], "error: two experiments: a and --experiment=b; keep one\n"),
         (["my_experimnt"], "did you mean 'my_experiment'?"),
