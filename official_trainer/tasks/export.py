@@ -179,7 +179,9 @@ def _remove(directory: str, *, successor: str | None = None) -> None:
     """
     removing = f"{directory.rstrip('/')}{_REMOVING}"
     files.remove(removing)
-    if files.exists(directory):
+    if files.is_url(directory):
+        files.remove(directory)  # there a rename copies every file
+    elif files.exists(directory):
         files.rename(directory, removing)
     if successor is not None:
         files.rename(successor, directory)
