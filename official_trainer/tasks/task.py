@@ -358,7 +358,7 @@ class Task:
           model: of `build_model`, with the weights to export.
 
         Returns:
-          For the name of each signature: the inputs of each request, by their names, as arrays with a batch dimension.
+          Lists of requests by the names of signatures. A request has its inputs by name, arrays with a batch dimension.
 
         Example:
           >>> import numpy as np
