@@ -38,10 +38,12 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
       >>> from official_trainer.config import ExportConfig, dump, resolve
       >>> print(dump(ExportConfig(max_to_keep=3)), end="")
       at_end: true
+      checkpoint: latest
       best: false
       max_to_keep: 3
       >>> print(dump(resolve(ExportConfig(), sets=["best=true"]), origins=True), end="")
       at_end: true
+      checkpoint: latest
       best: true  # --set
       max_to_keep: 1
     """

@@ -331,7 +331,7 @@ class RunObserver(LoopObserver):
             return
         loaded = int(trainer.global_step.numpy())
         if loaded != step:  # an action asked for the weights of another step
-            self._export(loaded, self.find_row(loaded, "validation") or {}, "chosen by an action")
+            self._export(loaded, self.find_row(loaded, "validation") or {}, f"step {loaded}")
         elif settings.checkpoint == "latest":
             # A restart that finds everything else done has no results of its own.
             self._export(step, logs or self.last_row(), "latest")
@@ -348,8 +348,8 @@ class RunObserver(LoopObserver):
                 trainer.checkpoint_state.load_weights(self._job.model_dir, step)
 
     def _export(self, step: int, logs: Mapping[str, Any], which: str) -> None:
-        if made := export_at_end(self._job, self._trainer, step, logs):
-            self._exported = f"exported {files.base_name(made)} ({which})"
+        if export_at_end(self._job, self._trainer, step, logs):
+            self._exported = f"exported {which}"
 
     def on_forced_end(self, exit_code: int) -> None:
         self._process.finish(exit_code)
