@@ -1,0 +1,63 @@
+"""What differs between the configs of several runs.
+
+Owns: which fields differ, and their short names. Does not own: reading the runs (`recorded.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from official_trainer.config import lines
+from official_trainer.config.text import flow
+from official_trainer.runs.recorded import RecordedRun
+
+NOT_THERE = "–"
+"""The value of a field in a run that does not have it."""
+
+
+def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
+    """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML.
+
+    A run without a config has none.
+    """
+    groups: dict[str | None, list[int]] = {}
+    for number, run in enumerate(runs):
+        if run.config:
+            groups.setdefault(run.experiment, []).append(number)
+    found: list[dict[str, str]] = [{} for _ in runs]
+    for numbers in groups.values():
+        configs = [runs[number].config for number in numbers]
+        for path, texts in _differing_fields(configs):
+            for number, text in zip(numbers, texts, strict=True):
+                found[number][path] = text
+    return found
+
+
+def _differing_fields(configs: Sequence[Mapping[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    for path in dict.fromkeys(path for config in configs for path in config):
+        written = [config.get(path) for config in configs]
+        if len(set(written)) > 1:  # also when only the comments differ
+            texts = [NOT_THERE if line is None else flow(lines.value(line)) for line in written]
+            if len(set(texts)) > 1:
+                yield path, texts
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Returns the shortest end of each path that no other one has.
+
+    Example:
+      >>> from official_trainer.runs.differing import short_names
+      >>> short_names(["trainer.train_steps", "task.train_data.seed", "runtime.seed"])
+      {'trainer.train_steps': 'train_steps', 'task.train_data.seed': 'train_data.seed', 'runtime.seed': 'runtime.seed'}
+    """
+    known = list(dict.fromkeys(paths))
+    counts: dict[str, int] = {}
+    for path in known:
+        for end in _ends(path):
+            counts[end] = counts.get(end, 0) + 1
+    return {path: next((end for end in _ends(path) if counts[end] == 1), path) for path in known}
+
+
+def _ends(path: str) -> list[str]:
+    names = path.split(".")
+    return [".".join(names[start:]) for start in range(len(names) - 1, -1, -1)]

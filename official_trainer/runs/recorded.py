@@ -1,0 +1,309 @@
+"""One run directory as a value: what its files say about the run, also of one that is damaged, foreign or still going.
+
+Owns: reading a run directory, finding those below a folder, and the words for what cannot be known. Does not own: the
+files (`tracking/record.py`, `config/dump.py`), how a restart reads them. Imports no TensorFlow, and writes nothing.
+
+A config is kept as the lines of its `params.yaml`: reading 500 files of YAML takes many seconds, comparing their lines
+takes a fraction of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from official_trainer import files
+from official_trainer.checkpoints import garden
+from official_trainer.config import lines
+from official_trainer.errors import ExitCode
+from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.lock import LEASE_SECONDS, lock_path
+from official_trainer.runs.resume import garden_run
+
+Status = Literal[
+    "running",
+    "done",
+    "failed",
+    "stalled",
+    "preempted",
+    "died",
+    "unknown",
+    "Model Garden",
+    "empty",
+    "no run",
+    "unreadable",
+]
+"""How a run stands. `died`: its record says that it runs, and no process does. `Model Garden`: it is a run of that
+driver, which records no status. `empty` and `no run`: the folder holds nothing, or nothing of a run."""
+
+MAX_DEPTH = 5
+"""How many folders below the given one a run directory may lie."""
+
+_CHECKPOINT = re.compile(r"ckpt-(\d+)\.(?:index|manifest\.json)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """What the files of a folder say about the run in it.
+
+    Attributes:
+      directory: the run directory, or a folder without a run.
+      status: how the run stands.
+      experiment: registered name; None if it is not known.
+      step: the newest step that is recorded, or that has a checkpoint; None without any.
+      end_step: the last step that is planned; None if it is not known.
+      metric: the metric that decides which checkpoint is the best; None without one.
+      best: its best value, a number or several by their names; None before the first evaluation.
+      started_seconds: when the run first started, in Unix time; None if it is not known.
+      duration_seconds: wall time of all its processes so far; None if it is not known.
+      config: each field of its `params.yaml` by its path, as the text there; `config.lines.value` reads one.
+      notes: what went wrong, and what is not known.
+    """
+
+    directory: str
+    status: Status
+    experiment: str | None = None
+    step: int | None = None
+    end_step: int | None = None
+    metric: str | None = None
+    best: float | Mapping[str, float] | None = None
+    started_seconds: float | None = None
+    duration_seconds: float | None = None
+    config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()
+
+
+def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
+    """Returns the runs in a folder and below it, by directory.
+
+    A folder right in `directory` without a run in it is returned too, so that nothing there is left out in silence.
+    Links to folders are followed; each folder is read once. Names that begin with a dot are left out.
+
+    Args:
+      directory: local folder; may be a run directory itself.
+      now_seconds: the Unix time; None reads the clock.
+
+    Raises:
+      OSError: it cannot be listed.
+    """
+    now = time.time() if now_seconds is None else now_seconds
+    with os.scandir(directory) as entries:
+        found = list(entries)
+    if _is_run([entry.name for entry in found]):
+        return [read(directory, now_seconds=now)]
+    return list(_below(found, 1, now, {os.path.realpath(directory)}))
+
+
+def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:
+    """Yields the runs in the folders among the entries of a folder, which lie `depth` below the first one."""
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.name.startswith(".") or not _is_folder(entry):
+            continue
+        if (real := os.path.realpath(entry.path)) in seen:
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(entry.path) as listing:
+                inside = list(listing)
+        except OSError as error:
+            note = f"cannot be listed: {files.reason_of(error)}"
+            yield RecordedRun(directory=entry.path, status="unreadable", notes=(note,))
+            continue
+        if _is_run([each.name for each in inside]):
+            yield read(entry.path, now_seconds=now)
+            continue
+        runs = list(_below(inside, depth + 1, now, seen)) if depth < MAX_DEPTH else []
+        if not runs and depth == 1:
+            runs = [RecordedRun(directory=entry.path, status="no run" if inside else "empty")]
+        yield from runs
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # a link in a circle
+        return entry.is_dir()
+    return False
+
+
+def _is_run(names: list[str]) -> bool:
+    """Whether a folder with files of these names is a run directory, also a damaged one."""
+    return any(name in (RUN_FILE, STATUS_FILE, PARAMS_FILE) or _CHECKPOINT.fullmatch(name) for name in names)
+
+
+def read(directory: str, *, now_seconds: float) -> RecordedRun:
+    """Returns what the files of one run directory say.
+
+    Args:
+      directory: local path.
+      now_seconds: the Unix time.
+    """
+    notes: list[str] = []
+    run, status = _read_json(directory, RUN_FILE, notes), _read_json(directory, STATUS_FILE, notes)
+    experiment, config = _read_params(directory, notes)
+    if run is None and status is None and experiment is None:
+        return _garden(directory, config, notes)
+    run, status = run or {}, status or {}
+    steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
+    recorded = [each for each in (steps.get("current"), status.get("step")) if isinstance(each, int)]
+    end_step = steps.get("end") or lines.value(config.get("trainer.train_steps"))
+    if "steps" not in run:  # the record is lost
+        recorded += _checkpoint_steps(directory)
+    return RecordedRun(
+        directory=directory,
+        status=_status(directory, run, status, now_seconds, notes),
+        experiment=_text(run.get("experiment")) or experiment,
+        step=max(recorded, default=None),
+        end_step=end_step if isinstance(end_step, int) and end_step else None,
+        metric=_text(best.get("metric")) or _text(lines.value(config.get(_METRIC))),
+        best=_numbers(best.get("value")),
+        started_seconds=_unix_seconds(run.get("started")),
+        duration_seconds=_duration_seconds(run),
+        config=config,
+        notes=tuple(notes),
+    )
+
+
+_METRIC = "trainer.best_checkpoint_eval_metric"
+
+
+def _garden(directory: str, config: Mapping[str, str], notes: list[str]) -> RecordedRun:
+    """Returns what is known of a directory of Model Garden's driver, which records no experiment and no status."""
+    metric = _text(lines.value(config.get(_METRIC)))
+    folder = _text(lines.value(config.get("trainer.best_checkpoint_export_subdir")))
+    best: Any = None
+    if metric and folder and os.path.exists(path := files.join(directory, folder, garden.INFO)):
+        found = _read_json(files.join(directory, folder), garden.INFO, notes) or {}
+        best = _numbers(found.get(metric)) if path else None
+    end_step = lines.value(config.get("trainer.train_steps"))
+    started = None
+    with contextlib.suppress(OSError):
+        started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
+    if not config:
+        notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
+    return RecordedRun(
+        directory=directory,
+        status="Model Garden" if config else "unknown",
+        step=max(_checkpoint_steps(directory), default=None),
+        end_step=end_step if isinstance(end_step, int) and end_step > 0 else None,
+        metric=metric,
+        best=best,
+        started_seconds=started,
+        config=config,
+        notes=tuple(notes),
+    )
+
+
+def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any] | None:
+    """Returns the object that a file holds, or None; what is wrong with a file that is there becomes a note."""
+    try:
+        return files.read_json(files.join(directory, name))
+    except FileNotFoundError:
+        return None
+    except files.UnreadableFileError:
+        notes.append(f"{name} is damaged")
+    except OSError as error:
+        notes.append(f"{name} cannot be read: {files.reason_of(error)}")
+    return None
+
+
+def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str, str]]:
+    """Returns the experiment that our `params.yaml` names, None in that of Model Garden; and the fields."""
+    try:
+        text = files.read_bytes(files.join(directory, PARAMS_FILE)).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None, {}
+    except OSError as error:
+        notes.append(f"{PARAMS_FILE} cannot be read: {files.reason_of(error)}")
+        return None, {}
+    first, _, _ = text.partition("\n")
+    header = garden_run.HEADER.decode()
+    return first.removeprefix(header).strip() if first.startswith(header) else None, lines.lines(text)
+
+
+def _status(
+    directory: str, run: Mapping[str, Any], status: Mapping[str, Any], now_seconds: float, notes: list[str]
+) -> Status:
+    code = status.get("exit_code")
+    if status.get("phase") == "refused" and isinstance(code, int):
+        notes.append(f"its last start was refused with exit code {code}")
+    phase = run.get("status", status.get("phase"))
+    if phase in ("done", "preempted"):
+        return phase
+    if phase == "failed":
+        if code == ExitCode.STALLED:
+            return "stalled"
+        if isinstance(code, int):
+            notes.append(f"exit code {code}")
+        return "failed"
+    if run.get("status") != "running":
+        notes.append(f"without a whole {RUN_FILE} its status is not known")
+        return "unknown"
+    if _is_held(directory, status, now_seconds):
+        return "running"
+    notes.append("its record says running, but no process holds it")
+    return "died"
+
+
+def _is_held(directory: str, status: Mapping[str, Any], now_seconds: float) -> bool:
+    """Whether a process holds a run: its lock was renewed just now, or on this machine the process is still there."""
+    with contextlib.suppress(OSError):
+        if abs(now_seconds - os.stat(lock_path(directory)).st_mtime) <= LEASE_SECONDS:
+            return True
+    if status.get("host") != socket.gethostname() or not isinstance(pid := status.get("pid"), int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return os.path.exists(lock_path(directory))  # else another process has the number by now
+
+
+def _checkpoint_steps(directory: str) -> list[int]:
+    try:
+        return [int(match[1]) for name in os.listdir(directory) if (match := _CHECKPOINT.fullmatch(name))]
+    except OSError:
+        return []
+
+
+def _numbers(value: Any) -> float | dict[str, float] | None:
+    """Returns a recorded value, or several by their names; None for anything else."""
+    if isinstance(value, dict):
+        found = {name: _numbers(each) for name, each in value.items()}
+        return {name: each for name, each in found.items() if isinstance(each, float)} or None
+    try:
+        return None if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _duration_seconds(run: Mapping[str, Any]) -> float | None:
+    """Returns the wall time of all processes of a run; without an account of it, that of the last one."""
+    account = _numbers(_mapping(_mapping(run.get("time")).get("total")).get("wall_seconds"))
+    if isinstance(account, float):
+        return account
+    first = _unix_seconds(run.get("restarted")) or _unix_seconds(run.get("started"))
+    last = _unix_seconds(run.get("finished"))
+    return None if first is None or last is None else max(0.0, last - first)
+
+
+def _unix_seconds(text: Any) -> float | None:
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
