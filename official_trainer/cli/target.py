@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from official_trainer.config import Resolved
     from official_trainer.garden.gin_bindings import Bindings
+    from official_trainer.runs.job import Job
 
 
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
@@ -63,6 +64,20 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     model_dir = os.path.expanduser(arguments.model_dir)
     experiment = recorded_experiment(model_dir)
     return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir, _gin(arguments))
+
+
+def job_of(found: Target, arguments: argparse.Namespace, mode: str) -> Job:
+    """Returns what the flags name as a job, for what is tried out without a run directory."""
+    from official_trainer.runs.job import Job
+
+    return Job(
+        experiment=found.experiment,
+        resolved=found.resolved,
+        model_dir=found.model_dir,
+        mode=mode,
+        quiet=arguments.quiet,
+        gin=found.gin,
+    )
 
 
 def names_experiment(arguments: argparse.Namespace) -> bool:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 
-from official_trainer.cli import flags, process, target
+from official_trainer.cli import flags, process, target, terminal
+from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.stopping import StopRequest
 
@@ -24,6 +25,7 @@ EXAMPLES = (
     ("official-trainer train --experiment=digits_cnn trainer.train_steps=500", "with another value"),
     ("official-trainer train digits_mlp --config_file=configs/digits_mlp.yaml", "with the values of a file"),
     ("official-trainer train digits_mlp --mode=train --model_dir=runs/mlp", "without evaluation"),
+    ("official-trainer train digits_mlp --overfit_batches=2", "see whether model and loss can learn two batches"),
 )
 NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate a checkpoint")
 
@@ -41,6 +43,8 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     flags.add_mode_flag(parser, offered_modes)
     parser.switch("allow_config_change", "continue a run with other values than its checkpoint was saved with")
     if "predict" in offered_modes:
+        help = "train on the first N batches alone, keep nothing, and say whether the loss fell to near zero"
+        parser.value("overfit_batches", "N", help)
         parser.group("Only with --mode=predict")
         flags.add_checkpoint_flag(parser)
         flags.add_prediction_flags(parser)
@@ -49,9 +53,28 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the experiment in the given mode."""
     mode = flags.read_mode(arguments)
+    if (num_batches := flags.read_number(arguments, "overfit_batches", least=1)) is not None:
+        return _overfit(arguments, mode, num_batches)
     if mode != "predict":
         flags.refuse_idle_prediction(arguments, mode)
     return run_until_stopped(arguments, mode, target.from_flags, allow_config_change=arguments.allow_config_change)
+
+
+def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
+    """Trains on a few batches, and prints what came of it.
+
+    Raises:
+      UsageError: the mode does not train.
+    """
+    if mode not in modes.TRAINING_MODES:
+        raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
+    flags.refuse_idle_prediction(arguments, mode)
+    found = target.from_flags(arguments)
+    from official_trainer.runs import run as engine
+
+    learning = engine.overfit(target.job_of(found, arguments, mode), num_batches)
+    terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {found.model_dir} was not touched")
+    return 0
 
 
 def run_until_stopped(

@@ -62,11 +62,18 @@ class DatasetBuilder:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
         return self.context is not None and (self.context.promises("start_step") or bool(self.context.served_by))
 
-    def build(self, start_step: int = 0, window_steps: int | None = None) -> Any:
-        """Returns the distributed dataset from batch `start_step`; blocks of `window_steps` batches if given."""
+    def build(self, start_step: int = 0, window_steps: int | None = None, num_repeated: int | None = None) -> Any:
+        """Returns the distributed dataset.
+
+        Args:
+          start_step: number of the first batch.
+          window_steps: batches in a block, if it is to yield blocks.
+          num_repeated: if set, only so many batches from the first one on, from memory, again and again.
+        """
+        repeats = num_repeated is not None
 
         def build(input_context: tf.distribute.InputContext) -> Any:
-            is_served = self.is_served
+            is_served = self.is_served and not repeats
             if is_served:
                 data_service.check_pipelines(self.params, input_context.num_input_pipelines)
             context = InputContext(
@@ -74,19 +81,21 @@ class DatasetBuilder:
                 num_input_pipelines=1 if is_served else input_context.num_input_pipelines,
                 input_pipeline_id=0 if is_served else input_context.input_pipeline_id,
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
-                start_step=start_step,
+                start_step=0 if repeats else start_step,
                 seed=self._seed,
-                window_steps=window_steps,
+                window_steps=None if repeats else window_steps,
             )
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
             if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):
                 tpu.check_static(dataset, self.source)
             self._dataset, self.context = dataset, context
+            if num_repeated is not None:
+                dataset = dataset.take(num_repeated * context.elements_per_step).cache().repeat()
             # What the pipeline did not do itself: skipping to the start, grouping batches into blocks.
-            if start_step and not context.promises("start_step") and not context.served_by:
+            if start_step and not (repeats or context.promises("start_step") or context.served_by):
                 dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-            if window_steps is not None and not context.promises("window_steps"):
+            if window_steps is not None and (repeats or not context.promises("window_steps")):
                 dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
             if context.served_by:
                 start, timeout = (start_step, self._seed), self._service_timeout_seconds
@@ -257,6 +266,7 @@ class TrainIterator:
         self._explained_by: Any = builder  # has `source` and `errors_explained`
         self._iterator: Any = None
         self._num_skipped = 0
+        self._num_repeated: int | None = None
         self._worker_streams = worker_streams
         self._observers: list[Callable[[InputContext], object]] = []
 
@@ -279,6 +289,11 @@ class TrainIterator:
         """
         self._dataset, self._distribute = dataset, distribute
         self._explained_by = in_hand.InHand(name) if name else self._builder
+        self.reset()
+
+    def repeat_first(self, num_batches: int) -> None:
+        """Trains on the first `num_batches` batches of the task's data from now on, again and again."""
+        self._num_repeated = num_batches
         self.reset()
 
     @contextlib.contextmanager
@@ -321,7 +336,7 @@ class TrainIterator:
         """Returns the data that follows `step`; in blocks of `window_steps` batches, unless that is None."""
         start_step = self.position.start_step(step)
         if self._dataset is None:
-            return self._builder.build(start_step, window_steps)
+            return self._builder.build(start_step, window_steps, self._num_repeated)
         dataset = inputs.skip(self._dataset, start_step)
         return self._distribute(dataset if window_steps is None else inputs.stack_windows(dataset, window_steps))
 

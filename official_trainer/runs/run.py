@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.config import Resolved
+from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.distributed.environment import SLURM, cluster_env
+from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.lazy import load
@@ -31,6 +32,8 @@ from official_trainer.tracking.record import check_name, prepare_model_dir
 
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
+    from official_trainer.runs.overfit import Learning
+    from official_trainer.runs.rate_curve import RateCurve
 
 _DEFAULT_PREDICTION = PredictionSettings()
 
@@ -169,6 +172,48 @@ def export(
         with trainer.weights_averaged():
             exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results)
     return output_dir
+
+
+def overfit(job: Job, num_batches: int) -> Learning:
+    """Trains on a few batches again and again, and leaves nothing behind; see `runs/overfit.py`.
+
+    Raises:
+      NotLearnedError: the loss did not fall to near zero.
+      ConfigError: the job cannot be tried in one process.
+    """
+    _check_trial(job, "--overfit_batches")
+    load("tensorflow")
+    from official_trainer.runs import overfit as trial
+
+    with _gin_in_force(job):
+        return trial.overfit(job, num_batches)
+
+
+def find_learning_rate(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCurve:
+    """Trains with a rising learning rate, and leaves nothing behind; see `runs/find_lr.py`.
+
+    Raises:
+      FixedRateError: the optimizer does not follow the config's schedule.
+      ConfigError: the job cannot be tried in one process.
+    """
+    _check_trial(job, "find-lr")
+    load("tensorflow")
+    from official_trainer.runs import find_lr
+
+    with _gin_in_force(job):
+        return find_lr.search(job, lowest=lowest, highest=highest, num_steps=num_steps)
+
+
+def _check_trial(job: Job, what: str) -> None:
+    """Refuses what a run would refuse, and a job of several processes."""
+    check_ready(job)
+    runtime = job.config.runtime
+    cluster = cluster_env(os.environ, runtime)
+    if cluster is not None or strategy_name(runtime, None) in ("multi_worker_mirrored", "parameter_server"):
+        where = f"by {cluster.source} it is one of several" if cluster is not None else "this strategy has several"
+        fix = "start it on one machine, with the strategy mirrored, one_device or off"
+        path = "runtime.distribution_strategy"
+        raise ConfigError([Problem(f"{what} runs in one process, and {where}", path, fix=fix)])
 
 
 def check(

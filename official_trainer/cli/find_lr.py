@@ -1,0 +1,122 @@
+"""Suggest a learning rate, by training with a rising one.
+
+The rate rises exponentially from step to step until the loss diverges (Smith
+2015, arXiv:1506.01186). The suggestion is a setting to paste; the curve is drawn
+in plot.svg, and its numbers are in curve.jsonl. No run directory is read or written.
+
+Owns: `find-lr`.
+Does not own: the training (`runs/find_lr.py`), the suggestion (`runs/rate_curve.py`), its picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from official_trainer import files
+from official_trainer.cli import flags, target, terminal
+from official_trainer.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from official_trainer.runs.rate_curve import RateCurve
+
+USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    ("official-trainer find-lr digits_cnn", "a hundred steps from 1e-7 to 10"),
+    ("official-trainer find-lr digits_cnn --steps=300 --highest=1", "a finer curve, to a lower rate"),
+    ("official-trainer find-lr digits_cnn trainer.optimizer_config.optimizer.type=sgd", "with another optimizer"),
+)
+NEXT = ("official-trainer train digits_cnn", "train, with what it prints")
+
+_ROWS, _BAR = 12, 30
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of a run, and those of the search."""
+    flags.add_run_flags(parser)
+    parser.group("Search")
+    parser.value("steps", "N", "training steps, at least 20 (default: 100)")
+    parser.value("lowest", "RATE", "learning rate of the first step (default: 1e-7)")
+    parser.value("highest", "RATE", "learning rate of the last step (default: 10)")
+    parser.value("output", "DIR", "folder of plot.svg and curve.jsonl (default: find_lr/EXPERIMENT in the workspace)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the curve as a table and the suggestion as a setting, and writes both files.
+
+    Raises:
+      UsageError: a flag has an invalid value.
+    """
+    steps = flags.read_number(arguments, "steps", least=20) or 100
+    lowest, highest = _rate(arguments, "lowest", 1e-7), _rate(arguments, "highest", 10.0)
+    if lowest >= highest:
+        raise UsageError(f"--lowest={lowest:g}: must be below --highest={highest:g}")
+    if arguments.output == "":
+        raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
+    found = target.from_flags(arguments)
+    root = target.workspace(arguments) or os.getcwd()
+    output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", found.experiment))
+    from official_trainer.runs import run as engine
+
+    job = target.job_of(found, arguments, "train")
+    curve = engine.find_learning_rate(job, lowest=lowest, highest=highest, num_steps=steps)
+    from official_trainer.runs import find_lr, rate_plot
+
+    marks = {name: rate for name, rate in (("valley", curve.valley), ("steepest", curve.steepest)) if rate is not None}
+    if not arguments.quiet:
+        print("\n".join(_table(curve, marks)))
+    files.make_dirs(output)
+    files.write_text_atomically(os.path.join(output, "curve.jsonl"), curve.jsonl())
+    if has_loss := any(map(math.isfinite, curve.losses)):
+        drawing = rate_plot.svg(curve, f"{found.experiment}: loss over a rising learning rate", marks)
+        files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
+    if (rate := curve.valley) is None:
+        terminal.show(_nothing_found(has_loss))
+    else:
+        terminal.show(f"suggestion: {find_lr.suggestion(found.resolved, rate)}")
+        terminal.show(f"it lies in the longest fall of the loss; the steepest place is at {marks['steepest']:.2g}")
+    if note := find_lr.caution(found.resolved):
+        terminal.report_error(note, "note", "dim")
+    terminal.show(f"curve: {os.path.join(output, 'plot.svg' if has_loss else 'curve.jsonl')}")
+    return 0
+
+
+def _rate(arguments: argparse.Namespace, name: str, default: float) -> float:
+    text: str | None = getattr(arguments, name)
+    try:
+        rate = default if text is None else float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise UsageError(f"--{name}={text}: expected a rate above 0, such as {default:g}")
+    return rate
+
+
+def _nothing_found(has_loss: bool) -> str:
+    """Returns what to try when the curve suggests no rate."""
+    if not has_loss:
+        return "no suggestion: the loss is not finite at any rate; `train --overfit_batches=1` says more"
+    return (
+        "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
+        "`train --overfit_batches=1`, which shows whether the model can learn at all"
+    )
+
+
+def _table(curve: RateCurve, marks: Mapping[str, float]) -> list[str]:
+    """Returns some steps, evenly chosen and those of the suggestions, with their smoothed losses as bars."""
+    last = len(curve.rates) - 1
+    chosen = {round(i * last / (_ROWS - 1)) for i in range(_ROWS)} | {
+        curve.rates.index(rate) for rate in marks.values()
+    }
+    finite = [loss for loss in curve.smoothed if math.isfinite(loss)]
+    top = max([abs(loss) for loss in finite[: max(1, len(finite) * 3 // 4)]], default=1.0) or 1.0
+    rows = [("step", "learning rate", "loss", "")]
+    for i in sorted(chosen):
+        loss, names = curve.smoothed[i], [name for name, rate in marks.items() if rate == curve.rates[i]]
+        size = min(_BAR, round(_BAR * abs(loss) / top)) if math.isfinite(loss) else 0
+        bar = "█" * size + (f" ← {', '.join(names)}" if names else "")
+        rows.append((str(i + 1), f"{curve.rates[i]:.2e}", f"{loss:.4g}", bar))
+    return terminal.columns(rows)

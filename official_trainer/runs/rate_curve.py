@@ -1,0 +1,106 @@
+"""The loss over a rising learning rate, and the rates that its shape suggests.
+
+Owns: smoothing, when the loss has diverged, the two suggestions, the curve as JSONL. Does not own: the training
+(`find_lr.py`), the picture (`rate_plot.py`). Imports no TensorFlow.
+
+The method is that of Smith, "Cyclical Learning Rates for Training Neural Networks" (2015, arXiv:1506.01186), section
+3.3. The suggestions are those that fastai calls `valley` and `steep`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Sequence
+
+from official_trainer.tracking.jsonl import encode
+
+_SMOOTHING = 0.9
+_DIVERGED = 4.0
+"""A smoothed loss that is so many times the lowest one has diverged; of negative losses, by its distance from that."""
+
+_LEAST_STEPS = 10
+_ROUNDING = 1e-6
+
+
+class RateCurve:
+    """Rates and losses, in the order of the steps."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.smoothed: list[float] = []
+        self._average = 0.0
+
+    def add(self, rate: float, loss: float) -> None:
+        """Takes the rate of a step, and the loss before its update."""
+        self.rates.append(rate)
+        self.losses.append(loss)
+        self._average = _SMOOTHING * self._average + (1 - _SMOOTHING) * loss
+        self.smoothed.append(self._average / (1 - _SMOOTHING ** len(self.losses)))
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the loss is not finite any more, or far above its lowest value."""
+        if not self.losses:
+            return False
+        if not math.isfinite(self.losses[-1]):
+            return True
+        lowest = min(self.smoothed)
+        scale = abs(lowest) or max(map(abs, self.smoothed)) or 1.0
+        return len(self.losses) > _LEAST_STEPS and self.smoothed[-1] - lowest > (_DIVERGED - 1) * scale
+
+    @property
+    def valley(self) -> float | None:
+        """The rate in the middle of the longest fall of the loss; None if it does not fall further than it scatters.
+
+        The fall is the longest series of falling losses, which need not be neighbours, as in fastai.
+        """
+        if not self._falls():
+            return None
+        end = self._lowest + 1
+        lengths = _falling_series(self.smoothed[:end])
+        last = lengths.index(max(lengths))
+        return self.rates[last - lengths[last] // 2]
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate at which the loss falls fastest; None as for `valley`."""
+        if not self._falls():
+            return None
+        losses, first = self.smoothed[: self._lowest + 1], max(1, self._lowest // 10)
+        places = range(first, len(losses) - 1)
+        return self.rates[min(places, key=lambda i: losses[i + 1] - losses[i - 1], default=self._lowest)]
+
+    @property
+    def _lowest(self) -> int:
+        """The place of the lowest smoothed loss; what comes after it has begun to diverge."""
+        finite = [loss if math.isfinite(loss) else math.inf for loss in self.smoothed]
+        return finite.index(min(finite))
+
+    def _falls(self) -> bool:
+        """Whether the loss falls by twice what it scatters from step to step; before a few steps nothing is smooth."""
+        end = self._lowest if self.losses else 0
+        if end < _LEAST_STEPS:
+            return False
+        changes = [after - before for before, after in itertools.pairwise(self.losses[: end + 1])]
+        scatter = math.sqrt(statistics.fmean(change**2 for change in changes) / 2)
+        fall = max(self.smoothed[_LEAST_STEPS - 1 : end]) - self.smoothed[end]
+        return fall > max(2 * scatter, _ROUNDING * abs(self.smoothed[end]))
+
+    def jsonl(self) -> str:
+        """Returns a line of JSON for each step: `{"step": 1, "learning_rate": …, "loss": …, "smoothed_loss": …}`."""
+        rows = zip(self.rates, self.losses, self.smoothed, strict=True)
+        names = ("step", "learning_rate", "loss", "smoothed_loss")
+        lines = (dict(zip(names, (number, *map(encode, row)), strict=True)) for number, row in enumerate(rows, 1))
+        return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+def _falling_series(losses: Sequence[float]) -> list[int]:
+    """Returns for each place the length of the longest series of falling losses that ends there."""
+    lengths: list[int] = []
+    for i, loss in enumerate(losses):
+        lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > loss), default=0))
+    return lengths

@@ -1,0 +1,143 @@
+"""The learning-rate finder on whole experiments: the rates of steps, under any optimizer, strategy and window."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from official_trainer import cli
+from official_trainer import config as configuration
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.runs import find_lr
+from official_trainer.tasks import registry
+from tests.support import (
+    several_tasks,  # noqa: F401 - registers `several`
+    shuffled_runs,
+    toy,
+)
+
+LINE = "trainer.optimizer_config.learning_rate"
+
+
+class OwnConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(OwnConfig)
+class OwnOptimizer(toy.ToyTask):
+    """Its optimizer has a rate of its own."""
+
+    @classmethod
+    def create_optimizer(cls, optimizer_config, runtime_config=None, dp_config=None):
+        return keras.optimizers.SGD(0.3)
+
+
+@registry.register_config_factory("own_optimizer")
+def own_optimizer():
+    """Its optimizer does not follow the config."""
+    return toy.experiment().replace(task=OwnConfig(train_data=schema.DataConfig(global_batch_size=10)))
+
+
+def rows(folder, *words, steps=40):
+    """Searches in this process; returns the rows of `curve.jsonl`."""
+    flags = (f"--output={folder / 'out'}", f"--model_dir={folder / 'run'}", f"--steps={steps}", "--quiet")
+    assert cli.main(["find-lr", *words, *flags], is_process=False) == 0
+    assert not (folder / "run").exists()
+    return [json.loads(line) for line in (folder / "out" / "curve.jsonl").read_text().splitlines()]
+
+
+def test_the_rate_rises_by_one_factor_from_step_to_step(tmp_path, capsys):
+    """N36: from the lowest to the highest rate, whatever schedule and warmup the run has."""
+    sets = [f"{LINE}={{type: cosine, cosine: {{initial_learning_rate: 0.3, decay_steps: 9}}}}"]
+    sets += ["trainer.optimizer_config.warmup={type: linear, linear: {warmup_steps: 5}}"]
+    found = rows(tmp_path, "toy_run", *sets, "--lowest=1e-6", "--highest=1e-2")
+    rates = [row["learning_rate"] for row in found]
+    assert rates[0] == pytest.approx(1e-6, rel=1e-4)
+    assert rates[-1] == pytest.approx(1e-2, rel=1e-4)
+    factors = [after / before for before, after in itertools.pairwise(rates)]
+    assert factors == pytest.approx([1e4 ** (1 / 39)] * 39, rel=1e-3)
+
+
+def test_steps_per_loop_changes_nothing(tmp_path):
+    """N36: the curve is the same for any length of windows, also where XLA compiles them."""
+    base = rows(tmp_path, "toy_run", "trainer.steps_per_loop=1")
+    assert rows(tmp_path, "toy_run", "trainer.steps_per_loop=10") == base
+    compiled = rows(tmp_path, "toy_run", "runtime.enable_xla=true", "trainer.steps_per_loop=7")
+    assert compiled == rows(tmp_path, "toy_run", "runtime.enable_xla=true", "trainer.steps_per_loop=20")
+
+
+@pytest.mark.parametrize("sets", [
+    ["runtime.distribution_strategy=mirrored"],
+    ["runtime.mixed_precision_dtype=float16"],
+    ["trainer.optimizer_config.optimizer.type=adamw"],
+    ["trainer.gradient_accumulation_steps=2"],
+    ["trainer.optimizer_config.ema.average_decay=0.5"],
+])  # fmt: skip
+def test_settings_that_change_how_a_step_is_made(tmp_path, sets):
+    """N36: two replicas, loss scaling, an optimizer of Model Garden, micro-batches and averages are no trouble."""
+    found = rows(tmp_path, "toy_run", *sets, steps=20)
+    assert found[0]["learning_rate"] == pytest.approx(1e-7, rel=1e-4)
+    assert len(found) >= 10
+
+
+def test_data_that_ends_begins_again(tmp_path):
+    """N36: more steps than the data has batches; the run itself would end."""
+    sets = ["task.train_data.global_batch_size=20", "trainer.on_data_end=error", "--highest=1e-3"]
+    assert len(rows(tmp_path, "toy_run", *sets)) == 40
+
+
+def test_several_tasks_and_model_garden(tmp_path):
+    """N36: several tasks have one optimizer; an experiment of Model Garden has the factory's."""
+    assert len(rows(tmp_path, "several", "--highest=1e-3")) == 40
+    sets = ["trainer.optimizer_config.optimizer=sgd", "trainer.train_steps=5"]
+    sets += [f"{LINE}={{type: constant, constant: {{learning_rate: 0.1}}}}"]
+    assert len(rows(tmp_path, "mock", *sets, "--highest=1e-3")) == 40
+
+
+def test_the_run_that_follows_the_suggestion_has_that_rate(tmp_path, capsys):
+    """N36: what is printed is a setting that `train` accepts."""
+    rows(tmp_path, "toy_run", "task.train_data.global_batch_size=50", steps=100)
+    [(setting, rate)] = re.findall(r"^suggestion: (\S+=(\S+))$", capsys.readouterr().out, re.MULTILINE)
+    resolved = configuration.resolve(shuffled_runs.toy_run(), sets=[setting])
+    assert resolved.config.trainer.optimizer_config.learning_rate.constant.learning_rate == float(rate)
+
+
+def test_an_optimizer_with_a_rate_of_its_own_is_refused(tmp_path, capsys):
+    """N36: a rate that cannot be raised is no curve; the method to change is named."""
+    assert cli.main(["find-lr", "own_optimizer", f"--output={tmp_path}"], is_process=False) == 2
+    message = "OwnOptimizer.create_optimizer returns an optimizer whose learning rate is 0.3, not the 1e-07 of"
+    assert message in capsys.readouterr().err
+
+
+def test_several_optimizers_are_refused(tmp_path, capsys, monkeypatch):
+    """N36: of two rates, none can be suggested."""
+    monkeypatch.setattr(find_lr.optimization, "learning_rates", lambda optimizer, step: {"a": 0.1, "b": 0.2})
+    assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"], is_process=False) == 2
+    assert "ShuffledTask has 2 optimizers, each with a learning rate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("schedule", "suggested"),
+    [
+        ("{type: constant}", f"{LINE}.constant.learning_rate=0.012"),
+        ("{type: polynomial, polynomial: {decay_steps: 9}}", f"{LINE}.polynomial.initial_learning_rate=0.012"),
+        ("{type: stepwise, stepwise: {boundaries: [5]}}", f"{LINE}.stepwise.values=[0.012, 0.0012]"),
+        ("{type: power}", f"a peak of 0.012 for the schedule in {LINE}"),
+    ],
+)
+def test_the_setting_for_each_kind_of_schedule(schedule, suggested):
+    """N36: the field that holds the peak; a schedule without one gets the rate alone."""
+    kind = schedule.removeprefix("{type: ").partition("}")[0].partition(",")[0]
+    first = {"constant": [], "stepwise": [f"{LINE}.stepwise.values=[1.0, 0.1]"]}
+    peak = first.get(kind, [f"{LINE}.{kind}.initial_learning_rate=1"])
+    resolved = configuration.resolve(toy.experiment(), sets=[f"{LINE}={schedule}", *peak])
+    assert find_lr.suggestion(resolved, 0.01234) == suggested
+
+
+@pytest.mark.parametrize(("kind", "is_noted"), [("lamb", True), ("lars", True), ("adagrad", True), ("adam", False)])
+def test_optimizers_that_scale_their_own_updates_are_noted(kind, is_noted):
+    """N36: what the method cannot say of them is said."""
+    resolved = configuration.resolve(toy.experiment(), sets=[f"trainer.optimizer_config.optimizer={kind}"])
+    assert (find_lr.caution(resolved) is not None) == is_noted

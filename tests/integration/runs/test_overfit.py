@@ -1,0 +1,169 @@
+"""`--overfit_batches`: the first batches again and again, whatever they come from, and the verdict."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import cli
+from official_trainer.config import schema
+from official_trainer.tasks import registry
+from tests.support import record_runs, several_tasks, shuffled_runs, toy
+
+EASY = ("task.train_data.global_batch_size=2", "trainer.optimizer_config.learning_rate.constant.learning_rate=0.05")
+
+
+@registry.register_config_factory("undropped_run")
+def undropped_run():
+    """The toy run on points that its model can tell apart."""
+    return shuffled_runs.toy_run().replace(task=UndroppedConfig())
+
+
+class UndroppedConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+@registry.register_task_cls(UndroppedConfig)
+class UndroppedTask(shuffled_runs.ShuffledTask):
+    """Without dropout, so that its loss can reach zero."""
+
+    build_model = toy.Undropped.build_model
+
+
+def overfit(*words, folder, batches=2):
+    """Runs the command in this process; returns its exit code."""
+    words = (*words, f"--overfit_batches={batches}", f"--model_dir={folder / 'run'}")
+    return cli.main(["train", *words], is_process=False)
+
+
+def test_a_model_that_learns(tmp_path, capsys):
+    """N36: the losses, the metric and the verdict are printed; no run directory is made, and exit code 0 says yes."""
+    assert overfit("undropped_run", *EASY, "trainer.train_steps=2000", folder=tmp_path) == 0
+    out = capsys.readouterr().out
+    [(steps, first, last)] = re.findall(r"2 batches, (\d+) steps: loss (\S+) at first, (\S+) at last", out)
+    assert float(last) <= 0.1 * float(first)
+    assert 2 < int(steps) <= 1000
+    assert "accuracy 1\nmodel and loss can learn" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_ends_when_the_run_would(tmp_path, capsys):
+    """N36: `trainer.train_steps` is the most, also where the batches do not divide it."""
+    assert overfit("undropped_run", *EASY, "trainer.train_steps=7", folder=tmp_path) == 1
+    assert "2 batches, 7 steps: loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sets", "advice"),
+    [
+        ([], "the loss hardly fell. Look at the labels that the loss gets"),
+        (["trainer.optimizer_config.learning_rate.constant.learning_rate=1e38"], "the loss is not finite: lower"),
+        (["trainer.optimizer_config.learning_rate.constant.learning_rate=3e-3"], "the loss fell, but not to near zero"),
+    ],
+)
+def test_a_model_that_does_not_learn(tmp_path, capsys, sets, advice):
+    """N36: exit code 1, the losses, and what to look at, by how far the loss fell."""
+    tiny = "trainer.optimizer_config.learning_rate.constant.learning_rate=1e-9"
+    assert overfit("undropped_run", "trainer.train_steps=60", tiny, *sets, folder=tmp_path) == 1
+    err = capsys.readouterr().err
+    assert advice in err
+    assert "(it went from 1e-09 to 1e-09; `official-trainer find-lr` suggests one)" in err or sets
+
+
+@pytest.mark.parametrize("strategy", ["off", "mirrored"])
+def test_a_task_of_model_garden(tmp_path, capsys, strategy):
+    """N36: an experiment of Model Garden learns its batches, on one replica and on two."""
+    sets = ["trainer.optimizer_config.optimizer=sgd", f"runtime.distribution_strategy={strategy}"]
+    sets += ["trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.1}}"]
+    assert overfit("mock", *sets, "trainer.train_steps=30", folder=tmp_path, batches=1) in (0, 1)
+    shown = "".join(capsys.readouterr())
+    [(first, last)] = re.findall(r"1 batch, \d+ steps: loss (\S+) at first, (\S+) at last", shown)
+    assert float(last) < float(first)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["several", "records"])
+def test_several_tasks_and_files(tmp_path, capsys, name):
+    """N36: several tasks, and batches from files, are trained on in the same way."""
+    if name == "records":
+        folder = tmp_path / "data"
+        folder.mkdir()
+        record_runs.write_all(folder)
+        words = ["records_run", f"task.train_data.input_path={folder}/train-*.tfrecord"]
+        words += ["task.train_data.global_batch_size=8"]
+    else:
+        words = ["several"]
+    overfit(*words, "trainer.train_steps=200", folder=tmp_path, batches=3)
+    [(first, last)] = re.findall(
+        r"3 batches, \d+ steps: loss (\S+) at first, (\S+) at last", "".join(capsys.readouterr())
+    )
+    assert float(last) < float(first)
+
+
+def batches_of(trainer, count):
+    """Returns the first batches that training gets, each as its replicas' arrays; blocks of batches in their parts."""
+    iterator = trainer.train_iterator.iterator()
+    parts = []
+    while len(parts) < count:
+        leaves = tf.nest.flatten(trainer.strategy.experimental_local_results(next(iterator)))
+        if trainer.config.runtime.enable_xla:
+            parts += [[leaf[i].numpy() for leaf in leaves] for i in range(leaves[0].shape[0])]
+        else:
+            parts.append([leaf.numpy() for leaf in leaves])
+    return parts[:count]
+
+
+def same(left, right):
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+SOURCES, STRATEGIES = ("tf.data", "arrays", "joint", "interleaved"), ("off", "mirrored2", "xla")
+
+
+@pytest.mark.parametrize(
+    ("task", "strategy"),
+    [each for each in itertools.product(SOURCES, STRATEGIES) if each != ("interleaved", "xla")],  # has no windows
+)
+def test_the_first_batches_come_again_and_again(task, strategy):
+    """N36: they are the first ones of the run's own order, whole for all replicas, and no other comes between."""
+    on, enable_xla = ("off", True) if strategy == "xla" else (strategy, False)
+
+    def build():
+        if task in ("joint", "interleaved"):
+            config = several_tasks.experiment(joint=task == "joint")
+            config = config.replace(runtime=config.runtime.replace(enable_xla=enable_xla))
+            return several_tasks.build(config, on)
+        kind = toy.ToyTask if task == "tf.data" else shuffled_runs.ShuffledTask
+        return toy.build(toy.experiment(enable_xla=enable_xla), kind, on)
+
+    plain = batches_of(build(), 3)
+    assert not same(plain[0], plain[2])
+    repeating = build()
+    repeating.train_iterator.repeat_first(3)
+    for batch, expected in zip(batches_of(repeating, 8), itertools.cycle(plain), strict=False):
+        assert same(batch, expected)
+
+
+TWO_WORKERS = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "sets", "reason"),
+    [
+        (
+            {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}},
+            [],
+            "by TF_CONFIG it is one of",
+        ),
+        (None, ["runtime.distribution_strategy=parameter_server"], "this strategy has several"),
+    ],
+)
+def test_it_runs_in_one_process(tmp_path, capsys, monkeypatch, environment, sets, reason):
+    """N36: among several processes it is refused, before TensorFlow is needed."""
+    if environment:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(environment))
+    assert overfit("undropped_run", *sets, folder=tmp_path) == 2
+    assert f"--overfit_batches runs in one process, and {reason}" in capsys.readouterr().err

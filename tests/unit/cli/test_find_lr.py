@@ -1,0 +1,96 @@
+"""What `find-lr` prints and writes, with a stand-in for the training."""
+
+import json
+import re
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.runs.rate_curve import RateCurve
+
+
+@pytest.fixture(autouse=True)
+def trained(monkeypatch, engine, workspace):
+    """Stands for the training, whose loss falls between 1e-4 and 1e-1; remembers how it was called."""
+    calls = []
+
+    def search(job, **settings):
+        calls.append((job, settings))
+        curve = RateCurve()
+        for i in range(100):
+            rate = 10 ** (-7 + 8 * i / 99)
+            curve.add(rate, 2.0 - 1.9 * min(1.0, max(0.0, (i - 37) / 37)) if calls[0][0].config.runtime.seed else 1.0)
+        return curve
+
+    engine.find_learning_rate = search
+    return calls
+
+
+@pytest.fixture(autouse=True)
+def finder(monkeypatch):
+    """The part of the finder that needs TensorFlow is replaced by what it says of a config."""
+    import sys
+    import types
+
+    import official_trainer.runs
+
+    stand_in = types.ModuleType("official_trainer.runs.find_lr")
+    stand_in.suggestion = lambda resolved, rate: f"rate={rate:.2g}"
+    stand_in.caution = lambda resolved: "take care" if resolved.config.runtime.seed == 2 else None
+    monkeypatch.setitem(sys.modules, "official_trainer.runs.find_lr", stand_in)
+    monkeypatch.setattr(official_trainer.runs, "find_lr", stand_in, raising=False)
+
+
+def test_the_suggestion_can_be_pasted_and_both_files_are_written(workspace, capsys):
+    """N36: a table, the suggestion, the drawing and the numbers; the run directory is left alone."""
+    assert cli.main(["find-lr", "my_experiment", "runtime.seed=1"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^step +learning rate +loss$", out, re.MULTILINE)
+    assert re.search(r"^suggestion: rate=0\.0\d+$", out, re.MULTILINE)
+    assert "← valley" in out
+    assert "← steepest" in out
+    assert max(map(len, out.splitlines()[:15])) <= 80
+    folder = workspace / "find_lr" / "my_experiment"
+    assert f"curve: {folder / 'plot.svg'}" in out
+    assert (folder / "plot.svg").read_text().startswith("<svg ")
+    assert len([json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]) == 100
+    assert not (workspace / "runs").exists()
+
+
+def test_no_fall_no_suggestion(capsys, workspace):
+    """N36: a loss that does not fall suggests nothing, and what to try is said."""
+    assert cli.main(["find-lr", "my_experiment", f"--output={workspace / 'here'}", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("no suggestion: the loss did not fall further than it scatters. Try more --steps")
+    assert (workspace / "here" / "plot.svg").exists()
+
+
+def test_what_an_optimizer_changes_is_said(capsys):
+    """N36: a note where the curve says little."""
+    assert cli.main(["find-lr", "my_experiment", "runtime.seed=2"]) == 0
+    assert "note: take care" in capsys.readouterr().err
+
+
+def test_flags_of_the_search(trained):
+    """N36: steps and rates reach the training; without them they are a hundred steps from 1e-7 to 10."""
+    assert cli.main(["find-lr", "my_experiment", "--steps=40", "--lowest=1e-5", "--highest=2"]) == 0
+    assert cli.main(["find-lr", "my_experiment"]) == 0
+    assert [settings for _, settings in trained] == [
+        {"lowest": 1e-5, "highest": 2.0, "num_steps": 40},
+        {"lowest": 1e-7, "highest": 10.0, "num_steps": 100},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--steps=5", "--steps=5: expected a number from 20"),
+        ("--lowest=x", "--lowest=x: expected a rate above 0, such as 1e-07"),
+        ("--highest=-1", "--highest=-1: expected a rate above 0, such as 10"),
+        ("--lowest=20", "--lowest=20: must be below --highest=10"),
+        ("--output=", "--output is empty: is a variable not set?"),
+    ],
+)
+def test_errors(capsys, flag, message):
+    assert cli.main(["find-lr", "my_experiment", flag]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""What a curve of losses over rising rates suggests, when it has diverged, and its picture."""
+
+import json
+import math
+import random
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from official_trainer.runs import rate_plot
+from official_trainer.runs.rate_curve import RateCurve
+
+RATES = [10 ** (-7 + 8 * i / 99) for i in range(100)]
+
+
+def curve_of(losses):
+    curve = RateCurve()
+    for rate, loss in zip(RATES, losses, strict=False):
+        curve.add(rate, loss)
+        if curve.has_diverged:
+            break
+    return curve
+
+
+def falling(scatter=0.0, start=1e-4, end=1e-1):
+    """Losses that are flat below one rate, fall to a twentieth up to another one, and then explode."""
+    noise = random.Random(3)
+    span = math.log(end / start)
+    for rate in RATES:
+        way = min(1.0, max(0.0, math.log(rate / start) / span))
+        exploded = 1e3 * (rate / end - 1) if rate > end else 0.0
+        yield 2.0 - 1.9 * way + exploded + noise.gauss(0.0, scatter)
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.02, 0.1])
+def test_both_suggestions_lie_where_the_loss_falls(scatter):
+    """N36: in the fall, not at its end, with losses that scatter too."""
+    curve = curve_of(falling(scatter))
+    assert 1e-4 < curve.valley < 5e-2
+    assert 1e-4 < curve.steepest < 1e-1
+
+
+def test_the_valley_is_the_middle_of_the_longest_fall():
+    """N36: of a loss that falls all the way, it is the middle of the steps; as with fastai."""
+    curve = curve_of([2.0 - i / 100 for i in range(100)])
+    assert curve.valley == pytest.approx(RATES[49])
+
+
+def test_a_loss_that_diverges_ends_the_search():
+    """N36: four times the lowest loss is enough, and so is one that is not finite; the start does not count."""
+    assert len(curve_of(falling()).losses) < 85
+    assert len(curve_of([*[1.0] * 30, math.nan, *[1.0] * 69]).losses) == 31
+    assert len(curve_of([*[1.0] * 30, math.inf]).losses) == 31
+    assert len(curve_of([8.0, *[1.0] * 99]).losses) == 100
+
+
+def test_negative_losses():
+    """N36: a loss below 0, as of a likelihood, diverges by its distance from the lowest."""
+    fine = [-1.0 - min(i, 70) / 100 for i in range(100)]
+    assert len(curve_of(fine).losses) == 100
+    assert curve_of(fine).valley is not None
+    assert len(curve_of([*fine[:80], *[50.0] * 20]).losses) == 81
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [1.0] * 100,
+        [random.Random(i).gauss(1.0, 0.3) for i in range(100)],
+        [1.0 + i / 100 for i in range(100)],
+        [math.nan],
+        [],
+    ],
+    ids=["flat", "noise", "rising", "NaN", "empty"],
+)
+def test_nothing_is_suggested_where_the_loss_does_not_fall(losses):
+    """N36: no fall that is larger than the scatter, no suggestion."""
+    curve = curve_of(losses)
+    assert curve.valley is None
+    assert curve.steepest is None
+
+
+def test_the_numbers_as_json_lines():
+    """N36: strict JSON, a line for each step."""
+    rows = [json.loads(line) for line in curve_of([2.0, math.nan]).jsonl().splitlines()]
+    assert rows[0] == {"step": 1, "learning_rate": RATES[0], "loss": 2.0, "smoothed_loss": pytest.approx(2.0)}
+    assert rows[1]["loss"] == rows[1]["smoothed_loss"] == "NaN"
+
+
+def test_the_picture_is_whole_and_inside_its_frame():
+    """N36: an SVG whose text is escaped, with both curves, marks and labels inside of it."""
+    curve = curve_of(falling(0.1))
+    drawn = ElementTree.fromstring(rate_plot.svg(curve, "<b> & co", {"valley": curve.valley}))
+    kinds = [each.tag.rpartition("}")[2] for each in drawn.iter()]
+    texts = [each.text for each in drawn.iter() if each.tag.endswith("text")]
+    assert kinds.count("polyline") == 2
+    assert texts[0] == "<b> & co"
+    assert f"valley {curve.valley:.2g}" in texts
+    assert {"1e-7", "1e-1", "learning rate", "loss"} <= set(texts)
+    width, height = float(drawn.get("width")), float(drawn.get("height"))
+    for line in (each for each in drawn.iter() if each.tag.endswith("polyline")):
+        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        assert len(points) == len(curve.rates)
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+
+
+@pytest.mark.parametrize("losses", [[1.0], [1.0] * 20, [0.0] * 20, [1.0, math.nan]])
+def test_the_picture_of_almost_nothing(losses):
+    """N36: a single step, and losses that are all equal, are drawn too."""
+    assert ElementTree.fromstring(rate_plot.svg(curve_of(losses), "", {})) is not None
