@@ -26,20 +26,29 @@ def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
             groups.setdefault(run.experiment, []).append(number)
     found: list[dict[str, str]] = [{} for _ in runs]
     for numbers in groups.values():
-        configs = [runs[number].config for number in numbers]
-        for path, texts in _differing_fields(configs):
+        for path, texts in _differing_fields([runs[number].config for number in numbers]).items():
             for number, text in zip(numbers, texts, strict=True):
-                found[number][path] = text
+                if text is not None:
+                    found[number][path] = text
     return found
 
 
-def _differing_fields(configs: Sequence[Mapping[str, str]]) -> Iterable[tuple[str, list[str]]]:
+def _differing_fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
+    """Returns the values of each field that differs, None where a run is not to show it."""
+    found: dict[str, list[str | None]] = {}
     for path in dict.fromkeys(path for config in configs for path in config):
         written = [config.get(path) for config in configs]
         if len(set(written)) > 1:  # also when only the comments differ
-            texts = [NOT_THERE if line is None else flow(lines.value(line)) for line in written]
+            texts = [None if line is None else flow(lines.value(line)) for line in written]
             if len(set(texts)) > 1:
-                yield path, texts
+                found[path] = texts
+    chosen = tuple(path.removesuffix("type") for path in found if path.endswith(".type"))
+    for path, texts in list(found.items()):
+        if not path.startswith(chosen):
+            found[path] = [NOT_THERE if text is None else text for text in texts]
+        elif not path.endswith(".type") and len({*texts} - {None}) == 1:
+            del found[path]  # other runs have chosen another type, which has no such field
+    return found
 
 
 def short_names(paths: Iterable[str]) -> dict[str, str]:
@@ -60,4 +69,5 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
 
 def _ends(path: str) -> list[str]:
     names = path.split(".")
-    return [".".join(names[start:]) for start in range(len(names) - 1, -1, -1)]
+    longest_start = max(0, len(names) - (2 if names[-1] == "type" else 1))  # `type` alone says nothing
+    return [".".join(names[start:]) for start in range(longest_start, -1, -1)]

@@ -96,6 +96,17 @@ def test_only_fields_that_differ_are_shown_under_short_names(record, capsys):
     assert row(lines, "another").endswith("2.0 h")
 
 
+def test_fields_of_another_choice_are_no_difference(record, capsys):
+    """N29: of two optimizers, the type is shown, and not each field that only one of them has."""
+    record("one", params="  optimizer:\n    type: adam\n    adam:\n      epsilon: 1\n      beta: 1\n")
+    record("two", params="  optimizer:\n    type: sgd\n    sgd:\n      momentum: 0.5\n")
+    record("three", params="  optimizer:\n    type: adam\n    adam:\n      epsilon: 2\n      beta: 1\n  new: 1\n")
+    lines = shown(capsys)
+    assert row(lines, "one").endswith("2.0 h optimizer.type=adam epsilon=1 new=–")
+    assert row(lines, "two").endswith("2.0 h optimizer.type=sgd new=–")
+    assert row(lines, "three").endswith("2.0 h optimizer.type=adam epsilon=2 new=1")
+
+
 def test_fields_inside_lists_and_long_values_are_compared_too(record, capsys):
     """N29: items of lists have paths of their own; a value over several lines is one value."""
     record("one", params="  actions:\n    - type: csv\n      every: 5\n  many:\n  - 1\n  - 2\n")
