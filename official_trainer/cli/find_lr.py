@@ -35,8 +35,8 @@ _ROWS, _BAR = 12, 30
 
 
 def add_flags(parser: flags.Parser) -> None:
-    """Declares the flags of a run, and those of the search."""
-    flags.add_run_flags(parser)
+    """Declares the experiment with its configuration, and the flags of the search."""
+    flags.add_run_flags(parser, has_directory=False)
     parser.group("Search")
     parser.value("steps", "N", "training steps, at least 20 (default: 100)")
     parser.value("lowest", "RATE", "learning rate of the first step (default: 1e-7)")

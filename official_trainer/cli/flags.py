@@ -23,13 +23,14 @@ WHICH_RUN = "Experiment and run directory"
 _CHECKPOINTS = ("latest", "best")
 
 
-def add_run_flags(parser: Parser) -> None:
-    """Declares the experiment, its run directory and its configuration."""
-    parser.group(WHICH_RUN)
+def add_run_flags(parser: Parser, *, has_directory: bool = True) -> None:
+    """Declares the experiment and its configuration, and the run directory if the verb has a use for it."""
+    parser.group(WHICH_RUN if has_directory else "Experiment")
     parser.positional("name", "EXPERIMENT", "name of the experiment, see `official-trainer list`")
     parser.value("experiment", "NAME", "the same as a flag")
     add_import_flag(parser)
-    parser.value("model_dir", "DIR", "directory of the run (default: runs/EXPERIMENT)")
+    if has_directory:
+        parser.value("model_dir", "DIR", "directory of the run (default: runs/EXPERIMENT)")
     add_config_flags(parser)
     parser.group("Gin bindings", "--gin_params wins over --gin_file.")
     parser.value("gin_file", "FILE", "file of gin bindings; may be repeated", repeat=True)

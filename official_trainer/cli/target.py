@@ -229,8 +229,9 @@ def model_dir_of(experiment: str, arguments: argparse.Namespace) -> str:
     Raises:
       UsageError: it is empty.
     """
-    if arguments.model_dir == "":
+    model_dir: str | None = getattr(arguments, "model_dir", None)
+    if model_dir == "":
         raise UsageError("--model_dir is empty: is a variable not set? Name a directory, or leave the flag out")
-    if arguments.model_dir:
-        return os.path.expanduser(arguments.model_dir)
+    if model_dir:
+        return os.path.expanduser(model_dir)
     return os.path.join(workspace(arguments) or os.getcwd(), "runs", experiment)

@@ -42,9 +42,9 @@ def own_optimizer():
 
 def rows(folder, *words, steps=40):
     """Searches in this process; returns the rows of `curve.jsonl`."""
-    flags = (f"--output={folder / 'out'}", f"--model_dir={folder / 'run'}", f"--steps={steps}", "--quiet")
+    flags = (f"--output={folder / 'out'}", f"--steps={steps}", "--quiet")
     assert cli.main(["find-lr", *words, *flags], is_process=False) == 0
-    assert not (folder / "run").exists()
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["curve.jsonl", "plot.svg"]
     return [json.loads(line) for line in (folder / "out" / "curve.jsonl").read_text().splitlines()]
 
 
