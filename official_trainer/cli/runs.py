@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import printable
+from official_trainer.errors import printable, shorten
 
 if TYPE_CHECKING:
     from official_trainer.runs.recorded import RecordedRun
@@ -36,6 +36,7 @@ NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
 _HEADINGS = ("run", "experiment", "status", "step", "best", "age", "took")
 _WIDEST_DIFFERENCES, _LEAST_DIFFERENCES = 120, 24
+_MOST_DIFFERENCES, _LONGEST_VALUE = 10, 32
 _ENDLESS = 10**6
 _COLOURS: Mapping[str, terminal.Colour] = {
     "done": "green",
@@ -154,17 +155,18 @@ def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], dir
 
     cells = [_HEADINGS, *(_cells(run, directory, _now_seconds()) for run in runs)]
     shown = [i for i in range(len(_HEADINGS)) if i == 0 or any(row[i] for row in cells[1:])]
-    names = differing.short_names(path for differs in fields for path in differs)
-    rest = [[f"{names[path]}={value}" for path, value in differs.items()] for differs in fields]
-    rest = [[*words, *(f"({printable(note)})" for note in run.notes)] for words, run in zip(rest, runs, strict=True)]
+    names, rows = differing.short_names(path for differs in fields for path in differs), zip(fields, runs, strict=True)
+    rest = [[*_in_words(differs, names), *(f"({note})" for note in run.notes)] for differs, run in rows]
     fixed = terminal.columns([[row[i] for i in shown] for row in cells])
+    longest = max((len(word) for words in rest for word in " ".join(words).split()), default=0)
     if max(map(len, fixed)) > width:  # the name has a line of its own
         under = terminal.columns([[row[i] for i in shown[1:]] for row in cells])
         fixed = [f"{row[0]}\n    {line}" for row, line in zip(cells, under, strict=True)]
     lines_wide = max(len(line.rpartition("\n")[2]) for line in fixed)
     beside = min(width - lines_wide - 2, _WIDEST_DIFFERENCES) if width < _ENDLESS else _ENDLESS
+    beside = beside if beside >= max(_LEAST_DIFFERENCES, longest) else 0
     heading = fixed[0].replace("\n", " /\n")
-    if any(rest) and beside >= _LEAST_DIFFERENCES:
+    if any(rest) and beside:
         heading = f"{heading.ljust(lines_wide)}  differs"
     table = [terminal.paint(line, "bold") for line in heading.splitlines()]
     for run, line, words in zip(runs, fixed[1:], rest, strict=True):
@@ -172,9 +174,16 @@ def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], dir
     return table
 
 
+def _in_words(differs: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """Returns the first fields that differ, with short names and values, and how many more there are."""
+    words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
+    more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
+    return [*words[:_MOST_DIFFERENCES], *more]
+
+
 def _row(line: str, length: int, lines_wide: int, words: Sequence[str], beside: int, width: int) -> list[str]:
     """Returns the lines of one run: what differs stands beside the cells, or below them where there is no room."""
-    if beside >= _LEAST_DIFFERENCES:
+    if beside:
         first, *more = _wrapped(words, beside) or [""]
         padding = " " * (lines_wide - length + 2)
         below = [" " * (lines_wide + 2) + text for text in more]

@@ -16,6 +16,8 @@ from official_trainer.config.errors import ConfigError
 from official_trainer.config.reading import MARK, plain
 
 _LINE = re.compile(r"( *)((?:- )*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|[^\s'\"#:\[{][^:]*?):(?: +(.*))?")
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'", re.DOTALL)
+_COMMENT = re.compile(r"\s#.*")
 _MANY = 4096
 
 
@@ -33,7 +35,7 @@ def lines(text: str) -> dict[str, str]:
     counts: dict[str, int] = {}
     last = ""
     for line in text.replace(MARK, "").splitlines():
-        match = _LINE.fullmatch(line)
+        match = None if _is_open(found.get(last, "")) else _LINE.fullmatch(line)
         if match is None:
             if last and line.strip() and not line.lstrip().startswith("#"):  # the rest of a long value, or an item
                 found[last] = f"{found.get(last, '')}\n{line}"
@@ -55,6 +57,16 @@ def lines(text: str) -> dict[str, str]:
         else:
             found[path], last = rest, path
     return found
+
+
+def _is_open(text: str) -> bool:
+    """Whether the list, mapping or quoted text that begins here ends on a later line."""
+    if not text.startswith(("[", "{", "'", '"')):
+        return False
+    bare = _COMMENT.sub("", _QUOTED.sub("", text))
+    if text[0] in "[{":
+        return bare.count("[") + bare.count("{") > bare.count("]") + bare.count("}")
+    return bare.startswith(text[0])
 
 
 @functools.lru_cache(_MANY)

@@ -18,12 +18,13 @@ NOT_THERE = "–"
 def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
     """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML.
 
-    A run without a config has none.
+    Runs without the name of an experiment are compared if their tasks have the same fields. A run without a config
+    has none.
     """
-    groups: dict[str | None, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for number, run in enumerate(runs):
         if run.config:
-            groups.setdefault(run.experiment, []).append(number)
+            groups.setdefault(run.experiment or _fields_of_task(run), []).append(number)
     found: list[dict[str, str]] = [{} for _ in runs]
     for numbers in groups.values():
         for path, texts in _differing_fields([runs[number].config for number in numbers]).items():
@@ -31,6 +32,12 @@ def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
                 if text is not None:
                     found[number][path] = text
     return found
+
+
+def _fields_of_task(run: RecordedRun) -> object:
+    """Returns what tells tasks of Model Garden apart, whose driver does not record the experiment."""
+    names = (path.split(".")[1] for path in run.config if path.startswith("task."))
+    return frozenset(name.partition("[")[0] for name in names)
 
 
 def _differing_fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:

@@ -232,6 +232,25 @@ def test_nested_folders_and_links_in_a_circle(record, tmp_path, capsys):
     assert names == ["sweep/lr/one"]
 
 
+def test_many_and_long_differences_are_cut_in_the_table_alone(record, capsys):
+    """N29: ten fields and the ends of long values are shown; JSON has all of it."""
+    for value in (1, 2):
+        params = "".join(f"  field_{i}: {value}\n" for i in range(11)) + f"  path: {'long/' * 20}{value}\n"
+        record(f"run-{value}", params=f"  where: {'deep/' * 20}{value}\n{params}")
+    found = row(shown(capsys), "run-2")
+    assert re.search(r" where=deep/deep/deep/deep/…eep/deep/2 field_0=2 .* field_8=2 and 3 more$", found)
+    assert cli.main(["runs", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"][0]["differs"]) == 13
+
+
+def test_tasks_of_model_garden_of_two_kinds_are_not_compared(tmp_path, capsys):
+    """N29: its driver records no experiment, so the fields of the task tell which runs belong together."""
+    for name, text in (("one", THEIRS), ("two", THEIRS.replace("task:\n", "task:\n  annotation_file: null\n"))):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "params.yaml").write_text(text)
+    assert "annotation_file" not in "".join(shown(capsys))
+
+
 @pytest.mark.parametrize("columns", [50, 80, 120, 200])
 def test_lines_fit_the_terminal_and_break_between_words(record, capsys, monkeypatch, columns):
     """N29: no line is wider than the terminal and no word is cut; a wide one has what differs beside the row."""

@@ -51,6 +51,13 @@ def test_files_that_pyyaml_wrote(is_indented):
     assert {place: lines.value(line) for place, line in lines.lines(text).items()} == flat(THEIRS)
 
 
+def test_values_over_several_lines():
+    """N29: a list, or a quoted text, that goes on is one value; a bracket in quotes or in a comment opens nothing."""
+    text = "a: [{b: 1,\n    c: 2}]\nd: 'one\n  two: 3'\ne: ['[', \"{\"]  # [\nf: 4\n"
+    found = {place: lines.value(line) for place, line in lines.lines(text).items()}
+    assert found == {"a": [{"b": 1, "c": 2}], "d": "one two: 3", "e": ["[", "{"], "f": 4}
+
+
 def test_fields_that_only_we_have():
     """N29: a field that is a comment to Model Garden is a field here."""
     assert lines.lines("a: 1\n#official-trainer: b:\n#official-trainer:   c: 2\n") == {"a": "1", "b.c": "2"}
