@@ -156,7 +156,7 @@ def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], dir
     cells = [_HEADINGS, *(_cells(run, directory, _now_seconds()) for run in runs)]
     shown = [i for i in range(len(_HEADINGS)) if i == 0 or any(row[i] for row in cells[1:])]
     names, rows = differing.short_names(path for differs in fields for path in differs), zip(fields, runs, strict=True)
-    rest = [[*_in_words(differs, names), *(f"({note})" for note in run.notes)] for differs, run in rows]
+    rest = [[*_in_words(differs, names), *(f"({printable(note)})" for note in run.notes)] for differs, run in rows]
     fixed = terminal.columns([[row[i] for i in shown] for row in cells])
     longest = max((len(word) for words in rest for word in " ".join(words).split()), default=0)
     if max(map(len, fixed)) > width:  # the name has a line of its own
