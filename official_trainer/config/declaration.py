@@ -12,6 +12,12 @@ import keyword
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
+from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
+
+
+_MOST_LISTED = 8
+"""So many fields are listed in a message."""
+
 
 class FrozenDict(dict[str, Any]):
     """A dict that cannot change, so that it may be the default and the value of a `dict[str, X]` field.
@@ -75,6 +81,12 @@ class Config:
     READ_AS_GARDEN: ClassVar[frozenset[str]] = frozenset()
     """Fields that are read by these rules in a section whose other fields are not."""
 
+    def __new__(cls, *_arguments: Any, **values: Any) -> Self:
+        """Refuses values for fields that there are not."""
+        if unknown := [name for name in values if name not in cls.__dataclass_fields__]:
+            raise UnknownFieldError(cls, unknown[0])
+        return super().__new__(cls)
+
     def is_only_ours(self, name: str) -> bool:
         """Whether Model Garden's class takes the value of a field neither as it is nor at all."""
         return name in self.OURS
@@ -94,6 +106,17 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """Returns nested plain dicts and lists, the selected branch of a one-of only."""
         return {spelling(f.name): _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+
+class UnknownFieldError(ConfigError, TypeError):
+    """Python code gives a section a value for a field that it does not have."""
+
+    def __init__(self, cls: type[Config], name: str) -> None:
+        known = [spelling(field) for field in cls.__dataclass_fields__]
+        near, what = best_match(name, known), f"{cls.__name__} has no field '{name}'"
+        fix = "" if near else "show --explain EXPERIMENT lists the fields of an experiment"
+        allowed = "" if near or len(known) > _MOST_LISTED else ", ".join(known)
+        super().__init__([Problem(what, near=near, allowed=allowed, fix=fix, origin=calling_line())])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

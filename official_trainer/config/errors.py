@@ -11,6 +11,8 @@ import functools
 import itertools
 import os
 import re
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -19,6 +21,7 @@ from official_trainer.errors import ExitCode, UserError, nearest, printable, sho
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200
+_LINE_COLUMNS = 113  # 120 less the word `error: ` before it
 _MOST_SIBLINGS = 1000
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
@@ -112,7 +115,14 @@ class Problem:
     length: int = 1
 
     def __str__(self) -> str:
-        return "\n".join([self.message, *self._source()])
+        message = self.message
+        if self.origin is not None and self.origin.kind == "file" and self.origin.name.endswith(".py"):
+            message = "\n".join(
+                textwrap.wrap(
+                    message, _LINE_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+                )
+            )
+        return "\n".join([message, *self._source()])
 
     @property
     def message(self) -> str:
@@ -126,7 +136,7 @@ class Problem:
         return ": ".join(part for part in parts if part)
 
     def _source(self) -> list[str]:
-        """The line of the file or flag, with a caret under the spot."""
+        """The line of the file or flag, with a caret under the spot where its column is known."""
         origin = self.origin
         lines = source_lines(origin.text) if origin and origin.text else []
         if origin is None or not 0 < origin.line <= len(lines):
@@ -140,7 +150,43 @@ class Problem:
         before, marked = printable(line[:column]), printable(line[column : column + self.length])
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
         carets = " " * len(before) + "^" * max(1, len(marked))
-        return [f"{number:>5} | {printable(line)}", f"{'':>5} | {carets}"]
+        return [f"{number:>5} | {printable(line)}", f"{'':>5} | {carets}"][: 2 if origin.column else 1]
+
+
+def line_of_code(path: str, line: int) -> Origin:
+    """Returns the place of a line of Python code, as seen from the current folder, with its text for the message."""
+    import linecache  # reads files; only messages need it
+
+    inside = path.startswith(os.getcwd() + os.sep)
+    name = os.path.relpath(path) if inside else path
+    return Origin("file", name, line, text="".join(linecache.getlines(path)))
+
+
+def line_of_class(cls: type, name: str = "") -> Origin | None:
+    """Returns the place of a class in Python code, or of a field that it declares; None if there is no file."""
+    import ast
+    import inspect
+
+    try:
+        lines, first = inspect.getsourcelines(cls)
+        path = inspect.getsourcefile(cls) or ""
+        (found,) = ast.parse(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    fields = [node for node in getattr(found, "body", ()) if isinstance(node, ast.AnnAssign)]
+    declared = next((node for node in fields if getattr(node.target, "id", "") == name), found)
+    return line_of_code(path, first - 1 + declared.lineno)
+
+
+def calling_line() -> Origin:
+    """Returns the line of Python code outside of this package that is being executed."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*_NOT_USERS, "<")):
+        frame = frame.f_back
+    return line_of_code(frame.f_code.co_filename, frame.f_lineno)
+
+
+_NOT_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, dataclasses.__file__)
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union
 
 from official_trainer.config import other_names
 from official_trainer.config.declaration import Config, OneOf, spelling
-from official_trainer.config.errors import ConfigError, Origin, Problem, best_match
+from official_trainer.config.errors import ConfigError, Origin, Problem, best_match, line_of_class
 from official_trainer.errors import shorten
 
 NoneType = type(None)
@@ -69,14 +69,15 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     declared = {field.name for field in dataclasses.fields(cls)}
     for name, note in inspect.get_annotations(cls).items():
         if name not in declared and not _is_class_variable(note):
-            _refuse(cls, f"{name!r} is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True) on the class")
+            fix = "put @dataclasses.dataclass(frozen=True, kw_only=True) on the class"
+            _refuse(cls, name, f"{name!r} is not a field; {fix}")
     for name in names:
         if name in ("problems", "ignored", "replace", "as_dict") or (name == "get" and issubclass(cls, OneOf)):
-            _refuse(cls, f"a field must not be called {name!r}, which is a method of every section; rename it")
+            _refuse(cls, name, f"a field must not be called {name!r}, which is a method of every section; rename it")
     try:
         found = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
-        _refuse(cls, f"the type {error.name!r} cannot be found; define or import it at the top of the module")
+        _refuse(cls, "", f"the type {error.name!r} cannot be found; define or import it at the top of the module")
     for name in names:
         _check_readable(cls, name, found[name])
     return types.MappingProxyType({name: found[name] for name in names})
@@ -131,8 +132,9 @@ def _is_class_variable(note: Any) -> bool:
     return typing.get_origin(note) is typing.ClassVar or str(note).startswith(("ClassVar", "typing.ClassVar"))
 
 
-def _refuse(cls: type, what: str) -> typing.NoReturn:
-    raise ConfigError([Problem(f"class {cls.__module__}.{cls.__qualname__}: {what}")])
+def _refuse(cls: type, name: str, what: str) -> typing.NoReturn:
+    what = f"class {cls.__module__}.{cls.__qualname__}: {what}"
+    raise ConfigError([Problem(what, origin=line_of_class(cls, name))])
 
 
 def _check_readable(cls: type, name: str, tp: Any) -> None:
@@ -144,7 +146,15 @@ def _check_readable(cls: type, name: str, tp: Any) -> None:
             if part is not Ellipsis:
                 _check_readable(cls, name, part)
         return
-    _refuse(cls, f"field {name!r} has type {bare}, which a configuration cannot contain; see config/declaration.py")
+    if isinstance(bare, type):
+        base = "config.Config"
+        fix = f"; make {bare.__name__} a subclass of {base}" if dataclasses.is_dataclass(bare) else ""
+        fix = fix or (f"; a section is a dataclass and a subclass of {base}" if bare.__module__ == cls.__module__ else "")
+    else:
+        fix = ""
+    shown = bare.__name__ if fix else str(bare)
+    allowed = "numbers, text, bool, None, Literal, tuple[X, ...], dict[str, X] and config classes"
+    _refuse(cls, name, f"field {name!r} has type {shown}, which a configuration cannot contain{fix}; allowed: {allowed}")
 
 
 # Types.

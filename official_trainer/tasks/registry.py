@@ -29,19 +29,19 @@ import importlib.util
 import logging
 import os
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields
+from official_trainer.config.errors import calling_line, line_of_class, line_of_code
 from official_trainer.errors import nearest
 from official_trainer.garden import index as garden
 from official_trainer.garden.sections import garden_class
 from official_trainer.garden.to_garden import build_task
 from official_trainer.lazy import load
-from official_trainer.tasks import listings, sources
+from official_trainer.tasks import explained, listings, sources
 from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source
 
@@ -81,7 +81,7 @@ def register_config_factory(name: str) -> Callable[[F], F]:
       The decorator; it returns the function as it is. The first line of the function's docstring is listed.
 
     Raises:
-      ConfigError: another function has the name.
+      ConfigError: another function has the name; this is not a name, or what is decorated not such a function.
 
     Example:
       >>> from official_trainer import register_config_factory
@@ -97,7 +97,14 @@ def register_config_factory(name: str) -> Callable[[F], F]:
       1000
     """
 
+    if not isinstance(name, str):
+        raise ConfigError([_no_name(name)])
+
     def register(factory: F) -> F:
+        if not callable(factory) or explained.needs_arguments(factory):
+            what = f"a factory is a function without arguments, and {getattr(factory, '__name__', factory)} is not one"
+            fix = "read values from the configuration, inside the Task"
+            raise ConfigError([Problem(what, fix=fix, origin=calling_line())])
         function, origin = garden.function_of(factory), sources.place_of(factory)
         key = _workspace_of(function), name
         known = _factories.get(key)
@@ -119,7 +126,7 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
       The decorator; it returns the class as it is.
 
     Raises:
-      ConfigError: another Task class is registered for it.
+      ConfigError: another Task class is registered for it, or this is no class of a config.
 
     Example:
       >>> import dataclasses
@@ -135,6 +142,9 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
       True
     """
 
+    if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
+        raise ConfigError([_no_config_class(config_cls)])
+
     def register(task_cls: C) -> C:
         known = _tasks.get(config_cls)
         origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
@@ -144,6 +154,31 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
         return task_cls
 
     return register
+
+
+def _no_name(given: Any) -> Problem:
+    what, decorator = "register_config_factory needs the name of the experiment", "@register_config_factory"
+    if callable(given):
+        name = getattr(given, "__name__", "NAME")
+        code = getattr(given, "__code__", None)
+        place = line_of_code(code.co_filename, code.co_firstlineno) if code else calling_line()
+        return Problem(what, fix=f'write {decorator}("{name}")', origin=place)
+    return Problem(what, got=repr(given), fix=f'such as {decorator}("my_experiment")', origin=calling_line())
+
+
+def _no_config_class(given: Any) -> Problem:
+    decorator = "@register_task_cls"
+    what = "register_task_cls needs the class of the task's config"
+    if isinstance(given, str):
+        return Problem(what, got=f"the text {given!r}", fix=f"write {decorator}({given})", origin=calling_line())
+    if not isinstance(given, type):
+        fix = f"write {decorator}({type(given).__name__})" if isinstance(given, Config) else ""
+        return Problem(what, got=repr(given), fix=fix, origin=calling_line())
+    if dataclasses.is_dataclass(given):
+        fix = f"make {given.__name__} a subclass of config.TaskConfig"
+    else:
+        fix = f"write {decorator}(CONFIG), with the config class of {given.__name__} for CONFIG"
+    return Problem(what, got=f"the class {given.__name__}", fix=fix, origin=calling_line())
 
 
 def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
@@ -180,7 +215,8 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
-    raise ConfigError([Problem(what, path, fix=f"put @register_task_cls({name}) on the Task; registered: {known}")])
+    fix = f"put @register_task_cls({name}) on the Task; registered: {known}"
+    raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
 
 
 def gin_modules(task_config: Config) -> Sequence[str]:
@@ -344,6 +380,8 @@ def get_config(
     search.look_in(search.scanned.computed)
     if not search.places:
         search.look_in(search.scanned.importing)
+    if not search.places:
+        search.look_in_broken()
     if len(search.places) > 1:
         first, *_, last = [origin for origin, _ in search.places.values()]
         raise ConfigError([sources.registered_twice(f"experiment '{name}'", first, last)])
@@ -399,6 +437,13 @@ class _Search:
                     get = functools.partial(_from_source, each, source, self.workspace)
                     self._add(each.path, _absolute(each), get)
 
+    def look_in_broken(self) -> None:
+        """Adds a file that Python cannot read and whose text has the name: importing it tells why."""
+        for source, path, text in self.scanned.broken:
+            if self.workspace is not None and any(f"{quote}{self._name}{quote}" in text for quote in "\"'"):
+                broken = Experiment(self._name, source.module, path, source.named_by.line, "")
+                self._add(path, source.named_by, functools.partial(_from_workspace, broken, Path(self.workspace)))
+
     def _add(self, path: Path, place: Origin, get: Factory) -> None:
         self.places.setdefault(os.path.realpath(path), (place, get))
 
@@ -451,9 +496,8 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
         if (again := garden.taken(error)) is not None:
             first = sources.place_of(again[1])
             raise ConfigError([sources.registered_twice(f"experiment '{again[0]}'", first, where)]) from error
-        what = f"cannot be imported: {type(error).__name__}: {error}"
         place = _deepest(error, _Registered(None, experiment.module, where), workspace)
-        raise ConfigError([Problem(what, origin=place)]) from error
+        raise ConfigError([explained.problem("cannot be imported", error, place)]) from error
     found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
     theirs = None if found else garden.registered(experiment.name, experiment.module)
     if theirs is not None:
@@ -514,13 +558,15 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     except ConfigError:
         raise
     except Exception as error:
-        what = f"the factory of experiment '{name}' failed: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, origin=_deepest(error, registered, workspace))]) from error
+        what = f"the factory of experiment '{name}' failed"
+        raise ConfigError([explained.problem(what, error, _deepest(error, registered, workspace))]) from error
     if garden.is_experiment(config):
         config = garden.from_object(config, registered.module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
-        raise ConfigError([Problem(what, got=f"a {type(config).__name__}", origin=registered.origin)])
+        got = "nothing" if config is None else f"a {type(config).__name__}"
+        fix = f"write `return` before the config at the end of {registered.value.__name__}()" if config is None else ""
+        raise ConfigError([Problem(what, got=got, fix=fix, origin=registered.origin)])
     for _, part in fields.walk(config):
         if fields.is_section(part):
             fields.hints(type(part))  # cached now, while names in annotations are looked up in this workspace's modules
@@ -529,14 +575,6 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
 
 def _deepest(error: Exception, registered: _Registered, workspace: Path | None) -> Origin:
     """Returns the innermost line of the workspace in the traceback of the error."""
-    frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        frames.append((error.filename, error.lineno or 1))
     if workspace is None:
         return sources.line_of(error, registered.module) or registered.origin
-    root = workspace.resolve()
-    inside = [(Path(file), line) for file, line in frames if Path(file).is_relative_to(root)]
-    if not inside:
-        return registered.origin
-    file, line = inside[-1]
-    return Origin("file", str(file.relative_to(root)), line)
+    return explained.line_in(workspace.resolve(), error) or registered.origin

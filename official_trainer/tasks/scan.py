@@ -32,6 +32,7 @@ class Scanned:
       found: experiments whose names are literals.
       problems: why some may be missing.
       computed: files with names that are no literals.
+      broken: files that Python cannot read, each with its path and its text.
       importing: files without names, which import a package that may register some.
     """
 
@@ -39,6 +40,7 @@ class Scanned:
     problems: list[Problem] = dataclasses.field(default_factory=list)
     computed: list[Source] = dataclasses.field(default_factory=list)
     importing: list[Source] = dataclasses.field(default_factory=list)
+    broken: list[tuple[Source, Path, str]] = dataclasses.field(default_factory=list)
 
     @property
     def all_computed(self) -> list[Source]:
@@ -61,11 +63,12 @@ def scan(workspace: Path) -> Scanned:
             where = Origin("file", place, error.lineno or 1)
             if registers:
                 scanned.problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
+                scanned.broken.append((Source(_module(path, workspace), where), path, source.decode(errors="replace")))
             continue
         module = _module(path, workspace)
         imported = {name.partition(".")[0] for name in _imported(tree)}
         literals = []
-        for function, name in garden.registered_factories(tree):
+        for function, name in [*garden.registered_factories(tree), *_without_parentheses(tree)]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 summary = garden.first_line(function)
                 imports_garden = garden.PACKAGE in imported
@@ -83,6 +86,15 @@ def _calls(tree: ast.Module) -> int:
     """Counts the calls of `register_config_factory`."""
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
+
+
+def _without_parentheses(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr]]:
+    """Yields the functions below a bare `@register_config_factory`, with their names: importing them tells the fix."""
+    for node in ast.walk(tree):
+        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if getattr(decorator, "attr", getattr(decorator, "id", "")) == garden.DECORATOR:
+                assert isinstance(node, ast.FunctionDef)
+                yield node, ast.Constant(node.name)
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

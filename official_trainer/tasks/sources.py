@@ -26,6 +26,7 @@ from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
 from official_trainer.lazy import select
+from official_trainer.tasks import explained
 from official_trainer.user_code import is_users
 
 GROUP = "official_trainer.experiments"
@@ -199,8 +200,9 @@ def _failure(error: BaseException, source: Source) -> Problem:
         name, first = again
         return registered_twice(f"experiment '{name}'", place_of(first), line or source.named_by)
     what = f"{source.module} cannot be imported" + (f" (named by {source.named_by.brief})" if line is not None else "")
-    cause = "it ends the process" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
-    return Problem(f"{what}: {cause}", origin=line or source.named_by)
+    if isinstance(error, SystemExit):
+        return Problem(f"{what}: it ends the process", origin=line or source.named_by)
+    return explained.problem(what, error, line or source.named_by)
 
 
 def registered_twice(what: str, first: Origin, second: Origin) -> Problem:

@@ -305,20 +305,23 @@ class NeedsValue(Config):
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "line", "said"),
     [
-        (Undecorated(), "Undecorated: 'extra' is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True)"),
-        (Unreadable(), "Unreadable: field 'items' has type set[int], which a configuration cannot contain"),
-        (Unknown(), "Unknown: the type 'Nowhere' cannot be found; define or import it at the top of the module"),
-        (Shadowing(), "Shadowing: a field must not be called 'replace', which is a method of every section"),
+        (Undecorated(), "extra:", "'extra' is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True)"),
+        (Unreadable(), "items:", "field 'items' has type set[int], which a configuration cannot contain"),
+        (Unknown(), "class Unknown", "the type 'Nowhere' cannot be found; define or import it at the top of the module"),
+        (Shadowing(), "replace:", "a field must not be called 'replace', which is a method of every section"),
     ],
 )
-def test_classes_declared_wrongly(section, said):
-    """N7: a class that no text can be read into says which field is at fault, and what to do."""
+def test_classes_declared_wrongly(section, line, said):
+    """N7: a class that no text can be read into says which field is at fault, at its line, and what to do."""
     with pytest.raises(ConfigError) as refused:
         resolve(ExperimentConfig(task=TaskConfig(model=section)))
-    assert said in str(refused.value)
-    assert "tests.unit.config.test_errors" in str(refused.value)
+    (problem,) = refused.value.problems
+    assert said in problem.message
+    assert problem.message.startswith("tests/unit/config/test_errors.py:")
+    assert problem.origin is not None
+    assert problem.origin.text.splitlines()[problem.origin.line - 1].strip().startswith(line)
 
 
 def test_fields_without_a_default():

@@ -1,0 +1,144 @@
+"""What a user's module or factory did wrong when Python stopped it: the error in words, and what to do.
+
+Owns: the causes that Python's own message does not explain to the author of an experiment, and the line of the user's.
+Does not own: importing modules (`registry.py`, `sources.py`), errors while a run computes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import inspect
+import pkgutil
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from official_trainer.config import Config, Origin, Problem
+from official_trainer.config.errors import best_match, line_of_code
+
+_DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
+_KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_MUTABLE = re.compile(r"mutable default <class '([\w.]+)'> for field (\w+) is not allowed")
+
+
+def problem(what: str, error: BaseException, place: Origin) -> Problem:
+    """Returns the problem that an exception of the user's code ended something.
+
+    Args:
+      what: what it ended, such as `cannot be imported`.
+      error: the exception.
+      place: the line of the user's.
+    """
+    frozen = _assigned_section(error)
+    if frozen is not None:
+        return _of_frozen(what, *frozen, place)
+    cause = error.msg if isinstance(error, SyntaxError | ImportError) else str(error)
+    cause = cause.partition(" (/")[0]  # the file of the module that is imported
+    near, fix = _near(error), _fix(str(error))
+    if near and f"'{near}'" in cause:  # Python says it itself
+        near = ""
+    return Problem(f"{what}: {type(error).__name__}: {cause}", near=near, fix=fix, origin=place)
+
+
+def line_in(folder: Path, error: BaseException) -> Origin | None:
+    """Returns the innermost line of a folder in the traceback of an error, or None if none is."""
+    frames = [(frame.filename, frame.lineno or 1, 0) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 1, error.offset or 0))
+    inside = [frame for frame in frames if Path(frame[0]).is_relative_to(folder)]
+    if not inside:
+        return None
+    file, line, column = inside[-1]
+    name = str(Path(file).relative_to(folder))
+    return dataclasses.replace(line_of_code(file, line), name=name, column=column)
+
+
+def needs_arguments(function: Callable[..., Any]) -> bool:
+    """Returns whether a function cannot be called without arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return any(each.default is inspect.Parameter.empty and each.kind not in variable for each in parameters)
+
+
+def _assigned_section(error: BaseException) -> tuple[Config, str] | None:
+    """Returns the section and the field that code tried to assign, if that is what the error is about."""
+    if not isinstance(error, dataclasses.FrozenInstanceError):
+        return None
+    found = _innermost(error)
+    values = found.f_locals if found is not None else {}
+    section, name = values.get("self"), values.get("name")
+    return (section, name) if isinstance(section, Config) and isinstance(name, str) else None
+
+
+def _of_frozen(what: str, section: Config, name: str, place: Origin) -> Problem:
+    known = [field.name for field in dataclasses.fields(section)]
+    near = "" if name in known else best_match(name, known)
+    whose = f"{type(section).__name__}.{name}"
+    cause = f"{what}: {whose} cannot be assigned, a config is frozen"
+    cause += "" if name in known else f", and {type(section).__name__} has no field '{name}'"
+    fix = f"give {near or name}=… to {type(section).__name__}(…), or use .replace({near or name}=…), which returns a copy"
+    return Problem(cause, near=near, fix=fix, origin=place)
+
+
+def _near(error: BaseException) -> str:
+    """Returns the name that was meant, if the error is about a name."""
+    frame = _innermost(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        parent, _, missing = error.name.rpartition(".")
+        folders = getattr(sys.modules.get(parent), "__path__", []) if parent else None
+        known = {*(each.name for each in pkgutil.iter_modules(folders)), *(() if parent else sys.stdlib_module_names)}
+        return _joined(parent, best_match(missing, sorted(known)))
+    if isinstance(error, ImportError) and (found := re.match(r"cannot import name '(\w+)'", str(error))):
+        return best_match(found[1], _public(sys.modules.get(error.name or "")))
+    if isinstance(error, AttributeError):
+        return best_match(error.name, _public(error.obj)) if error.name and error.obj is not None else ""
+    if isinstance(error, NameError) and frame is not None and error.name:
+        return best_match(error.name, [*frame.f_locals, *frame.f_globals, *vars(builtins)])
+    if (found := _KEYWORD.search(str(error))) and frame is not None:
+        called = frame.f_locals.get(found[1], frame.f_globals.get(found[1]))
+        return best_match(found[2], _parameters(called))
+    return ""
+
+
+def _fix(message: str) -> str:
+    """Returns what to do about a dataclass that Python refuses."""
+    if found := _MUTABLE.search(message):
+        kind = found[1].rpartition(".")[2]
+        write = {"list": "a tuple: tuple[int, ...] = (1, 2)", "dict": "config.FrozenDict(…)"}.get(kind, f"{kind}()")
+        if kind in ("list", "dict"):
+            return f"a config is frozen, so give '{found[2]}' {write}"
+        return f"put {_DATACLASS} on class {kind}, then {write} can be the default"
+    if "cannot inherit non-frozen dataclass" in message or "follows default argument" in message:
+        return f"write {_DATACLASS} above the class"
+    return ""
+
+
+def _innermost(error: BaseException) -> types.FrameType | None:
+    trace, frame = error.__traceback__, None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+    return frame
+
+
+def _public(value: Any) -> Iterable[str]:
+    inner = [each.name for each in pkgutil.iter_modules(getattr(value, "__path__", []))]
+    return [name for name in (*dir(value), *inner) if not name.startswith("_")]
+
+
+def _parameters(called: Any) -> list[str]:
+    try:
+        return list(inspect.signature(called).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _joined(parent: str, name: str) -> str:
+    return f"{parent}.{name}" if parent and name else name
