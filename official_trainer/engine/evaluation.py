@@ -29,6 +29,7 @@ from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.returned import metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
 
@@ -80,7 +81,7 @@ class ValidationSet:
           ValueError: two metrics share a name.
         """
         name = self.name
-        self.metrics = [*self.task.build_metrics(training=False), *getattr(self.model, "metrics", [])]
+        self.metrics = [*metrics_of(self.task, training=False), *getattr(self.model, "metrics", [])]
         self.is_built = True
         metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
 

@@ -15,6 +15,7 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
 from official_trainer.tasks import optimization, random_streams, variables
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.returned import metrics_of
 from official_trainer.user_code import during
 
 
@@ -33,7 +34,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
     if not variables.has_unbuilt_layers(model):
         return
     trains = optimizer is not None
-    metrics = [*task.build_metrics(training=trains), *getattr(model, "metrics", [])]
+    metrics = [*metrics_of(task, training=trains), *getattr(model, "metrics", [])]
     step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step
 
     @do_not_convert

@@ -22,6 +22,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, optimization, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
+from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
@@ -56,7 +57,7 @@ class TrainStep:
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
         self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
         of_model = list(getattr(context.model, "metrics", []))
-        self.metrics: list[Any] = [*context.task.build_metrics(training=True), *of_model] if trains else []
+        self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
         self._shared = of_model if trains and not self._kept else []
         self.trace, self.numbers = LossTrace(), StepNumbers()

@@ -24,6 +24,7 @@ from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
 from official_trainer.program.rows import as_rows, cut_rows, gather
 from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.returned import other_library
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
@@ -38,7 +39,7 @@ class ArgumentError(UserError, ValueError):
 
 
 def check_is_keras_2(place: str, *values: Any) -> None:
-    """Refuses objects of Keras 3: a model that could be called like a function that builds one, a callback, a loss.
+    """Refuses objects of Keras 3 or PyTorch: a model that could be called like a function that builds one, a loss.
 
     Args:
       place: the argument's name.
@@ -48,12 +49,8 @@ def check_is_keras_2(place: str, *values: Any) -> None:
       ArgumentError: names the class, and where to get it from.
     """
     for value in values:
-        if any(f"{kind.__module__}.".startswith("keras.") for kind in type(value).__mro__):
-            raise ArgumentError(
-                f"{place}: {type(value).__name__} is of Keras 3, and this package trains with Keras 2, that is "
-                "tf_keras. Make it with `from official_trainer.lazy import keras`, or set TF_USE_LEGACY_KERAS=1 before "
-                "TensorFlow is imported: tf.keras is Keras 2 then"
-            )
+        if said := other_library(value):
+            raise ArgumentError(f"{place}: {said}")
 
 
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:

@@ -21,7 +21,7 @@ from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import ArgumentError, CallData, Own, Source
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import BESIDE_METRICS, ProgramTrainer
-from official_trainer.tasks import registry
+from official_trainer.tasks import registry, returned
 from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import points
 
@@ -204,8 +204,10 @@ def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, 
     """
     config = with_garden_objects(settings.base)
     task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
-    model = task.build_model()
-    optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+    model = returned.model_of(task)
+    optimizer = returned.checked_optimizer(
+        task, task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+    )
     # Hidden from Keras's tracking: checkpoints must equal those of a run, which contain the optimizer once.
     object.__setattr__(model, "optimizer", optimizer)
     own = Own(None, task.build_inputs)

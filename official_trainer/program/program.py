@@ -109,9 +109,15 @@ class Program(ModelMethods, AsyncMethods):
           DeviceError: `runtime` needs devices that are not there.
         """
         check_is_keras_2("Program", model)
+        if not callable(model):
+            raise ArgumentError(f"Program: {model!r} is no Keras model, nor a function that builds one")
         is_built = isinstance(model, keras.Model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         built: keras.Model = model if is_built else settings.build(model)
+        check_is_keras_2("Program, which calls this function", built)
+        if not isinstance(built, keras.Model):
+            what = "is no Keras model, nor a function that builds one"
+            raise ArgumentError(f"Program: {model!r} {what}" + ("" if built is None else f": it returned {built!r}"))
         data: CallData = {True: None, False: None}
         is_models = type(built).compute_metrics is not keras.Model.compute_metrics
         compute_metrics = self.compute_metrics if is_models or self._overrides("compute_metrics") else None

@@ -30,7 +30,7 @@ from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, 
 from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks import export, registry
+from official_trainer.tasks import export, registry, returned
 from official_trainer.tasks.multi_task import garden
 from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
@@ -81,7 +81,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         with during(phase):
             task = _task_of(job, config)
         with during(phase, task=task, method="build_model"):
-            model = task.build_model()
+            model = returned.model_of(task)
         with during(phase, task=task):
             optimizer = _optimizer_of(task, config, model) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
@@ -99,13 +99,15 @@ def _task_of(job: Job, config: Any) -> Any:
         return garden.build(config.task, job.model_dir)
     if ranking.is_ranking(job.config.task):
         return ranking.build_task(config, job.model_dir)
-    return registry.get_task_cls(job.config.task)(config.task, logging_dir=job.model_dir)
+    task_cls = registry.get_task_cls(job.config.task)
+    returned.check_class(task_cls)
+    return task_cls(config.task, logging_dir=job.model_dir)
 
 
 def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
     if isinstance(config, GardenExperiment):
         return to_garden.create_optimizer(task, config, model)
-    return task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+    return returned.checked_optimizer(task, task.create_optimizer(config.trainer.optimizer_config, config.runtime))
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:

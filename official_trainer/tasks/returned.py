@@ -1,0 +1,178 @@
+"""What the methods of a Task return that build its parts, refused there: not at the first step, in the words of Keras.
+
+Owns: what a model, an optimizer and metrics have to be, the names of methods that a Task misspells, objects of other
+libraries. Does not own: what steps return (`engine/`), datasets (`inputs/context.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from official_trainer.config.errors import line_of_code
+from official_trainer.errors import UserError, nearest
+from official_trainer.lazy import keras
+from official_trainer.tasks.task import Task
+
+_logger = logging.getLogger(__name__)
+
+_WIDTH = 112
+_NEEDED = ("build_model", "build_inputs", "train_step", "validation_step")
+
+
+class TaskError(UserError, TypeError):
+    """A Task, or what one of its methods returned, cannot be trained."""
+
+
+def other_library(value: Any) -> str:
+    """Returns what to say of an object of Keras 3 or PyTorch, or of its class; empty for any other.
+
+    Example:
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.tasks.returned import other_library
+      >>> other_library(keras.layers.Dense(1))
+      ''
+    """
+    cls = value if isinstance(value, type) else type(value)
+    roots = {kind.__module__.partition(".")[0] for kind in cls.__mro__}
+    ours = "this package trains with Keras 2, that is tf_keras"
+    if "keras" in roots:
+        return (
+            f"{cls.__name__} is of Keras 3, and {ours}. Make it with `from official_trainer.lazy import keras`, or set "
+            "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported: tf.keras is Keras 2 then. The weights of a model of "
+            "the same layers move with new_model.set_weights(model.get_weights())"
+        )
+    if "torch" in roots:
+        return f"{cls.__name__} is of PyTorch, and {ours}. Write it with `from official_trainer.lazy import keras`"
+    return ""
+
+
+def check_class(task_cls: Any) -> None:
+    """Refuses a class that is no Task, and warns of methods whose names are nearly those of a Task.
+
+    Raises:
+      TaskError: methods are missing.
+    """
+    if not isinstance(task_cls, type):  # a function that finds the class of Model Garden
+        return
+    missing = [name for name in _NEEDED if not hasattr(task_cls, name)]
+    if missing:
+        fix = f"write class {task_cls.__name__}(Task), with Task from official_trainer"
+        raise TaskError(_message(task_cls, "", f"{task_cls.__name__} has no {', '.join(missing)}", fix))
+    if not issubclass(task_cls, Task):
+        return
+    own = [cls for cls in task_cls.__mro__ if issubclass(cls, Task) and cls.__module__.split(".")[0] != "official_trainer"]
+    defined = {name for cls in own for name in vars(cls)}
+    unused = [name for name in vars(Task) if not name.startswith("_") and name not in defined]
+    for name in sorted(defined - {*dir(Task)}):
+        near = nearest(name, unused) if callable(getattr(task_cls, name)) and not name.startswith("_") else ()
+        if near and name not in _called_by(own):
+            what = f"nothing calls {task_cls.__name__}.{name}"
+            _logger.warning("%s", _message(task_cls, name, what, f"did you mean {near[0]}?"))
+
+
+def model_of(task: Any) -> Any:
+    """Returns the model of `build_model`.
+
+    Raises:
+      TaskError: it is none.
+    """
+    model = task.build_model()
+    if isinstance(model, type) or not hasattr(model, "trainable_variables") or other_library(model):
+        raise _error(task, "build_model", "a model", model, "return a keras.Model")
+    return model
+
+
+def checked_optimizer(task: Any, optimizer: Any) -> Any:
+    """Returns what `create_optimizer` returned.
+
+    Raises:
+      TaskError: it is no optimizer.
+    """
+    if isinstance(optimizer, type) or not hasattr(optimizer, "apply_gradients") or other_library(optimizer):
+        fix = "return an object, such as keras.optimizers.Adam(1e-3)"
+        if isinstance(optimizer, str):
+            fix = f"{fix}; or leave the method out and set trainer.optimizer_config.optimizer.type={optimizer}"
+        raise _error(task, "create_optimizer", "an optimizer", optimizer, fix)
+    return optimizer
+
+
+def metrics_of(task: Any, *, training: bool) -> list[Any]:
+    """Returns the metrics of `build_metrics`.
+
+    Args:
+      task: the task.
+      training: whether they are those of training.
+
+    Raises:
+      TaskError: they are no list of metrics.
+    """
+    metrics = task.build_metrics(training=training)
+    if isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable):
+        fix = "return a list, such as [keras.metrics.MeanSquaredError()], or [] for none"
+        if isinstance(metrics, Mapping):
+            fix = "return a list: each metric has its name itself, as in keras.metrics.MeanSquaredError(name='error')"
+        raise _error(task, "build_metrics", "a list of metrics", metrics, fix)
+    metrics = list(metrics)
+    for metric in metrics:
+        is_metric = all(hasattr(metric, name) for name in ("name", "result", "reset_states"))
+        if isinstance(metric, type) or not is_metric or other_library(metric):
+            raise _error(task, "build_metrics", "a list of metrics", metric, _fix_of(metric), item="a list with ")
+    return metrics
+
+
+def _fix_of(metric: Any) -> str:
+    if isinstance(metric, str):
+        classes = [name for name in dir(keras.metrics) if name[0].isupper() and name != "Accuracy"]  # of equal values
+        near = nearest(metric.replace("_", ""), classes) or ["SparseCategoricalAccuracy"]
+        return f"return objects, such as keras.metrics.{near[0]}(name={metric!r})"
+    if callable(metric) and hasattr(metric, "__name__"):
+        return f"return objects: keras.metrics.MeanMetricWrapper({metric.__name__}, name={metric.__name__!r})"
+    return "return objects of keras.metrics"
+
+
+def _error(task: Any, method: str, wanted: str, got: Any, fix: str, item: str = "") -> TaskError:
+    if foreign := other_library(got):
+        return TaskError(_message(type(task), method, foreign))
+    shown = f"{item}{got!r}"
+    if isinstance(got, type):
+        shown, fix = f"{item}the class {got.__name__}", f"write {got.__name__}(…), which makes an object of it"
+    elif got is None:
+        shown = f"{item}None" if item else "nothing (None)"
+        fix = f"{fix}; is a `return` missing?"
+    elif not isinstance(got, str | int | float):
+        shown = f"{item}a {type(got).__name__}"
+    return TaskError(_message(type(task), method, f"{method} must return {wanted}, and returned {shown}", fix))
+
+
+def _message(cls: type, method: str, what: str, fix: str = "") -> str:
+    """Returns a message with the user's line: of what a method returns, or where it begins, or the class."""
+    where = next((owner for owner in cls.__mro__ if method in vars(owner)), cls) if method else cls
+    thing = inspect.unwrap(getattr(vars(where)[method], "__func__", vars(where)[method])) if method else cls
+    head, source = f"{where.__module__}.{where.__qualname__}", ""
+    try:
+        lines, first = inspect.getsourcelines(thing)
+        origin = line_of_code(inspect.getsourcefile(thing) or "", first - 1 + _line_in(lines))
+        head, source = origin.brief, f"\n{origin.line:>5} | {origin.text.splitlines()[origin.line - 1]}"
+    except (OSError, TypeError, IndexError):
+        pass
+    text = f"{head}{' in ' + method if method else ''}: {what}{'; ' + fix if fix else ''}"
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + source
+
+
+def _line_in(lines: list[str]) -> int:
+    """Returns the number, from 1, of the only `return` of a function; of what is defined if there are more, or none."""
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    returns = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    return returns[0] if len(returns) == 1 and not isinstance(tree.body[0], ast.ClassDef) else tree.body[0].lineno
+
+
+def _called_by(classes: Iterable[type]) -> set[str]:
+    """Returns the names of attributes that the methods of some classes use."""
+    functions = (getattr(value, "__func__", value) for cls in classes for value in vars(cls).values())
+    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions if callable(function))
+    return {name for code in codes if code is not None for name in code.co_names}
