@@ -74,6 +74,7 @@ class Run:
       outputs: what the trainer returned for the newest summary or evaluation, nested, as tensors; the flat numbers if
         an earlier process computed it.
       saved_steps: waits until no checkpoint is being written, and returns the steps of the saved ones.
+      is_dry_run: whether the verb `check` tries the start of a run, of which others are not to be told.
 
     Example:
       An action that adds a number to those of all trackers, and its test:
@@ -101,6 +102,7 @@ class Run:
     summary_step: int | None = None
     outputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     saved_steps: Callable[[], Sequence[int]] = lambda: ()
+    is_dry_run: bool = False
 
     @property
     def step(self) -> int:
@@ -338,7 +340,13 @@ class Action:
         return ()
 
     def on_start(self, run: Run) -> Any:
-        """Called once per process, after the state is restored and before the first step."""
+        """Called once per process, after the state is restored and before the first step.
+
+        The verb `check` calls it too, with `run.is_dry_run` set: refuse here what cannot work, and tell nobody then.
+
+        Args:
+          run: the run.
+        """
 
     def on_step(self, run: Run) -> Any:
         """Called when due, after the summary of that step and before its checkpoint."""

@@ -83,7 +83,8 @@ class Notifier(Action):
 
     def on_start(self, run: Run) -> None:
         self._experiment = (read_run(run.model_dir) or {}).get("experiment", "")
-        self._notify("start", run)
+        if not run.is_dry_run:
+            self._notify("start", run)
 
     def on_step(self, run: Run) -> None:
         self._notify("step", run, run.train_logs)

@@ -29,6 +29,7 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `train`, so that `train` can be replaced by `check` in any command."""
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser)
+    parser.switch("allow_config_change", "accept other values than the checkpoint of the run was saved with")
     parser.note("The same parts are tried for every mode.")
 
 
@@ -38,7 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 
-    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin):
+    allow = arguments.allow_config_change
+    for step in engine.check(
+        experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow
+    ):
         mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")
         if not arguments.quiet:
             print(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  {step.outcome}".rstrip(), flush=True)

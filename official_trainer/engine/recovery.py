@@ -59,6 +59,18 @@ class _Record:
     learning_rate_scale: float = 1.0
 
 
+def loss_problem(trainer: Any) -> str | None:
+    """Returns what is wrong with the training loss of a trainer, by its limits; None if it is good."""
+    loss, step, config = trainer.mean_loss, int(trainer.global_step.numpy()), trainer.config.trainer
+    if not math.isfinite(loss):
+        return f"the training loss is {loss} at step {step}"
+    bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
+    if bounded and loss > config.loss_upper_bound:
+        bound = f"trainer.loss_upper_bound={config.loss_upper_bound:g}"
+        return f"the training loss is {loss:g} at step {step}, above {bound}"
+    return None
+
+
 class Recovery:
     """Recoveries of one run: their number, the batches that are left out, and the scale of the learning rate.
 
@@ -80,14 +92,7 @@ class Recovery:
 
     def loss_problem(self) -> str | None:
         """Returns what is wrong with the training loss, by the limits in `trainer`; None if it is good."""
-        loss, step, config = self._trainer.mean_loss, int(self._trainer.global_step.numpy()), self._config
-        if not math.isfinite(loss):
-            return f"the training loss is {loss} at step {step}"
-        bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
-        if bounded and loss > config.loss_upper_bound:
-            bound = f"trainer.loss_upper_bound={config.loss_upper_bound:g}"
-            return f"the training loss is {loss:g} at step {step}, above {bound}"
-        return None
+        return loss_problem(self._trainer)
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""

@@ -267,6 +267,7 @@ class TrainIterator:
         self._iterator: Any = None
         self._num_skipped = 0
         self._num_repeated: int | None = None
+        self._has_warned = False
         self._worker_streams = worker_streams
         self._observers: list[Callable[[InputContext], object]] = []
 
@@ -323,6 +324,7 @@ class TrainIterator:
             step = int(self._global_step.numpy())
             dataset = self._build(step, self._window_steps)
             if self._dataset is None and self._builder.context is not None:
+                self._warn_of_small_data(self._builder.context)
                 for on_build in self._observers:
                     on_build(self._builder.context)
             self._num_skipped = 0 if self._builder.started_at_step else self.position.start_step(step)
@@ -331,6 +333,18 @@ class TrainIterator:
             else:
                 self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
+
+    def _warn_of_small_data(self, context: InputContext) -> None:
+        """Warns, once, of a batch that is larger than the data."""
+        examples, size = context.examples_counted, getattr(self._builder.params, "global_batch_size", 0)
+        if examples is not None and examples < size and not self._has_warned:
+            self._has_warned = True
+            place = self._builder.section or self._builder.source
+            _logger.warning(
+                "%s: a batch of %d is larger than the data, which has %d examples, so each batch holds some of them "
+                "several times; set %s.global_batch_size to at most %d",
+                *(place, size, examples, place, examples),
+            )
 
     def _build(self, step: int, window_steps: int | None = None) -> Any:
         """Returns the data that follows `step`; in blocks of `window_steps` batches, unless that is None."""

@@ -91,9 +91,9 @@ def from_files(
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
     share = _Share(files, plan, params, context.section)
-    share.check(parse_fn)
+    counted = share.check(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
-    context.examples_per_epoch = lambda: read_by * sum(file.count() for file in files)
+    context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
     context.sharing = share.sharing
     window_steps = context.window_steps if plan.training else None
     first_example = plan.first_step * plan.pipeline_batch_size
@@ -156,14 +156,17 @@ class _Share:
         """Returns how many of all records a pipeline has that takes every n-th."""
         return -(-(records - pipeline) // self.plan.pipelines)
 
-    def check(self, parse_fn: ParseFn) -> None:
+    def check(self, parse_fn: ParseFn) -> int | None:
         """Reads and parses the first record, so that a fault of all records is an error before training.
 
         Warns, in one of the pipelines, of an evaluation that counts every example several times.
+
+        Returns:
+          The number of records where they are fewer than a batch, else None.
         """
         plan = self.plan
         alone = plan.pipelines == 1  # one of several may have less than a batch, or nothing, to evaluate
-        needed = plan.pipeline_batch_size if plan.drop_remainder and not plan.training and alone else 1
+        needed = plan.pipeline_batch_size if alone and (plan.drop_remainder or plan.training) else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
                 found = int(self._read().take(needed).reduce(0, lambda total, _: total + 1))
@@ -178,7 +181,7 @@ class _Share:
             raise DataError(f"the {plan.use} hold no record: {_named(self.files)}")
         if plan.training and not alone:
             self._check_none_is_empty(found)
-        if found < needed and needed > 1:
+        if found < needed and needed > 1 and not plan.training:
             raise DataError(
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
                 f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}"
@@ -189,6 +192,7 @@ class _Share:
                 "set it to true to evaluate it once",
                 plan.pipelines,
             )
+        return found if found < needed and plan.training else None
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.

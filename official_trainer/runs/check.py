@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import files
+from official_trainer.actions.action import LoopState, Run
+from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences, garden_class
-from official_trainer.runs.build import build, monitored, schedule_of, store_of
+from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
-from official_trainer.tracking import flatten
+from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
 
 
@@ -66,12 +70,17 @@ class _DryRun:
             ("model_dir", self._model_dir),
             ("build", self._build),
             ("train", self._train),
-            ("evaluate", self._evaluate),
+            *([("evaluate", self._evaluate)] if self._evaluates else []),
             ("monitored metric", self._monitored_metric),
+            ("actions", self._actions),
             ("save", self._save),
             ("restore", self._restore),
             ("export", self._export),
         ]
+
+    @property
+    def _evaluates(self) -> bool:
+        return TRAINING_MODES.get(self._job.mode, "interval") != "never"
 
     def clean_up(self) -> None:
         """Deletes everything the check wrote."""
@@ -87,14 +96,17 @@ class _DryRun:
     def _model_dir(self) -> str:
         folder = self._job.model_dir
         prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory)
+        if self._job.mode in TRAINING_MODES:
+            self._job.check_changes()
         files.remove(self._scratch.model_dir)  # of a process that was killed; or a link
         files.make_dirs(self._scratch.model_dir)  # tasks write to their logging_dir, Mask R-CNN its annotations
         free = "unknown space" if files.is_url(folder) else f"{shutil.disk_usage(folder).free / 1e9:.0f} GB"
         return f"{folder} is writable, {free} free"
 
     def _build(self) -> str:
-        self.trainer = build(self._scratch, trains=True)
+        self.trainer = build(self._scratch, trains=True, keeps_best=self._evaluates)
         self.schedule = schedule_of(self._job, self.trainer)
+        trackers_of(self._scratch)  # which open nothing yet
         count = variables.count(self.trainer.model).trainable
         replicas = self.trainer.strategy.num_replicas_in_sync
         return f"{count:,} trainable parameters on {replicas} replica{'s' if replicas > 1 else ''}"
@@ -102,6 +114,8 @@ class _DryRun:
     def _train(self) -> str:
         self.trainer.initialize()
         logs = self.trainer.train(1)
+        if problem := loss_problem(self.trainer):
+            raise NonFiniteError(problem)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         return f"one step, loss {float(logs['training_loss']):.4g}"
@@ -111,9 +125,15 @@ class _DryRun:
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
-        wanted = monitored(self._job, self.schedule)
-        self.trainer.evaluation.check_monitored(wanted)
-        return ", ".join(wanted) or "none is set"
+        return ", ".join(check_monitored(self._job, self.trainer, self.schedule)) or "none is set"
+
+    def _actions(self) -> str:
+        state = LoopState(end_step=self._job.config.trainer.train_steps or None)
+        run = Run(
+            state=state, trainer=self.trainer, model_dir=self._scratch.model_dir, tracker=Tracker(), is_dry_run=True
+        )
+        self.schedule.start(run)
+        return ", ".join(action.name for action in self.schedule.actions)
 
     def _save(self) -> str:
         store = store_of(self._scratch, self.trainer)

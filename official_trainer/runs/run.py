@@ -217,12 +217,19 @@ def _check_trial(job: Job, what: str) -> None:
 
 
 def check(
-    experiment: str, resolved: Resolved, *, mode: str, model_dir: str, gin: Bindings | None = None
+    experiment: str, resolved: Resolved, *, gin: Bindings | None = None, **job_fields: Any
 ) -> Iterator[CheckStep]:
-    """Tries everything the run would do and yields each step as it is done; the first that fails is the last."""
+    """Tries everything the run would do and yields each step as it is done; the first that fails is the last.
+
+    Args:
+      experiment: registered name.
+      resolved: its config.
+      gin: what the gin flags bind; None without gin flags.
+      job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
+    """
     load("tensorflow")
     from official_trainer.runs import check as dry_run
 
-    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode=mode, gin=gin)
+    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with _gin_in_force(job):
         yield from dry_run.check(job)

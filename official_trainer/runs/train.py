@@ -75,7 +75,7 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
     """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
-        _check_monitored(job, trainer, schedule)
+        check_monitored(job, trainer, schedule)
     trackers = process.trackers
     process.account.attach(
         is_waiting=_waits_for_input(job, trainer),
@@ -121,13 +121,22 @@ def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:
     return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.context.input_wait.waits)
 
 
-def _check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> None:
-    """Refuses before the first step what would fail at the first evaluation."""
-    if TRAINING_MODES[job.mode] != "never":
-        trainer.evaluation.check_monitored(monitored(job, schedule))
-        return
+def check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> dict[str, str]:
+    """Refuses before the first step what would fail at the first evaluation.
+
+    Returns:
+      The metrics that an evaluation has to produce, each with what needs it; none in a mode without evaluations.
+
+    Raises:
+      UserError: a metric is needed that there is not.
+    """
+    if TRAINING_MODES.get(job.mode, "interval") != "never":
+        wanted = monitored(job, schedule)
+        trainer.evaluation.check_monitored(wanted)
+        return wanted
     for metric, name in schedule.monitored().items():
         what = f"action '{name}' needs {metric!r} of an evaluation, and mode {job.mode} makes none"
         raise ConfigError([Problem(what, "trainer.actions", fix="use --mode=train_and_eval, or leave it out")])
     if idle := schedule.only_after_evaluations():
         _logger.warning("mode %s makes no evaluations, after which these act: %s", job.mode, ", ".join(idle))
+    return {}

@@ -452,7 +452,8 @@ def test_check_tries_everything_and_leaves_nothing(model_dir):
     """N10: build, train, evaluate, save, restore, export; then the folder is gone again."""
     steps = list(run.check("toy_run", resolve(), mode="train_and_eval", model_dir=model_dir))
     assert [step.name for step in steps] == [
-        "config", "model_dir", "build", "train", "evaluate", "monitored metric", "save", "restore", "export"
+        "config", "model_dir", "build", "train", "evaluate", "monitored metric", "actions", "save", "restore",
+        "export",
     ]  # fmt: skip
     assert all(step.error is None for step in steps)
     assert not files.exists(model_dir)

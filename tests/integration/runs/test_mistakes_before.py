@@ -1,0 +1,436 @@
+"""Mistakes that are found before the first step, in registration, in Python configs and in what a Task's methods return.
+
+Each message says in a few lines where it is, what is allowed and what to do; `check` refuses what `train` refuses.
+"""
+
+import pytest
+
+from official_trainer.lazy import tf
+from tests.support import mistakes
+from tests.support.mistakes import MORE, Mistake
+
+METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Share(name="share")]'
+FACTORY = '@register_config_factory("tickets")'
+TASK = "@register_task_cls(TicketsConfig)"
+CONFIG = '''@dataclasses.dataclass(frozen=True, kw_only=True)
+class TicketsConfig(TaskConfig):
+    """Tickets and their classifier."""
+'''
+LARGE = {"data = DataConfig(global_batch_size=8)": "data = DataConfig(global_batch_size=64)"}
+
+
+def creates(optimizer):
+    return {MORE: f"    @classmethod\n    def create_optimizer(cls, *sections):\n        {optimizer}\n{MORE}"}
+
+
+RETURNED = [
+    Mistake(
+        name="a_metric_class",
+        changes={METRICS: "return [keras.metrics.SparseCategoricalAccuracy]"},
+        at="return [keras",
+        method="build_metrics",
+        words=("a list with the class SparseCategoricalAccuracy", "write SparseCategoricalAccuracy(…)"),
+    ),
+    Mistake(
+        name="the_name_of_a_metric",
+        changes={METRICS: 'return ["accuracy"]'},
+        at='return ["accuracy"]',
+        method="build_metrics",
+        words=("a list with 'accuracy'", "keras.metrics.SparseCategoricalAccuracy(name='accuracy')"),
+    ),
+    Mistake(
+        name="a_function_as_a_metric",
+        changes={METRICS: "return [keras.losses.mean_squared_error]"},
+        at="return [keras",
+        method="build_metrics",
+        words=("keras.metrics.MeanMetricWrapper(mean_squared_error, name='mean_squared_error')",),
+    ),
+    Mistake(
+        name="a_dictionary_of_metrics",
+        changes={METRICS: 'return {"share": Share(name="share")}'},
+        at="return {",
+        method="build_metrics",
+        words=("must return a list of metrics, and returned a dict", "each metric has its name itself"),
+    ),
+    Mistake(
+        name="one_metric_without_a_list",
+        changes={METRICS: 'return Share(name="share")'},
+        at="return Share",
+        method="build_metrics",
+        words=("returned a Share", "return a list, such as"),
+    ),
+    Mistake(
+        name="no_metrics_returned",
+        changes={METRICS: METRICS.removeprefix("return ")},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("returned nothing (None)", "or [] for none", "is a `return` missing?"),
+    ),
+    Mistake(
+        name="a_metric_of_keras_3",
+        changes={METRICS: "import keras as other\n\n        return [other.metrics.SparseCategoricalAccuracy()]"},
+        at="return [other",
+        method="build_metrics",
+        words=("SparseCategoricalAccuracy is of Keras 3", "from official_trainer.lazy import keras"),
+    ),
+    Mistake(
+        name="the_name_of_an_optimizer",
+        changes=creates('return "adam"'),
+        at='return "adam"',
+        method="create_optimizer",
+        words=("returned 'adam'", "keras.optimizers.Adam(1e-3)", "trainer.optimizer_config.optimizer.type=adam"),
+    ),
+    Mistake(
+        name="an_optimizer_class",
+        changes=creates("return keras.optimizers.Adam"),
+        at="return keras.optimizers.Adam",
+        method="create_optimizer",
+        words=("returned the class Adam", "write Adam(…)"),
+    ),
+    Mistake(
+        name="no_optimizer_returned",
+        changes=creates("keras.optimizers.Adam(0.1)"),
+        at="def create_optimizer",
+        method="create_optimizer",
+        words=("returned nothing (None)", "is a `return` missing?"),
+    ),
+    Mistake(
+        name="no_model_returned",
+        changes={"return keras.Model": "keras.Model"},
+        at="def build_model",
+        method="build_model",
+        words=("build_model must return a model, and returned nothing (None)", "is a `return` missing?"),
+    ),
+    Mistake(
+        name="a_model_of_keras_3",
+        changes={"        text, age = keras": "        import keras\n\n        text, age = keras"},
+        at="return keras.Model",
+        method="build_model",
+        words=("Functional is of Keras 3", "tf_keras", "new_model.set_weights(model.get_weights())"),
+    ),
+    Mistake(
+        name="a_class_that_is_no_task",
+        changes={"class TicketsTask(Task):": "class TicketsTask:"},
+        at="class TicketsTask",
+        words=("TicketsTask has no train_step", "class TicketsTask(Task)"),
+    ),
+]
+
+REGISTERED = [
+    Mistake(
+        name="a_syntax_error",
+        changes={"return (state or 0)": "return (state or 0"},
+        at="return (state or 0 +",
+        words=("cannot be imported: SyntaxError: '(' was never closed", "^"),
+        code=2,
+    ),
+    Mistake(
+        name="an_import_of_what_is_not_there",
+        changes={"import numpy as np": "import numpyy as np"},
+        at="import numpyy",
+        words=("No module named 'numpyy'", "did you mean 'numpy'?"),
+        code=2,
+    ),
+    Mistake(
+        name="an_import_of_a_name_that_is_not_there",
+        changes={"import Task, inputs, register": "import Task, input, register"},
+        at="import Task, input,",
+        words=("cannot import name 'input' from 'official_trainer'", "did you mean 'inputs'?"),
+        code=2,
+    ),
+    Mistake(
+        name="a_name_that_is_not_defined",
+        changes={"class Counter(Action)": "class Counter(Actoin)"},
+        at="class Counter",
+        words=("name 'Actoin' is not defined", "did you mean 'Action'?"),
+        code=2,
+    ),
+    Mistake(
+        name="an_attribute_that_is_misspelled",
+        changes={"class Share(keras.metrics.Mean)": "class Share(keras.metrics.Maen)"},
+        at="class Share",
+        words=("Maen", "did you mean 'Mean'?"),
+        code=2,
+    ),
+    Mistake(
+        name="an_experiment_registered_twice",
+        changes={FACTORY: f"{FACTORY}\ndef first():\n    return ExperimentConfig()\n\n\n{FACTORY}"},
+        at="def tickets",
+        words=("experiment 'tickets' is registered twice", "rename one"),
+        code=2,
+    ),
+    Mistake(
+        name="a_factory_without_its_name",
+        changes={FACTORY: "@register_config_factory"},
+        at="@register_config_factory",
+        words=('write @register_config_factory("tickets")',),
+        code=2,
+    ),
+    Mistake(
+        name="a_registration_with_a_misspelled_argument",
+        changes={FACTORY: '@register_config_factory(nam="tickets")'},
+        at="@register_config_factory",
+        words=("unexpected keyword argument 'nam'", "did you mean 'name'?"),
+        code=2,
+    ),
+    Mistake(
+        name="a_factory_with_an_argument",
+        changes={"def tickets():": "def tickets(params):"},
+        at="@register_config_factory",
+        words=("a factory is a function without arguments, and tickets is not one",),
+        code=2,
+    ),
+    Mistake(
+        name="a_factory_that_returns_nothing",
+        changes={"    return ExperimentConfig(": "    ExperimentConfig("},
+        at="@register_config_factory",
+        words=("must return an ExperimentConfig, got nothing", "write `return` before the config at the end of tickets()"),
+        code=2,
+    ),
+    Mistake(
+        name="a_factory_that_returns_a_section",
+        changes={"    return ExperimentConfig(": "    return TrainerConfig()\n    return ExperimentConfig("},
+        at="@register_config_factory",
+        words=("must return an ExperimentConfig, got a TrainerConfig",),
+        code=2,
+    ),
+    Mistake(
+        name="a_task_registered_for_text",
+        changes={TASK: '@register_task_cls("TicketsConfig")'},
+        at="@register_task_cls",
+        words=("got the text 'TicketsConfig'", "write @register_task_cls(TicketsConfig)"),
+        code=2,
+    ),
+    Mistake(
+        name="a_task_registered_without_its_config",
+        changes={TASK: "@register_task_cls"},
+        at="@register_task_cls",
+        words=("needs the class of the task's config", "write @register_task_cls(CONFIG)"),
+        code=2,
+    ),
+    Mistake(
+        name="a_task_registered_for_another_class",
+        changes={CONFIG: CONFIG.replace("(TaskConfig)", "")},
+        at="@register_task_cls",
+        words=("got the class TicketsConfig", "make TicketsConfig a subclass of config.TaskConfig"),
+        code=2,
+    ),
+    Mistake(
+        name="a_task_that_is_not_registered",
+        changes={f"{TASK}\n": ""},
+        at="class TicketsConfig",
+        words=("no Task class is registered for", "put @register_task_cls(TicketsConfig) on the Task"),
+        code=2,
+    ),
+]
+
+DECLARED = [
+    Mistake(
+        name="a_config_that_is_no_dataclass",
+        changes={CONFIG: 'class TicketsConfig(TaskConfig):\n    """Tickets."""\n\n    units: int = 8\n'},
+        at="units: int",
+        words=("'units' is not a field", "put @dataclasses.dataclass(frozen=True, kw_only=True) on the class"),
+        code=2,
+    ),
+    Mistake(
+        name="a_config_that_is_not_frozen",
+        changes={CONFIG: CONFIG.replace("(frozen=True, kw_only=True)", "")},
+        at="@dataclasses.dataclass",
+        words=("cannot inherit non-frozen dataclass", "write @dataclasses.dataclass(frozen=True, kw_only=True)"),
+        code=2,
+    ),
+    Mistake(
+        name="a_default_that_can_change",
+        changes={CONFIG: f"{CONFIG}\n    units: list[int] = [8]\n"},
+        at="@dataclasses.dataclass",
+        words=("mutable default <class 'list'> for field units", "give 'units' a tuple"),
+        code=2,
+    ),
+    Mistake(
+        name="a_section_that_is_no_config",
+        changes={CONFIG: f"class Model:\n    units = 8\n\n\n{CONFIG}\n    model: Model = Model()\n"},
+        at="model: Model",
+        words=("field 'model' has type Model, which a configuration", "a section is a dataclass and a subclass"),
+        code=2,
+    ),
+    Mistake(
+        name="a_field_that_is_misspelled",
+        changes={"summary_interval=2": "sumary_interval=2"},
+        at="trainer=TrainerConfig(",
+        words=("TrainerConfig has no field 'sumary_interval'", "did you mean 'summary_interval'?"),
+        code=2,
+    ),
+    Mistake(
+        name="a_misspelled_field_that_is_assigned",
+        changes={"    return ExperimentConfig(": "    data.global_bach_size = 9\n    return ExperimentConfig("},
+        at="data.global_bach_size = 9",
+        words=("DataConfig has no field 'global_bach_size'", ".replace(global_batch_size=…)", "did you mean"),
+        code=2,
+    ),
+    Mistake(
+        name="a_field_that_is_assigned",
+        changes={"    return ExperimentConfig(": "    data.global_batch_size = 9\n    return ExperimentConfig("},
+        at="data.global_batch_size = 9",
+        words=("a config is frozen", "use .replace(global_batch_size=…), which returns a copy"),
+        code=2,
+    ),
+]
+
+
+@pytest.mark.parametrize("mistake", [*RETURNED, *REGISTERED, *DECLARED], ids=lambda each: each.name)
+def test_a_mistake_before_the_first_step(mistake, tmp_path, monkeypatch):
+    """N28: the user's line, what is wrong, and the fix; no frame of this package."""
+    mistakes.check(mistake, mistakes.outcome(mistake, tmp_path, monkeypatch))
+
+
+def test_a_syntax_error_elsewhere_leaves_the_name_unknown(tmp_path, monkeypatch):
+    """N28: a file that does not name the experiment is no reason, only a hint."""
+    (tmp_path / "experiments").mkdir()
+    broken = "def broken(:\n    register_config_factory\n"
+    (tmp_path / "experiments" / "other.py").write_text(broken)
+    found = mistakes.outcome_of(["train", "tickets"], tmp_path, monkeypatch)
+    assert found.message.startswith("error: unknown experiment 'tickets'; experiments/other.py:1: ")
+    assert found.code == 2
+
+
+def test_a_method_that_nothing_calls_is_said(tmp_path, monkeypatch):
+    """N28: a misspelled method is not called, so the task would train without it."""
+    mistake = Mistake(name="", changes={"def build_metrics": "def build_metircs"}, verb="check")
+    found = mistakes.outcome(mistake, tmp_path, monkeypatch)
+    assert "nothing calls TicketsTask.build_metircs; did you mean build_metrics?" in " ".join(found.text.split())
+    assert found.code == 0
+
+
+HELPER = "    def build_metric(self):\n        return 1\n\n    @property\n    def after_steps(self):\n        return 2\n\n"
+CALLS = {MORE: HELPER + MORE, "def build_metrics(self, training=True):": "def metrics(self):"}
+
+
+def test_methods_of_a_users_own_are_not_taken_for_misspelled_ones(tmp_path, monkeypatch):
+    """N28: what the class calls itself, what is no method, and what resembles a method that it has."""
+    source = {**CALLS, "def build_losses(": "def build_metrics(self, training=True):\n        return [self.build_metric()][:0]"
+              "\n\n    def build_losses("}  # fmt: skip
+    found = mistakes.outcome(Mistake(name="", changes=source, verb="check"), tmp_path, monkeypatch)
+    assert "nothing calls" not in found.text
+    assert found.code == 0, found.text
+
+
+# Data.
+
+
+@pytest.mark.parametrize("verb", ["train", "check"])
+def test_a_batch_that_is_larger_than_the_data(verb, tmp_path, monkeypatch):
+    """N28: arrays repeat within a batch, which is said before training."""
+    found = mistakes.outcome(Mistake(name="", changes=LARGE, verb=verb), tmp_path, monkeypatch)
+    said = "warning: task.train_data: a batch of 64 is larger than the data, which has 16 examples, so each batch holds "
+    assert said in found.text
+    assert "set task.train_data.global_batch_size to at most 16" in found.text
+    assert found.text.count("larger than the data") == 1
+    assert found.code == 0
+
+
+FROM_FILES = {
+    "return inputs.from_arrays((": "return inputs.from_tfrecords(params, input_context, parse_fn=parse)\n        ((",
+    "def prepare(": "def parse(record):\n    read = tf.io.parse_single_example(record, {'x': tf.io.FixedLenFeature([], "
+    "tf.int64)})\n    x = tf.cast(read['x'], tf.float32)\n    return {'text': tf.fill([32], x), 'age': x[None]}, "
+    "read['x']\n\n\ndef prepare(",
+    '{"text": text, "age": age}, label), params, input_context).map(prepare)': "text, age, label))",
+}
+
+
+def test_records_fewer_than_a_batch(tmp_path, monkeypatch):
+    """N28: also of files, which are not read whole to find out."""
+    with tf.io.TFRecordWriter(str(tmp_path / "few")) as writer:
+        for number in range(3):
+            value = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+            writer.write(tf.train.Example(features=tf.train.Features(feature={"x": value})).SerializeToString())
+    values = tuple(f"task.{name}.input_path={tmp_path / 'few'}" for name in ("train_data", "validation_data"))
+    found = mistakes.outcome(Mistake(name="", changes=FROM_FILES, verb="check", values=values), tmp_path, monkeypatch)
+    assert "a batch of 8 is larger than the data, which has 3 examples" in found.text
+    assert found.code == 0, found.text
+
+
+def test_data_without_a_batch(tmp_path, monkeypatch):
+    """N28: where no step could be made, the run does not begin."""
+    whole = "return tf.data.Dataset.range(16).batch(64, drop_remainder=True)\n        return inputs.from_arrays(("
+    mistake = Mistake(
+        name="",
+        changes={"return inputs.from_arrays((": whole},
+        words=("the training data holds no batch", "global_batch_size against the number of examples"),
+        code=3,
+    )
+    mistakes.check(mistake, mistakes.outcome(mistake, tmp_path, monkeypatch))
+
+
+# What `train` refuses at its start, `check` refuses too.
+
+STOPPING = "trainer.actions=[{{type: early_stopping, monitor: {}}}]"
+REFUSED = {
+    "a metric that reduce_aggregated_logs makes": (STOPPING.format("tickets"), "higher or a lower 'tickets' is better"),
+    "a metric that there is not": (STOPPING.format("ticket"), "did you mean 'tickets'?"),
+    "the best checkpoint by another metric": ("trainer.best_checkpoint_eval_metric=acuracy", "did you mean 'accuracy'?"),
+    "a best checkpoint that would be the worst": (
+        "trainer.best_checkpoint_eval_metric=accuracy trainer.best_checkpoint_metric_comp=lower",
+        "would keep the worst checkpoint",
+    ),
+    "weights that are not kept": (
+        "trainer.actions=[{type: early_stopping, monitor: accuracy, restore_best: true}]",
+        "needs the best checkpoint by 'accuracy' to be kept",
+    ),
+    "two keepers of one folder": (
+        "trainer.actions=[{type: checkpoint, directory: a}, {type: checkpoint, directory: a, name: b}]",
+        "is where other checkpoints are kept too",
+    ),
+    "a keeper in the folder of the best": (
+        "trainer.best_checkpoint_eval_metric=accuracy;trainer.best_checkpoint_export_subdir=kept;"
+        "trainer.actions=[{type: checkpoint, directory: kept}]",
+        "is where other checkpoints are kept too",
+    ),
+    "a program that is not there": (
+        "trainer.actions=[{type: command, argv: [no-such-program], on_error: fail}]",
+        "'no-such-program' is not on the PATH",
+    ),
+    "an average of averages": (
+        "trainer.actions=[{type: average_checkpoints}];trainer.optimizer_config.ema={average_decay: 0.9}",
+        "averages the weights already",
+    ),
+    "an action after evaluations that are not made": (f"--mode=train;{STOPPING.format('accuracy')}", "mode train makes none"),
+    "a mode that needs a directory": ("--mode=continuous_train_and_eval", "task.init_checkpoint"),
+    "first weights that are not there": ("task.init_checkpoint=/nowhere/ckpt-1", "/nowhere/ckpt-1"),
+    "no steps": ("trainer.train_steps=0", "nothing to train"),
+    "a loss above its bound": ("trainer.loss_upper_bound=1e-9", "above trainer.loss_upper_bound"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_check_refuses_what_train_refuses(name, tmp_path, monkeypatch):
+    """N10, N28: with the same exit code and the same words."""
+    values, words = REFUSED[name]
+    separator = ";" if ";" in values else " trainer."
+    values = tuple(values.replace(" trainer.", ";trainer.").split(";")) if separator != ";" else tuple(values.split(";"))
+    codes = []
+    for verb in ("check", "train"):
+        (tmp_path / verb).mkdir()
+        found = mistakes.outcome(Mistake(name=name, changes={}, verb=verb, values=values), tmp_path / verb, monkeypatch)
+        assert words in " ".join(found.message.split()), found.text
+        codes.append(found.code)
+    assert codes[0] == codes[1] != 0
+
+
+def test_check_refuses_what_a_config_change_would_do_to_the_run(tmp_path, monkeypatch):
+    """N10: as `train` does, with the same flag against it."""
+    trained = mistakes.outcome(Mistake(name="", changes={}), tmp_path, monkeypatch)
+    assert trained.code == 0, trained.text
+    changed = "trainer.optimizer_config.optimizer.type=sgd"
+    for flags, code in (((), 2), (("--allow_config_change",), 0)):
+        found = mistakes.outcome(Mistake(name="", changes={}, verb="check", values=(changed, *flags)), tmp_path, monkeypatch)
+        assert found.code == code, found.text
+        assert ("--allow_config_change" in found.message) == bool(code)
+
+
+def test_check_tells_nobody(tmp_path, monkeypatch):
+    """N10: it calls the start of all actions, and of a dry run no event is sent."""
+    action = f"trainer.actions=[{{type: command, argv: [touch, {tmp_path / 'told'}], events: [start]}}]"
+    for verb, told in (("check", False), ("train", True)):
+        found = mistakes.outcome(Mistake(name="", changes={}, verb=verb, values=(action,)), tmp_path, monkeypatch)
+        assert found.code == 0, found.text
+        assert (tmp_path / "told").exists() == told
