@@ -40,9 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
 
     allow = arguments.allow_config_change
-    for step in engine.check(
-        experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow
-    ):
+    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow):
         mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")
         if not arguments.quiet:
             print(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  {step.outcome}".rstrip(), flush=True)

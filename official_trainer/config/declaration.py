@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
 
-
 _MOST_LISTED = 8
 """So many fields are listed in a message."""
 

@@ -146,15 +146,15 @@ def _check_readable(cls: type, name: str, tp: Any) -> None:
             if part is not Ellipsis:
                 _check_readable(cls, name, part)
         return
-    if isinstance(bare, type):
-        base = "config.Config"
-        fix = f"; make {bare.__name__} a subclass of {base}" if dataclasses.is_dataclass(bare) else ""
-        fix = fix or (f"; a section is a dataclass and a subclass of {base}" if bare.__module__ == cls.__module__ else "")
-    else:
-        fix = ""
+    fix = ""
+    if isinstance(bare, type) and dataclasses.is_dataclass(bare):
+        fix = f"; make {bare.__name__} a subclass of config.Config"
+    elif isinstance(bare, type) and bare.__module__ == cls.__module__:
+        fix = "; a section is a dataclass and a subclass of config.Config"
     shown = bare.__name__ if fix else str(bare)
     allowed = "numbers, text, bool, None, Literal, tuple[X, ...], dict[str, X] and config classes"
-    _refuse(cls, name, f"field {name!r} has type {shown}, which a configuration cannot contain{fix}; allowed: {allowed}")
+    what = f"field {name!r} has type {shown}, which a configuration cannot contain{fix}"
+    _refuse(cls, name, f"{what}; allowed: {allowed}")
 
 
 # Types.

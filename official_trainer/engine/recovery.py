@@ -59,9 +59,8 @@ class _Record:
     learning_rate_scale: float = 1.0
 
 
-def loss_problem(trainer: Any) -> str | None:
-    """Returns what is wrong with the training loss of a trainer, by its limits; None if it is good."""
-    loss, step, config = trainer.mean_loss, int(trainer.global_step.numpy()), trainer.config.trainer
+def loss_problem(loss: float, step: int, config: Any) -> str | None:
+    """Returns what is wrong with the training loss of a step, by the limits in `trainer`; None if it is good."""
     if not math.isfinite(loss):
         return f"the training loss is {loss} at step {step}"
     bounded = config.recovery_max_trials >= 0 and step >= config.recovery_begin_steps
@@ -92,7 +91,7 @@ class Recovery:
 
     def loss_problem(self) -> str | None:
         """Returns what is wrong with the training loss, by the limits in `trainer`; None if it is good."""
-        return loss_problem(self._trainer)
+        return loss_problem(self._trainer.mean_loss, int(self._trainer.global_step.numpy()), self._config)
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""

@@ -420,7 +420,7 @@ class TrainIterator:
         if self.position.start_step(step) <= 0:
             raise DataError(
                 f"{self._explained_by.source}: the training data holds no batch; "
-                "check input_path, and global_batch_size against the number of examples"
+                "check input_path, or set a smaller global_batch_size"
             )
         if self._on_data_end == "error":
             raise DataError(

@@ -205,9 +205,7 @@ def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, 
     config = with_garden_objects(settings.base)
     task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
     model = returned.model_of(task)
-    optimizer = returned.checked_optimizer(
-        task, task.create_optimizer(config.trainer.optimizer_config, config.runtime)
-    )
+    optimizer = returned.checked_optimizer(task, task.create_optimizer(config.trainer.optimizer_config, config.runtime))
     # Hidden from Keras's tracking: checkpoints must equal those of a run, which contain the optimizer once.
     object.__setattr__(model, "optimizer", optimizer)
     own = Own(None, task.build_inputs)

@@ -114,11 +114,12 @@ class _DryRun:
     def _train(self) -> str:
         self.trainer.initialize()
         logs = self.trainer.train(1)
-        if problem := loss_problem(self.trainer):
+        loss = float(logs["training_loss"])
+        if problem := loss_problem(loss, 1, self._job.config.trainer):
             raise NonFiniteError(problem)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
-        return f"one step, loss {float(logs['training_loss']):.4g}"
+        return f"one step, loss {loss:.4g}"
 
     def _evaluate(self) -> str:
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))

@@ -84,7 +84,8 @@ def _of_frozen(what: str, section: Config, name: str, place: Origin) -> Problem:
     whose = f"{type(section).__name__}.{name}"
     cause = f"{what}: {whose} cannot be assigned, a config is frozen"
     cause += "" if name in known else f", and {type(section).__name__} has no field '{name}'"
-    fix = f"give {near or name}=… to {type(section).__name__}(…), or use .replace({near or name}=…), which returns a copy"
+    meant = near or name
+    fix = f"give {meant}=… to {type(section).__name__}(…), or use .replace({meant}=…), which returns a copy"
     return Problem(cause, near=near, fix=fix, origin=place)
 
 

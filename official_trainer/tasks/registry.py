@@ -96,7 +96,6 @@ def register_config_factory(name: str) -> Callable[[F], F]:
       >>> digits_small().trainer.train_steps
       1000
     """
-
     if not isinstance(name, str):
         raise ConfigError([_no_name(name)])
 
@@ -141,7 +140,6 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
       >>> registry.get_task_cls(DigitsConfig()) is DigitsTask
       True
     """
-
     if not (isinstance(config_cls, type) and issubclass(config_cls, Config)):
         raise ConfigError([_no_config_class(config_cls)])
 

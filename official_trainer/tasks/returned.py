@@ -65,7 +65,8 @@ def check_class(task_cls: Any) -> None:
         raise TaskError(_message(task_cls, "", f"{task_cls.__name__} has no {', '.join(missing)}", fix))
     if not issubclass(task_cls, Task):
         return
-    own = [cls for cls in task_cls.__mro__ if issubclass(cls, Task) and cls.__module__.split(".")[0] != "official_trainer"]
+    package = __name__.partition(".")[0]
+    own = [cls for cls in task_cls.__mro__ if issubclass(cls, Task) and cls.__module__.partition(".")[0] != package]
     defined = {name for cls in own for name in vars(cls)}
     unused = [name for name in vars(Task) if not name.startswith("_") and name not in defined]
     for name in sorted(defined - {*dir(Task)}):

@@ -207,7 +207,7 @@ def _failure(error: BaseException, source: Source) -> Problem:
 
 def registered_twice(what: str, first: Origin, second: Origin) -> Problem:
     """Returns the problem that two places register the same."""
-    return Problem(f"{what} is registered twice, at {first} and at {second}", fix="rename one")
+    return Problem(f"{what} is registered twice, at {first} and {second}", fix="rename one")
 
 
 def place_of(factory: Any) -> Origin:

@@ -153,7 +153,7 @@ def test_two_that_register_one_name(tmp_path):
         "one",
         "two",
     )
-    twice = f"experiment 'same' is registered twice, at {root}/one.py:5 and at {root}/two.py:5; rename one"
+    twice = f"experiment 'same' is registered twice, at {root}/one.py:5 and {root}/two.py:5; rename one"
     found, problems = registry.listed(root)
     assert sorted(found) == ["other", "own", "same"]
     assert said(problems) == [twice]

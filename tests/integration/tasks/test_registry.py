@@ -152,14 +152,14 @@ def test_what_cannot_be_listed_is_said(tmp_path):
         f"{root}/experiments/named.py:6: experiments.named cannot be imported (named by experiments/named.py): "
         "NameError: name 'NAME' is not defined"
     )
-    assert refusal(registry.get_config, "x", root).startswith("experiments/broken.py:1: cannot be imported: SyntaxError: ")
+    assert "experiments/broken.py:1: cannot be imported: SyntaxError: " in refusal(registry.get_config, "x", root)
     assert "experiments/broken.py:1: its experiments are not listed" in refusal(registry.get_config, "y", root)
 
 
 def test_two_with_one_name(tmp_path):
     """T14: duplicates are refused, with both places."""
     root = workspace(tmp_path, a=factory("same"), b=factory("same"))
-    said = "experiment 'same' is registered twice, at experiments/a.py:7 and at experiments/b.py:7; rename one"
+    said = "experiment 'same' is registered twice, at experiments/a.py:7 and experiments/b.py:7; rename one"
     assert said in refusal(registry.experiments, root)
     assert said in refusal(registry.get_config, "same", root)
 
@@ -297,7 +297,7 @@ def test_a_name_taken_twice_in_process(tmp_path):
     assert said.count("test_registry.py:") == 2
     registry.register_config_factory("taken")(first)  # the same function again, as after a reload
     root = workspace(tmp_path, a=factory("taken"))
-    assert "is registered twice, at experiments/a.py:7 and at " in refusal(registry.get_config, "taken", root)
+    assert "is registered twice, at experiments/a.py:7 and " in refusal(registry.get_config, "taken", root)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -96,5 +96,5 @@ def test_a_name_that_a_package_and_model_garden_register(tmp_path):
     done = run_command(["show", "twice", "--import=one", "--import=two"], cwd=tmp_path, folder=tmp_path)
     assert done.code == 2
     assert done.err.splitlines()[-1] == (
-        f"error: experiment 'twice' is registered twice, at {tmp_path}/one.py:5 and at two.py:5; rename one"
+        f"error: experiment 'twice' is registered twice, at {tmp_path}/one.py:5 and two.py:5; rename one"
     )

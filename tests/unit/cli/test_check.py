@@ -11,7 +11,9 @@ def test_check_prints_a_line_for_each_step(engine, workspace, capsys):
     assert cli.main(["check", "my_experiment", "--mode=eval", "runtime.seed=4"]) == 0
     what, experiment, resolved, kwargs = engine.calls[0]
     assert (what, experiment, resolved.config.runtime.seed) == ("check", "my_experiment", 4)
-    assert kwargs == {"mode": "eval", "model_dir": str(workspace / "runs" / "my_experiment"), "gin": None}
+    assert kwargs == {"mode": "eval", "model_dir": str(workspace / "runs" / "my_experiment"), "gin": None} | {
+        "allow_config_change": False
+    }
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["ok", "build", "0.5", "s", "1,234", "parameters"],
         ["ok", "save", "12.0", "s", "equal"],
@@ -29,7 +31,7 @@ def test_check_ends_with_the_exit_code_of_what_failed(engine, workspace, capsys,
     class NoData(UserError):
         exit_code = ExitCode.DATA
 
-    def check(experiment, resolved, *, mode, model_dir, gin):
+    def check(experiment, resolved, **job_fields):
         yield types.SimpleNamespace(name="build", outcome="", seconds=0.5, error=None)
         yield types.SimpleNamespace(
             name="train", outcome="", seconds=1.5, error=NoData("no file matches data/*.tfrecord")

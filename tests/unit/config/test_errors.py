@@ -309,7 +309,11 @@ class NeedsValue(Config):
     [
         (Undecorated(), "extra:", "'extra' is not a field; put @dataclasses.dataclass(frozen=True, kw_only=True)"),
         (Unreadable(), "items:", "field 'items' has type set[int], which a configuration cannot contain"),
-        (Unknown(), "class Unknown", "the type 'Nowhere' cannot be found; define or import it at the top of the module"),
+        (
+            Unknown(),
+            "class Unknown",
+            "the type 'Nowhere' cannot be found; define or import it at the top of the module",
+        ),
         (Shadowing(), "replace:", "a field must not be called 'replace', which is a method of every section"),
     ],
 )

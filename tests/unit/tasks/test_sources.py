@@ -184,7 +184,7 @@ def test_two_modules_with_one_name(tmp_path):
     write(tmp_path, one=registering("same"), two=registering("same"))
     said = refusal(registry.get_config, "same", None, ["one", "two"])
     assert said == (
-        f"experiment 'same' is registered twice, at {tmp_path}/one.py:5 and at {tmp_path}/two.py:5; rename one"
+        f"experiment 'same' is registered twice, at {tmp_path}/one.py:5 and {tmp_path}/two.py:5; rename one"
     )
 
 
