@@ -53,6 +53,36 @@ def check_is_keras_2(place: str, *values: Any) -> None:
             raise ArgumentError(f"{place}: {said}")
 
 
+def check_known(place: str, *values: Any) -> None:
+    """Refuses a class in place of an object, and a name that Keras does not know.
+
+    Args:
+      place: the argument of `compile`: `optimizer`, `loss`, `metrics` or `weighted_metrics`.
+      *values: what it holds.
+
+    Raises:
+      ArgumentError: names the nearest that Keras knows.
+    """
+    known: Any = {"optimizer": keras.optimizers, "loss": keras.losses}.get(place, keras.metrics)
+    for value in values:
+        if isinstance(value, type):
+            raise ArgumentError(f"{place}: {value.__name__} is a class; write {value.__name__}(…), an object of it")
+        if not isinstance(value, str) or (known is keras.metrics and value in _OF_ANY_OUTPUT):
+            continue
+        try:
+            found = known.get(value)
+        except ValueError:
+            found = value
+        if isinstance(found, str):  # `keras.metrics.get` returns names that it does not know
+            names = [*_OF_ANY_OUTPUT, *(name for name in dir(known) if not name.startswith("_"))]
+            hint = f"; did you mean {near[0]!r}?" if (near := nearest(value, names)) else ""
+            raise ArgumentError(f"{place}: Keras knows no {value!r}{hint}")
+
+
+_OF_ANY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
+"""Names of metrics for which `compile` chooses a class by the shapes of the output."""
+
+
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
     """Refuses a dict with other names, or a list of another length.
 

@@ -34,6 +34,7 @@ from official_trainer.program.data import (
     CallData,
     Source,
     check_is_keras_2,
+    check_known,
     check_outputs,
     one_batch,
     source_of,
@@ -117,7 +118,7 @@ class Program(ModelMethods, AsyncMethods):
         check_is_keras_2("Program, which calls this function", built)
         if not isinstance(built, keras.Model):
             what = "is no Keras model, nor a function that builds one"
-            raise ArgumentError(f"Program: {model!r} {what}" + ("" if built is None else f": it returned {built!r}"))
+            raise ArgumentError(f"Program: {model!r} {what}: it returned {built!r}")
         data: CallData = {True: None, False: None}
         is_models = type(built).compute_metrics is not keras.Model.compute_metrics
         compute_metrics = self.compute_metrics if is_models or self._overrides("compute_metrics") else None
@@ -229,7 +230,7 @@ class Program(ModelMethods, AsyncMethods):
 
         Raises:
           ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other; or one
-            of them is of Keras 3.
+            of them is of Keras 3, a class, or a name that Keras does not know.
           RewardError: a reward computed in Python has no estimator.
         """
         settings = dict(locals())
@@ -241,6 +242,7 @@ class Program(ModelMethods, AsyncMethods):
             )
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
             check_is_keras_2(name, *tf.nest.flatten(settings[name]))
+            check_known(name, *tf.nest.flatten(settings[name]))
         settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         idle = [f"{name}={value!r}" for name, value in of_rewards.items() if value is not None]

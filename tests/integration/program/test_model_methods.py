@@ -121,6 +121,43 @@ def test_a_model_of_keras_3_is_refused():
         Program(keras3.Sequential([keras3.layers.Dense(1)]))
 
 
+def test_what_builds_no_model_of_keras_2_is_refused():
+    """K8: a function that returns a model of Keras 3, or nothing; what is no function."""
+    keras3 = pytest.importorskip("keras", minversion="3")
+    with pytest.raises(ArgumentError, match=r"which calls this function: Sequential is of Keras 3, .*set_weights\("):
+        Program(lambda: keras3.Sequential())
+    with pytest.raises(ArgumentError, match=r"is no Keras model, nor a function that builds one: it returned None"):
+        Program(lambda: None)
+    with pytest.raises(ArgumentError, match=r"^Program: 'model.h5' is no Keras model, nor a function that builds one$"):
+        Program("model.h5")
+
+
+def test_a_module_of_pytorch_is_refused():
+    """K8: it could be called, too."""
+    module = type("Linear", (), {"__module__": "torch.nn.modules.linear", "__call__": lambda self: None})()
+    with pytest.raises(ArgumentError, match=r"^Program: Linear is of PyTorch, and this package trains with Keras 2"):
+        Program(module)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"optimizer": keras.optimizers.Adam}, r"^optimizer: Adam is a class; write Adam\(…\), an object of it$"),
+        ({"metrics": [keras.metrics.MeanSquaredError]}, r"^metrics: MeanSquaredError is a class; write MeanSquaredErr"),
+        ({"optimizer": "adm"}, r"^optimizer: Keras knows no 'adm'; did you mean 'Adam'\?$"),
+        (
+            {"loss": "mean_square_error"},
+            r"^loss: Keras knows no 'mean_square_error'; did you mean 'mean_squared_error'",
+        ),
+        ({"metrics": ["mae", "acuracy"]}, r"^metrics: Keras knows no 'acuracy'; did you mean 'accuracy'\?$"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(given, said):
+    """K8: in `compile`, not at the first step."""
+    with pytest.raises(ArgumentError, match=said):
+        Program(light()).compile(**{"optimizer": "sgd", "loss": "mse", **given})
+
+
 @pytest.mark.parametrize(
     ("argument", "make"),
     [
