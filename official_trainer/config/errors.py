@@ -163,13 +163,15 @@ def line_of_code(path: str, line: int) -> Origin:
 
 
 def line_of_class(cls: type, name: str = "") -> Origin | None:
-    """Returns the place of a class in Python code, or of a field that it declares; None if there is no file."""
+    """Returns the place of a class of the user's, or of a field that it declares; None if there is no file."""
     import ast
     import inspect
 
     try:
         lines, first = inspect.getsourcelines(cls)
         path = inspect.getsourcefile(cls) or ""
+        if path.startswith(_NOT_USERS):
+            return None
         (found,) = ast.parse(textwrap.dedent("".join(lines))).body
     except (OSError, TypeError, ValueError, SyntaxError):
         return None

@@ -10,12 +10,12 @@ import ast
 import inspect
 import logging
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.config.errors import line_of_code
 from official_trainer.errors import UserError, nearest
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 from official_trainer.tasks.task import Task
 
 _logger = logging.getLogger(__name__)
@@ -80,12 +80,33 @@ def model_of(task: Any) -> Any:
     """Returns the model of `build_model`.
 
     Raises:
-      TaskError: it is none.
+      TaskError: it is none, or computes with variables that it does not hold.
     """
     model = task.build_model()
-    if isinstance(model, type) or not hasattr(model, "trainable_variables") or other_library(model):
+    is_model = isinstance(model, tf.Module) or hasattr(type(model), "trainable_variables")  # of several tasks
+    if isinstance(model, type) or not is_model or other_library(model):
         raise _error(task, "build_model", "a model", model, "return a keras.Model")
+    for variable in _variables_of_others(model):
+        what = f"the model computes with {variable.name!r}, which is no variable of its layers"
+        what = f"{what}, so it would be neither trained nor saved"
+        fix = "create it in a layer, with add_weight"
+        if other_library(variable):
+            fix = "its layer is of Keras 3: take all from `from official_trainer.lazy import keras`, which is Keras 2"
+        raise TaskError(_message(type(task), "build_model", what, fix))
     return model
+
+
+def _variables_of_others(model: Any) -> Iterator[Any]:
+    """Yields trainable variables that operations between the layers of a functional model use, and no layer has."""
+    if not getattr(model, "_is_graph_network", False):  # there is no public name
+        return
+    held = {id(variable) for variable in model.variables}
+    for layer in model.layers:
+        for node in layer.inbound_nodes:
+            for value in tf.nest.flatten((node.call_args, node.call_kwargs)):
+                is_variable = isinstance(value, tf.Variable) and value.trainable and id(value) not in held
+                if is_variable or other_library(value):
+                    yield value
 
 
 def checked_optimizer(task: Any, optimizer: Any) -> Any:

@@ -109,6 +109,23 @@ RETURNED = [
         words=("Functional is of Keras 3", "tf_keras", "new_model.set_weights(model.get_weights())"),
     ),
     Mistake(
+        name="a_layer_of_keras_3",
+        changes={
+            "import dataclasses\n": "import dataclasses\n\nimport keras as other\n",
+            "keras.layers.Dense(3": "other.layers.Dense(3",
+        },
+        at="return keras.Model",
+        method="build_model",
+        words=("neither trained", "its layer is of Keras 3", "from official_trainer.lazy import keras"),
+    ),
+    Mistake(
+        name="a_variable_that_no_layer_has",
+        changes={"(joined)\n": "(joined) + tf.Variable(1.0, name='shift')\n"},
+        at="return keras.Model",
+        method="build_model",
+        words=("'shift:0', which is no variable of its layers", "create it in a layer, with add_weight"),
+    ),
+    Mistake(
         name="a_class_that_is_no_task",
         changes={"class TicketsTask(Task):": "class TicketsTask:"},
         at="class TicketsTask",
