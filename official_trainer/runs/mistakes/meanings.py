@@ -73,6 +73,11 @@ _DATA = (
 
 _CODE = (
     (
+        r"<class 'keras\.src|'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
+        "A layer is of Keras 3, and the model of Keras 2, that is tf_keras: take all layers from the `keras` of "
+        "`from official_trainer.lazy import keras`.",
+    ),
+    (
         r"None values not supported|to be differentiated, but received None|"
         r"Attempt to convert a value \(None\)|Tried to convert '\w+' to a tensor and failed",
         "A value is None where a tensor is needed: a function without `return`, or a loss that is not there.",

@@ -126,6 +126,16 @@ RETURNED = [
         words=("'shift:0', which is no variable of its layers", "create it in a layer, with add_weight"),
     ),
     Mistake(
+        name="an_input_of_keras_3",
+        changes={
+            "import dataclasses\n": "import dataclasses\n\nimport keras as other\n",
+            "text, age = keras.Input([32]": "text, age = other.Input([32]",
+        },
+        at="keras.layers.Concatenate()",
+        method="build_model",
+        words=("A layer is of Keras 3, and the model of Keras 2",),
+    ),
+    Mistake(
         name="a_class_that_is_no_task",
         changes={"class TicketsTask(Task):": "class TicketsTask:"},
         at="class TicketsTask",
