@@ -116,7 +116,8 @@ class Problem:
 
     def __str__(self) -> str:
         message = self.message
-        if self.origin is not None and self.origin.kind == "file" and self.origin.name.endswith(".py"):
+        origin = self.origin
+        if ".py:" in self.what if origin is None else origin.kind == "file" and origin.name.endswith(".py"):
             message = "\n".join(
                 textwrap.wrap(
                     message, _LINE_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False

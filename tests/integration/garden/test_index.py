@@ -309,7 +309,7 @@ def test_names_are_offered_and_must_be_one(capsys, monkeypatch):
     monkeypatch.setattr(index, "entries", lambda: {"twice": entry})
     monkeypatch.setattr(registry, "_factories", {})
     registry.register_config_factory("twice")(configuration.ExperimentConfig)
-    with pytest.raises(ConfigError, match=r"experiment 'twice' is registered twice, at .* and .*image_classif"):
+    with pytest.raises(ConfigError, match=r"experiment 'twice' is registered twice, at .* and\s+.*image_classif"):
         registry.get_config("twice")
 
 

@@ -159,7 +159,7 @@ def test_two_that_register_one_name(tmp_path):
     assert said(problems) == [twice]
     with pytest.raises(ConfigError, match="experiment 'same' is registered twice") as error:
         registry.get_config("same", root)
-    assert str(error.value) == twice
+    assert said(error.value.problems) == [twice]
     assert registry.get_config("other", root)
     assert registry.get_config("own", root)
 

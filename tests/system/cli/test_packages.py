@@ -95,6 +95,5 @@ def test_a_name_that_a_package_and_model_garden_register(tmp_path):
         (tmp_path / f"{name}.py").write_text(text.replace("dict", f"lambda: '{name}'"))
     done = run_command(["show", "twice", "--import=one", "--import=two"], cwd=tmp_path, folder=tmp_path)
     assert done.code == 2
-    assert done.err.splitlines()[-1] == (
-        f"error: experiment 'twice' is registered twice, at {tmp_path}/one.py:5 and two.py:5; rename one"
-    )
+    said = f"error: experiment 'twice' is registered twice, at {tmp_path}/one.py:5 and two.py:5; rename one"
+    assert " ".join(done.err.split()).endswith(said)
