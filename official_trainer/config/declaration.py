@@ -73,6 +73,8 @@ class Config:
     """Whether a mapping replaces the present section instead of being merged into it."""
     OURS: ClassVar[frozenset[str]] = frozenset()
     """Fields that Model Garden's class lacks, in a section for one of its classes."""
+    HAS_REFERENCES: ClassVar[bool] = True
+    """Of the whole configuration: whether `${PATH}` in a text refers to a field; otherwise it is text."""
     READS_AS_GARDEN: ClassVar[bool] = False
     """Whether fields are read by Model Garden's rules. Every field accepts null, a list of texts accepts one text, and
     an optional one-of keeps the word that names a choice, all with a warning; mappings are merged, and so are lists of
@@ -96,6 +98,16 @@ class Config:
 
     def ignored(self) -> Iterator[tuple[str, str]]:
         """Yields `(field, message)` for fields that may be set but have no effect; for warnings."""
+        yield from ()
+
+    def follows(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yields `(field, expression)` for fields that are null and then follow others, such as `trainer.train_steps`.
+
+        They keep null in a configuration that lacks these others, or where one of them is 0 or null.
+
+        Args:
+          path: of this section in the whole configuration.
+        """
         yield from ()
 
     def replace(self, **changes: Any) -> Self:

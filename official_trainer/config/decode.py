@@ -14,10 +14,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import fields, limits, scalars, values
+from official_trainer.config import expressions, fields, limits, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
+from official_trainer.config.expressions import Reference
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
 from official_trainer.errors import shorten
@@ -33,6 +34,12 @@ class Decoder:
     """Reads nodes into a configuration, collects problems, and records the origin of each value.
 
     Size: a method for each form of a node and each kind of type, which call each other.
+
+    Attributes:
+      root: the configuration so far; texts that refer to other fields are in it as a `Reference`.
+      trail: the record of what sets each value.
+      problems: receives what is wrong.
+      num_references: how many texts referred to other fields.
     """
 
     def __init__(self, root: Config, trail: Trail, problems: list[Problem]) -> None:
@@ -41,6 +48,7 @@ class Decoder:
         self.problems = problems
         self._as_garden = False
         self._depth = 0
+        self.num_references = 0
 
     def merge(self, node: Node) -> None:
         """Merges a mapping, such as a whole file, or a part at a path into the root."""
@@ -56,6 +64,10 @@ class Decoder:
         if self._depth > limits.MAX_DEPTH:
             what = f"is nested more than {limits.MAX_DEPTH} levels deep"
             return self._fail(node, path, what, fix="write fewer levels")
+        node = self._referring(node)
+        if isinstance(current, Reference) and (node.is_part or node.op in ("+=", "-=")):
+            what = f"is {current.shown} of {current.origin.brief}, so that no part of it can be changed"
+            return self._fail(node, path, what, fix="set it as a whole")
         self._depth += 1
         if node.op in ("+=", "-="):
             result = self._change_items(node, tp, current, path)
@@ -71,10 +83,20 @@ class Decoder:
             self.trail.note(path, here, result)
         return result
 
+    def _referring(self, node: Node) -> Node:
+        """Returns a scalar that refers to other fields as a reference, and another one without its escapes."""
+        if node.kind != "scalar" or "${" not in node.value or not self._base.HAS_REFERENCES:
+            return node
+        if expressions.refers(node.value):
+            return dataclasses.replace(node, kind="reference")
+        return dataclasses.replace(node, value=expressions.unescaped(node.value))
+
     def _read(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         bare, limits = fields.strip(tp)
         if node.is_part:
             return self._part(node, tp, current, path)
+        if node.kind == "reference" and not _is_section_only(tp):
+            return self._refer(node, path)
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
         if fields.is_union(bare):
@@ -86,6 +108,13 @@ class Decoder:
         if fields.is_mapping(bare) or (bare is Any and node.kind == "mapping"):
             return self._mapping(node, bare, current, path)
         return self._scalar(node, bare, limits, path)
+
+    def _refer(self, node: Node, path: str) -> Any:
+        self.num_references += 1
+        if self.num_references > limits.MAX_REFERENCES:
+            what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
+            return self._fail(node, path, what, fix="write the value")
+        return Reference(node.value, node.origin, node.length)
 
     def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
         if node.kind != "scalar":
@@ -212,11 +241,13 @@ class Decoder:
         return self._remove(node, tuple(zip(items, types, strict=False)), old, path)
 
     def _remove(self, node: Node, wanted: tuple[tuple[Node, Any], ...], old: tuple[Any, ...], path: str) -> Any:
-        gone = [(item, self._read(item, tp, None, path)) for item, tp in wanted]
+        gone = [(item, self._read(self._referring(item), tp, None, path)) for item, tp in wanted]
         held, names = set(old), [shorten(str(each)) for each in old[:_SHOWN_ITEMS]]
         allowed = ", ".join(names) + ", …" * (len(old) > _SHOWN_ITEMS)
         for item, value in gone:
-            if value is not FAILED and value not in held:
+            if isinstance(value, Reference):
+                self._fail(item, path, "what is removed cannot refer to another field", fix="write the value")
+            elif value is not FAILED and value not in held:
                 what = f"the list does not contain {fields.show(value)}"
                 self._fail(item, path, what, allowed=allowed, near=best_match(str(value), names))
         self.trail.replace(path, node.origin)
@@ -226,7 +257,7 @@ class Decoder:
     # Sections.
 
     def _section(self, node: Node, tp: type[Config], current: Any, path: str) -> Any:
-        if node.kind == "scalar" and not node.is_null:
+        if node.kind == "reference" or (node.kind == "scalar" and not node.is_null):
             node = _expanded(node, tp)
         if issubclass(tp, Component) and (tp := self._component(node, tp, current, path)) is FAILED:
             return FAILED
@@ -270,6 +301,9 @@ class Decoder:
         """Returns the class that `type` chooses; without `type`, the present class."""
         named = [item for key, item in node.value if key.value == "type"] if node.kind == "mapping" else []
         known = type(current) if isinstance(current, tp) else tp
+        if named and expressions.refers(str(named[-1].value)):
+            what = "decides which fields there are, so it cannot refer to one"
+            return self._fail(named[-1], fields.join(path, "type"), what, fix="write the word")
         if not named or named[-1].kind != "scalar":
             if node.kind != "mapping" or known is not tp.family():
                 return known
@@ -379,6 +413,11 @@ class Decoder:
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
         self.problems.append(node.problem(what, path, **parts))
         return FAILED
+
+
+def _is_section_only(tp: Any) -> bool:
+    """Whether a value of a type is a section, or null; no field has one that another can refer to."""
+    return all(fields.is_section_type(fields.strip(arm)[0]) for arm in fields.arms(tp) if arm is not fields.NoneType)
 
 
 def _expanded(node: Node, cls: type[Config]) -> Node:

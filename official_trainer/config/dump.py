@@ -51,10 +51,13 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
     assert resolved is not None or not origins, "only a Resolved has origins"
 
     def comment(path: str) -> str:
-        origin = resolved.trail.origin(path) if resolved is not None and origins else None
-        if origin is None or origin.kind == "default":
+        if resolved is None or not origins:
             return ""
-        return f"  # {one_line(shorten(origin.brief, _LONGEST_COMMENT))}" if origin.by_user else "  # experiment"
+        origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
+        place = one_line(shorten(origin.brief, _LONGEST_COMMENT)) if origin.by_user else ""
+        if reference is not None:
+            return f"  # = {one_line(shorten(reference.text, _LONGEST_COMMENT))}" + (f" of {place}" if place else "")
+        return "" if origin.kind == "default" else f"  # {place or 'experiment'}"
 
     named = resolved is not None and origins and resolved.experiment
     head = [f"# experiment: {one_line(named)}"] if named else []

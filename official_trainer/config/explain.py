@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import Config, OneOf, spelling
-from official_trainer.config.provenance import Resolved
+from official_trainer.config.provenance import Resolved, is_inside
 from official_trainer.config.text import flow, parts
 
 _WIDTH = 100
@@ -160,8 +160,24 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
         yield f"  allowed  {', '.join([*allowed, *['null'] * (fields.NoneType in fields.arms(tp))])}"
     history = resolved.history(path)
     width = max(len(str(origin)) for origin, _ in history)
+    if reference := resolved.trail.references.get(path):
+        history[-1] = history[-1][0], f"{history[-1][1]} = {reference.text}"
     for number, (origin, text) in enumerate(history):
         yield f"  {'set by' if number == 0 else '      '}   {origin!s:<{width}}  {text}"
+    for number, line in enumerate(_referred(resolved, path)):
+        yield f"  {'from' if number == 0 else '    '}     {line}"
+
+
+def _referred(resolved: Resolved, path: str) -> Iterator[str]:
+    """Yields the fields that a value, or a part of it, refers to."""
+    inside = {place: each for place, each in resolved.trail.references.items() if is_inside(place, path)}
+    for place, reference in inside.items():
+        if place != path:
+            yield f"{place} = {reference.text}"
+        for used in reference.paths():
+            settled = fields.path_of(fields.settle(resolved.config, fields.parse_path(used)))
+            origin = resolved.trail.origin(settled)
+            yield f"{settled} = {flow(fields.find(resolved.config, settled))}, set by {origin}"
 
 
 def _short(value: Any) -> str:

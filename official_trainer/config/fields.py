@@ -71,8 +71,9 @@ def _hints(cls: Any) -> Mapping[str, Any]:
         if name not in declared and not _is_class_variable(note):
             fix = "put @dataclasses.dataclass(frozen=True, kw_only=True) on the class"
             _refuse(cls, name, f"{name!r} is not a field; {fix}")
+    methods = ("problems", "ignored", "follows", "replace", "as_dict", *["get"] * issubclass(cls, OneOf))
     for name in names:
-        if name in ("problems", "ignored", "replace", "as_dict") or (name == "get" and issubclass(cls, OneOf)):
+        if name in methods:
             _refuse(cls, name, f"a field must not be called {name!r}, which is a method of every section; rename it")
     try:
         found = typing.get_type_hints(cls, include_extras=True)

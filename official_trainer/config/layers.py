@@ -4,7 +4,7 @@ Owns: the layers and their order; reporting the problems of all layers at once.
 Does not own: reading a layer (`reading.py`, `overrides.py`) or merging it into the layers below (`decode.py`).
 
 Low to high: class defaults, the experiment's factory, files named by `base:`, configuration files in order, dedicated
-flags, `--params_override` in order, `--set` in order.
+flags, `--params_override` in order, `--set` in order. Values that refer to others are computed from the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 
-from official_trainer.config import checks, fields, limits, overrides, values
+from official_trainer.config import checks, fields, limits, overrides, references, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
@@ -66,6 +66,8 @@ def resolve(
     # One at a time: so the problems are in the order of the layers.
     for node in _nodes(config_files, flags, params_overrides, sets, Reader(problems)):
         decoder.merge(node)
+    if not references.settle(decoder):
+        raise ConfigError(problems)
     problems += itertools.islice(checks.unused(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
     problems += itertools.islice(checks.rules(decoder.root, trail, list(problems)), limits.MAX_PROBLEMS)
     problems += checks.too_large(decoder.root, trail)

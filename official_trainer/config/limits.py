@@ -21,6 +21,8 @@ MAX_SIZE = 50_000
 """Of all files and flags together, with what aliases repeat, and of the configuration that they make; see `size`."""
 MAX_OVERRIDES = 1000
 """Items of all `--params_override` and `--set` together."""
+MAX_REFERENCES = 1000
+"""Values that refer to other fields. A chain of them has at most MAX_DEPTH."""
 MAX_PROBLEMS = 50
 """After so many, nothing more is read."""
 

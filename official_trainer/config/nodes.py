@@ -20,7 +20,8 @@ class Node:
     """A piece of configuration text.
 
     Attributes:
-      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes).
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: text
+        with `${…}`; decoding makes it of a scalar).
       value: see kind.
       origin: where it starts.
       length: columns it takes on its first line.
@@ -29,7 +30,7 @@ class Node:
       is_part: whether it is a mapping with one key of a path, for one part of what is there; all else stays as it is.
     """
 
-    kind: Literal["scalar", "list", "mapping"]
+    kind: Literal["scalar", "list", "mapping", "reference"]
     value: Any
     origin: Origin
     length: int = 1
@@ -55,6 +56,8 @@ class Node:
             if self.is_null:
                 return "null" if self.value else "nothing"
             return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
+        if self.kind == "reference":
+            return f"'{shorten(self.value)}'"
         return "a list" if self.kind == "list" else "a mapping"
 
     def problem(self, what: str, path: str = "", **parts: str) -> Problem:

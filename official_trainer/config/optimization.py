@@ -194,8 +194,11 @@ class ScheduleConfig(Config):
     """What all schedules and warm-ups have.
 
     Attributes:
+      LENGTH: the field with the steps until the end of the schedule; empty if it has no end.
       name: name of the schedule.
     """
+
+    LENGTH: ClassVar[str] = ""
 
     name: str = ""
 
@@ -266,12 +269,14 @@ class PolynomialLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: rate at step 0.
-      decay_steps: steps until the end rate.
+      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it is set or `cycle` is on.
       end_learning_rate: rate after `decay_steps`.
       power: 1 is a straight line.
       cycle: whether the schedule starts again after `decay_steps`.
       offset: steps by which the schedule starts later.
     """
+
+    LENGTH: ClassVar[str] = "decay_steps"
 
     name: str = "PolynomialDecay"
     initial_learning_rate: PositiveFloat | None = None
@@ -288,10 +293,12 @@ class CosineLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: rate at step 0.
-      decay_steps: steps until the end rate.
+      decay_steps: steps until the end rate; follows `trainer.train_steps` unless it is set.
       alpha: end rate as a share of the initial one.
       offset: steps by which the schedule starts later.
     """
+
+    LENGTH: ClassVar[str] = "decay_steps"
 
     name: str = "CosineDecay"
     initial_learning_rate: PositiveFloat | None = None
@@ -320,11 +327,13 @@ class PowerAndLinearDecayLrConfig(ScheduleConfig):
 
     Attributes:
       initial_learning_rate: factor of the power.
-      total_decay_steps: steps of the whole schedule.
+      total_decay_steps: steps of the whole schedule; follows `trainer.train_steps` unless it is set.
       power: exponent of the step.
       linear_decay_fraction: share of the schedule that falls linearly.
       offset: steps by which the schedule starts later.
     """
+
+    LENGTH: ClassVar[str] = "total_decay_steps"
 
     name: str = "PowerAndLinearDecay"
     initial_learning_rate: PositiveFloat | None = None
@@ -393,10 +402,21 @@ class LrConfig(OneOf):
     step_cosine_with_offset: StepCosineLrConfig = StepCosineLrConfig()
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        section = self.get()
+        section, length = self.get(), self._length()
         for field in dataclasses.fields(section) if section is not None else ():
             if getattr(section, field.name) is None and field.name != "staircase":
-                yield f"{self.type}.{field.name}", f"must be set when learning_rate.type is {self.type}"
+                other = ", or else trainer.train_steps, which it follows" if field.name == length else ""
+                yield f"{self.type}.{field.name}", f"must be set when learning_rate.type is {self.type}{other}"
+
+    def follows(self, path: str) -> Iterator[tuple[str, str]]:
+        if (length := self._length()) and getattr(section := self.get(), length) is None:
+            offset = f" - {path}.{self.type}.offset" if section.offset != 0 else ""
+            yield f"{self.type}.{length}", f"trainer.train_steps{offset}"
+
+    def _length(self) -> str:
+        """Returns the field of the schedule that follows `trainer.train_steps`, with which it ends; empty if none."""
+        section = getattr(self, str(self.type), None)  # None also where a reference chooses it, until that is known
+        return "" if section is None or getattr(section, "cycle", False) else section.LENGTH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Origin, Problem
+from official_trainer.config.expressions import Reference
 from official_trainer.config.text import flow
 
 _BASE = Origin("experiment", "the base")
@@ -30,12 +31,17 @@ class _Event:
 
 
 class Trail:
-    """Every setting by files and flags, in addition to the values of `base`."""
+    """Every setting by files and flags, in addition to the values of `base`.
+
+    Attributes:
+      references: by its path, each text with `${…}` that gave a value in force.
+    """
 
     def __init__(self, base: Config, experiment: str = "") -> None:
         self._base = base
         self._experiment = Origin("experiment", experiment)
         self._events: list[_Event] = []
+        self.references: dict[str, Reference] = {}
         self._at: dict[str, list[int]] = {}
         """The numbers of the events at each path."""
 
@@ -106,7 +112,10 @@ class Trail:
 
     def _settings(self, path: str) -> list[_Event]:
         events = [self._events[number] for number in self._at.get(path, ())]
-        return [event for event in events if not event.is_replacement]
+        events = [event for event in events if not event.is_replacement]
+        if path in self.references:  # what is written, then what that gave
+            events = [event for event in events if event.value != self.references[path]]
+        return events
 
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""
@@ -170,7 +179,7 @@ class Resolved:
         """
         self.origin(path)
         steps = self.trail.history(path, fields.find(self.config, path))
-        return [(origin, flow(value)) for origin, value in steps]
+        return [(origin, value.text if isinstance(value, Reference) else flow(value)) for origin, value in steps]
 
 
 def around(path: str) -> Iterator[str]:

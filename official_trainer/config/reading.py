@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from official_trainer import files
-from official_trainer.config import limits, scalars
+from official_trainer.config import expressions, limits, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
 from official_trainer.config.nodes import Node
 from official_trainer.errors import shorten
@@ -164,7 +164,7 @@ def _plain(node: Node) -> Any:
     if node.kind == "mapping":
         return {key.value: _plain(item) for key, item in node.value}
     try:
-        return scalars.read(node.value, Any, quoted=node.quoted)
+        return scalars.read(expressions.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:
         raise ConfigError([node.problem(got=node.shown, **error.parts)]) from error
 
@@ -332,4 +332,6 @@ def _syntax_problem(text: str, start: Origin, error: yaml.YAMLError) -> Problem:
         origin = start.moved(mark.line, indent.index("\t"))
         return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
     fix = next((hint for words, hint in _HINTS if words in reason or words in str(error)), "")
+    if "${" in line:
+        fix = "inside brackets, write a reference in quotes"
     return Problem(f"cannot be read as YAML: {reason}", fix=fix, origin=start.moved(mark.line, mark.column))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from official_trainer.config import fields
+from official_trainer.config import expressions, fields
 from official_trainer.config.declaration import OneOf
 from official_trainer.errors import escaped
 
@@ -34,7 +34,7 @@ def flow(value: Any) -> str:
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):
         return _float(value)
-    return str(value) if isinstance(value, int) else quoted(str(value))
+    return str(value) if isinstance(value, int) else quoted(expressions.escaped(str(value)))
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -64,6 +64,7 @@ class Profile(Config):
     resources: Resources = Resources()
     ps_resources: Resources = Resources()
 
+    HAS_REFERENCES: ClassVar[bool] = False  # `${HOME}` in a variable is for a shell
     secrets_go: ClassVar[str] = "leave it out"
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,186 @@
+"""Values that refer to other fields: computed when all layers are merged, each as the text that its field would take.
+
+Owns: the order in which they are computed, circles, fields that follow others while they are null (`Config.follows`).
+Does not own: the grammar and the arithmetic (`expressions.py`), the types of fields (`decode.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from official_trainer.config import checks, expressions, fields, limits
+from official_trainer.config.declaration import OneOf
+from official_trainer.config.decode import Decoder
+from official_trainer.config.errors import ConfigError, Origin, Problem
+from official_trainer.config.expressions import Expression, ExpressionError, Reference
+from official_trainer.config.nodes import Node, node_at
+from official_trainer.config.text import flow, parts
+
+
+def settle(decoder: Decoder) -> bool:
+    """Puts the values in the places of the references; returns whether all of them are known.
+
+    What is wrong with one is added to the problems of the decoder.
+    """
+    done = 0
+    for _ in range(2):  # a field may follow another only once a reference has chosen its section
+        _follow(decoder)
+        if decoder.num_references == done:
+            break
+        done, settling = decoder.num_references, _Settling(decoder)
+        for path, value in list(fields.walk(decoder.root)):
+            if isinstance(value, Reference):
+                settling.settle(path, value)
+    return not done or not any(isinstance(value, Reference) for _, value in fields.walk(decoder.root))
+
+
+def _follow(decoder: Decoder) -> None:
+    """Writes references into the fields that follow others."""
+    for path, section in list(checks.in_force(decoder.root)):
+        for name, text in section.follows(path):
+            reference = Reference(f"${{{text}}}", Origin("default"))
+            followed = [fields.at(decoder.root, fields.parse_path(each)) for each in reference.paths()]
+            if all(value not in (0, None, Ellipsis) for value in followed):
+                keys = fields.parse_path(f"{path}.{name}" if path else name)
+                node = Node("reference", reference.text, reference.origin)
+                decoder.merge(node_at(keys, node, node))
+
+
+class _UnknownError(Exception):
+    """A value is not known because another one is not, about which a problem is reported."""
+
+
+class _Settling:
+    """Computes references, each after those that it refers to."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._open: dict[str, Reference] = {}
+        self._failed: set[str] = set()
+
+    def settle(self, path: str, reference: Reference) -> bool:
+        """Puts the value of a reference in its place; returns whether there is one now."""
+        if path in self._open:
+            self._fail(path, reference, self._circle(path), "write one of them as a value")
+            self._failed.update(self._open)
+        elif len(self._open) >= limits.MAX_DEPTH:
+            what = f"is the last of a chain of more than {limits.MAX_DEPTH} references"
+            self._fail(path, reference, what, "write one of them as a value")
+            self._failed.update(self._open)
+        if path in self._failed:
+            return False
+        if not isinstance(fields.at(self._decoder.root, fields.parse_path(path)), Reference):
+            return True  # another one needed it before
+        self._open[path] = reference
+        try:
+            return self._put(path, reference, self._value(reference))
+        except ExpressionError as error:
+            self._fail(path, reference, f"{error}", error.fix)
+        except _UnknownError:
+            self._failed.add(path)
+        finally:
+            del self._open[path]
+        return False
+
+    def _value(self, reference: Reference) -> Any:
+        pieces = expressions.parse(reference.text)
+        known = [p if isinstance(p, str) else p.value([self._at(path) for path in p.paths]) for p in pieces]
+        if len(pieces) == 1 and isinstance(pieces[0], Expression):
+            return known[0]
+        for value in known:
+            if value is None or isinstance(value, dict | tuple):
+                raise ExpressionError(
+                    f"puts {fields.show(value)} into a text", "only numbers and texts can be put there"
+                )
+        return "".join(value if isinstance(value, str) else flow(value) for value in known)
+
+    def _at(self, path: str) -> Any:
+        """Returns the value at a path, after those that it refers to itself."""
+        place, value = "", self._decoder.root
+        for key in fields.parse_path(path):
+            (key,) = fields.settle(value, (key,))
+            if isinstance(value, OneOf) and key not in ("type", self._known(fields.join(place, "type"), value.type)):
+                chosen = f"{fields.join(place, 'type')} is {fields.show(value.type)}"
+                if fields.child(value, key) is not Ellipsis:
+                    raise ExpressionError(
+                        f"refers to {path}, which is not in force: {chosen}", "refer to another field"
+                    )
+            part = fields.child(value, key)
+            if part is Ellipsis:
+                raise _unknown_path(self._decoder.root, path)
+            place = fields.join(place, key)
+            value = self._known(place, part)
+        if fields.is_section(value):
+            raise ExpressionError(f"refers to {path}, which is a section", "refer to a field of it")
+        for inside, part in list(fields.walk(value, place)):
+            self._known(inside, part)
+        return fields.at(self._decoder.root, fields.parse_path(place))
+
+    def _known(self, path: str, value: Any) -> Any:
+        """Returns the value at `path`, which is computed first if it refers to others."""
+        if not isinstance(value, Reference):
+            return value
+        if not self.settle(path, value):
+            raise _UnknownError
+        return fields.at(self._decoder.root, fields.parse_path(path))
+
+    def _put(self, path: str, reference: Reference, value: Any) -> bool:
+        decoder, keys = self._decoder, fields.parse_path(path)
+        mark = Node("scalar", "", reference.origin, reference.length)
+        count = len(decoder.problems)
+        decoder.merge(node_at(keys, mark, _node(value, mark)))
+        if new := decoder.problems[count:]:
+            decoder.problems[count:] = [_explained(problem, reference, value) for problem in new]
+        elif not isinstance(fields.at(decoder.root, keys), Reference):
+            decoder.trail.references[path] = reference
+            return True
+        self._failed.add(path)
+        return False
+
+    def _fail(self, path: str, reference: Reference, what: str, fix: str) -> None:
+        self._failed.add(path)
+        problem = Problem(what, path, fix=fix, origin=reference.origin, length=reference.length)
+        self._decoder.problems.append(problem)
+
+    def _circle(self, path: str) -> str:
+        """Names each field of a circle that `path` closes, with its place."""
+        members = list(self._open)
+        circle = members[members.index(path) :]
+        steps = [f"{each} = {self._open[each].shown} ({self._open[each].origin.brief})" for each in circle]
+        return f"fields refer to each other in a circle: {', '.join(steps)}"
+
+
+def _unknown_path(root: Any, path: str) -> ExpressionError:
+    """Returns the error that there is no field at `path`, with the nearest."""
+    try:
+        fields.find(root, path)
+    except ConfigError as error:
+        (problem,) = error.problems
+        around, _, _ = problem.path.rpartition(".")
+        near = fields.join(around, problem.near) if problem.near else ""
+        is_a_name = "." not in path  # such as that of an environment variable
+        fix = f"write $${{{path}}} for the text itself" if is_a_name else f"allowed: {problem.allowed}"
+        fix = f"did you mean '${{{near}}}'?" if near else problem.fix or fix
+        return ExpressionError(f"refers to {problem.path}, and there is no such field", fix)
+    raise AssertionError(f"there is a value at {path}")
+
+
+def _explained(problem: Problem, reference: Reference, value: Any) -> Problem:
+    """Returns a problem of a computed value, which nobody has written, with what gave it and how to change that."""
+    fix = ""
+    if isinstance(value, float) and problem.what == "must be an integer":
+        fix = f"write ${{({reference.text.strip()[2:-1]}) // 1}} to round down"
+    return dataclasses.replace(problem, got=f"{fields.show(value)} from {reference.shown}", fix=fix)
+
+
+def _node(value: Any, at: Node) -> Node:
+    """Returns a value as the text that gives it, at the place of a reference."""
+    if isinstance(value, tuple | list):
+        return dataclasses.replace(at, kind="list", value=tuple(_node(item, at) for item in value))
+    if fields.is_section(value) or isinstance(value, dict):
+        pairs = ((dataclasses.replace(at, value=key, quoted=True), _node(part, at)) for key, part in parts(value))
+        return dataclasses.replace(at, kind="mapping", value=tuple(pairs))
+    if isinstance(value, str):
+        return dataclasses.replace(at, value=expressions.escaped(value), quoted=True)
+    return dataclasses.replace(at, value=flow(value))

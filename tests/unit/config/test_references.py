@@ -1,0 +1,384 @@
+"""N30: a value that refers to other fields: typed, with layers, escapes, circles and messages."""
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_trainer.config import Config, ConfigError, ExperimentConfig, dump, explain, resolve
+from official_trainer.config import optimization as opt
+from official_trainer.config.compare import differences
+from official_trainer.config.reading import plain
+from tests.support.config.sample import Model, model, problems, resolved
+
+COSINE = "trainer.optimizer_config.learning_rate.cosine"
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "expected"),
+    [
+        ("integer=${trainer.train_steps // 3}", "integer", 33),
+        ("integer=${trainer.train_steps * 0.1}", "integer", 10),
+        ("number=${trainer.train_steps}", "number", 100.0),
+        ("number=${trainer.train_steps / 3}", "number", 100 / 3),
+        ("truth=${trainer.async_checkpoint}", "truth", True),
+        ("text=${task.model.word}", "text", "adam"),
+        ("text=run_${trainer.train_steps}_${task.model.share}", "text", "run_100_0.1"),
+        ("text=${trainer.train_steps}", "text", "100"),
+        ("text=${task.model.word} $${x}", "text", "adam ${x}"),
+        ("word=${trainer.best_checkpoint_metric_comp}x", "word", None),
+        ("maybe_integer=${task.model.integer}", "maybe_integer", 3),
+        ("maybe_text=${task.model.maybe_integer}", "maybe_text", None),
+        ("flag_or_text=${task.model.truth}", "flag_or_text", False),
+        ("many=${task.model.integer}", "many", 3),
+        ("filters=${task.model.window}", "filters", None),
+        ("filters=['${task.model.integer}', 7]", "filters", (3, 7)),
+        ("filters+=${task.model.integer * 2}", "filters", (32, 64, 6)),
+        ("nested=['${task.model.filters}']", "nested", ((32, 64),)),
+        ("plain_list=${task.model.filters}", "plain_list", (32.0, 64.0)),
+        ("weights={a: '${task.model.share}'}", "weights", {"a": 0.1}),
+        ("anything=${task.model.number * 3}", "anything", 1.5),
+        ("anything='${task.model.text}'", "anything", "abc"),
+        ("integer=${task.model.filters[-1] - task.model.blocks[0].x}", "integer", 63),
+        ("shape.type=${task.model.text}", "shape", None),
+    ],
+)
+def test_values_are_of_the_type_of_their_field(override, field, expected):
+    """N30: read as that text would be, in each kind of field."""
+    if expected is None and field != "maybe_text":
+        assert problems(f"task.model.{override}")
+    else:
+        assert getattr(model(f"task.model.{override}"), field) == expected
+
+
+def test_a_one_of_by_a_word_elsewhere():
+    result = model("task.model.text=square", "task.model.shape=${task.model.text}", "task.model.shape.square.width=9")
+    assert (result.shape.type, result.shape.square.width) == ("square", 9)
+
+
+def test_files_and_flags_refer_to_the_result_of_all_layers(write):
+    """N30: a later override of a field changes all that refer to it, also from a base file."""
+    write("trainer: {validation_interval: '${trainer.train_steps // 4}'}", "base.yaml")
+    file = write("base: base.yaml\ntrainer:\n  checkpoint_interval: ${trainer.validation_interval * 2}\n")
+    for steps in (400, 800):
+        trainer = resolved(f"trainer.train_steps={steps}", config_files=[file]).config.trainer
+        assert (trainer.validation_interval, trainer.checkpoint_interval) == (steps // 4, steps // 2)
+    trainer = resolved("trainer.validation_interval=7", config_files=[file]).config.trainer
+    assert (trainer.validation_interval, trainer.checkpoint_interval) == (7, 14)
+
+
+def test_in_items_of_params_override():
+    """N30: the commas and brackets of a list of items do not end one."""
+    trainer = resolved(
+        params_overrides=["trainer.train_steps=90,trainer.summary_interval=${(trainer.train_steps) // 9},"]
+    )
+    assert trainer.config.trainer.summary_interval == 10
+
+
+def test_a_python_value_is_a_text():
+    """N30: a factory computes in Python; its `${` is text, and is written escaped."""
+    result = resolved(model=Model(text="${trainer.train_steps}"))
+    assert result.config.task.model.text == "${trainer.train_steps}"
+    assert "text: '$${trainer.train_steps}'  # experiment\n" in dump(result, origins=True)
+
+
+def test_a_configuration_without_references():
+    """N30: a launch profile's variables are for a shell."""
+    from official_trainer.launch.profile import Profile
+
+    override = '{"environ": {"A": "${HOME}", "B": "$${HOME}"}}'
+    assert resolve(Profile(), params_overrides=[override]).config.environ == {"A": "${HOME}", "B": "$${HOME}"}
+
+
+# Circles.
+
+
+def test_a_circle_is_named_whole(write):
+    """N30: every field of it with file and line, and what only leads into it is not blamed."""
+    file = write(
+        """\
+        trainer:
+          train_steps: ${trainer.summary_interval}
+          summary_interval: ${trainer.validation_interval + 1}
+          validation_interval: ${trainer.train_steps}
+          checkpoint_interval: ${trainer.train_steps}
+        """
+    )
+    assert problems(config_files=[file]) == [
+        "a.yaml:2: trainer.train_steps: fields refer to each other in a circle: "
+        "trainer.train_steps = ${trainer.summary_interval} (a.yaml:2), "
+        "trainer.summary_interval = ${trainer.validation_interval + 1} (a.yaml:3), "
+        "trainer.validation_interval = ${trainer.train_steps} (a.yaml:4); write one of them as a value"
+    ]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.train_steps=${trainer.train_steps}",
+        "task.model.filters=['${task.model.filters[0]}']",
+        "task.model.filters=['${task.model.filters}']",
+        "task.model.shape=${task.model.shape.type}",
+        "task.model.weights={a: '${task.model.weights.a}'}",
+    ],
+)
+def test_the_smallest_circle(override):
+    """N30: a value that refers to itself."""
+    (message,) = problems(override)
+    assert "fields refer to each other in a circle" in message
+
+
+def test_a_long_chain():
+    """N30, N34: refused before Python's own limit."""
+    weights = ", ".join(f"w{i}: '${{task.model.weights.w{i + 1}}}'" for i in range(100))
+    (message,) = problems(f"task.model.weights={{{weights}, w100: 1}}")
+    assert "is the last of a chain of more than 64 references; write one of them as a value" in message
+
+
+def test_too_many():
+    """N30, N34: so that resolving takes a second at most."""
+    items = ", ".join(["'${task.model.integer}'"] * 1001)
+    (message,) = problems(f"task.model.filters=[{items}]")
+    assert "task.model.filters[1000]: is one more than the 1000 references that are allowed; write the value" in message
+
+
+# Messages.
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["trainer.train_steps=${trainer.train_step}"],
+            "--set: trainer.train_steps: refers to trainer.train_step, and there is no such field; "
+            "did you mean '${trainer.train_steps}'?",
+        ),
+        (
+            ["task.model.text=${HOME}"],
+            "--set: task.model.text: refers to HOME, and there is no such field; write $${HOME} for the text itself",
+        ),
+        (
+            ["task.model.integer=${num_gpus}"],
+            "--set: task.model.integer: refers to num_gpus, and there is no such field; "
+            "num_gpus exists at runtime.num_gpus",
+        ),
+        (
+            ["task.model.integer=${task.model.filters[2]}"],
+            "--set: task.model.integer: refers to task.model.filters[2], and there is no such field; allowed: 0 to 1",
+        ),
+        (
+            ["task.model.integer=${task.model}"],
+            "--set: task.model.integer: refers to task.model, which is a section; refer to a field of it",
+        ),
+        (
+            ["task.model.integer=${task.model.shape.square.width}", "task.model.shape=round"],
+            "--set: task.model.integer: refers to task.model.shape.square.width, which is not in force: "
+            "task.model.shape.type is 'round'; refer to another field",
+        ),
+        (
+            ["task.model.integer=${trainer.train_steps / 8}"],
+            "--set: task.model.integer: must be an integer, got 12.5 from ${trainer.train_steps / 8}; "
+            "write ${(trainer.train_steps / 8) // 1} to round down",
+        ),
+        (
+            ["task.model.bounded=${trainer.train_steps}"],
+            "--set: task.model.bounded: must be between -1 and 5, got 100 from ${trainer.train_steps}",
+        ),
+        (
+            ["task.model.integer=${task.model.text}"],
+            "--set: task.model.integer: must be an integer, got 'abc' from ${task.model.text}",
+        ),
+        (
+            ["task.model.integer=${task.model.maybe_integer}"],
+            "--set: task.model.integer: must be an integer, got null from ${task.model.maybe_integer}",
+        ),
+        (
+            ["task.model.integer=1${task.model.level}"],
+            "--set: task.model.integer: must be an integer, got '11' from 1${task.model.level}",
+        ),
+        (
+            ["task.model.text=a${task.model.filters}"],
+            "--set: task.model.text: puts (32, 64) into a text; only numbers and texts can be put there",
+        ),
+        (
+            ["task.model.integer=${task.model.integer"],
+            "--set: task.model.integer: has a '${' without its '}'; close it, or write $${ for these characters",
+        ),
+        (
+            ["task.model.maybe_section=${task.model.integer}"],
+            "--set: task.model.maybe_section: must be a section (Block), got '${task.model.integer}'",
+        ),
+        (
+            ["trainer.actions=[{type: '${task.model.text}'}]"],
+            "--set: trainer.actions[0].type: decides which fields there are, so it cannot refer to one; write the word",
+        ),
+        (
+            ["task.model.filters=${task.model.filters}", "task.model.filters[0]=3"],
+            "--set: task.model.filters: is ${task.model.filters} of --set, so that no part of it can be changed; "
+            "set it as a whole",
+        ),
+        (
+            ["task.model.filters=[${task.model.integer}]"],
+            "--set: cannot be read as YAML: did not find expected ',' or ']'; "
+            "inside brackets, write a reference in quotes",
+        ),
+    ],
+)
+def test_messages(overrides, said):
+    """N30, N7: place, what is wrong, the nearest field, the fix."""
+    assert problems(*overrides)[0] == said
+
+
+def test_what_is_removed_cannot_refer(write):
+    file = write("task: {model: {filters: !remove ['${task.model.integer}']}}")
+    assert problems(config_files=[file]) == [
+        "a.yaml:1: task.model.filters: what is removed cannot refer to another field; write the value"
+    ]
+
+
+def test_a_mistake_is_reported_once(write):
+    """N30: not again for each field that refers to the wrong one."""
+    assert (
+        len(problems("task.model.integer=${nowhere}", "task.model.bounded=${task.model.integer}", "trainer.x=1")) == 2
+    )
+
+
+# Where values come from.
+
+EXPLAINED = """\
+trainer.summary_interval: an integer at least 1
+  steps between two rows of training metrics.
+
+  value    25
+  default  1000
+  allowed  at least 1
+  set by   class default  1000
+           a.yaml:2:21    25 = ${trainer.train_steps // task.model.blocks[-1].x}
+  from     trainer.train_steps = 100, set by experiment sample
+           task.model.blocks[0].x = 4, set by --set, column 24
+"""
+
+
+def test_explained(write):
+    """N30, N8: the text and its place, what it resolved to, and who set what it refers to."""
+    file = write("trainer:\n  summary_interval: ${trainer.train_steps // task.model.blocks[-1].x}\n")
+    result = resolved("task.model.blocks[0].x=4", config_files=[file])
+    lines = explain(result, "trainer.summary_interval").splitlines()
+    assert [*lines[:1], *lines[2:]] == [*EXPLAINED.splitlines()[:1], *EXPLAINED.splitlines()[2:]]
+
+
+def test_explained_after_it_was_overridden(write):
+    """N30: the text, which was never computed."""
+    file = write("trainer: {train_steps: '${nowhere}'}")
+    lines = explain(resolved("trainer.train_steps=5", config_files=[file]), "trainer.train_steps")
+    assert "           a.yaml:1:24        ${nowhere}\n           --set, column 21   5\n" in lines
+
+
+def test_dumped(write):
+    """N30: the value, so that Model Garden reads it; where it comes from, as a comment."""
+    file = write("trainer:\n  summary_interval: ${trainer.train_steps // 4}\n")
+    result = resolved(config_files=[file])
+    assert "summary_interval: 25  # = ${trainer.train_steps // 4} of a.yaml:2\n" in dump(result, origins=True)
+    assert yaml.safe_load(dump(result))["trainer"]["summary_interval"] == 25
+
+
+def test_a_run_that_continues_compares_values():
+    """N30, N9: a reference in place of its value is no change; a literal `${` is none either."""
+    before = plain(
+        dump(resolved("trainer.summary_interval=50", "task.model.text=$${a} b", "task.model.share=0.5")), "p"
+    )
+    now = ["task.model.text=$${a} b", "task.model.share=0.5", "trainer.summary_interval=${trainer.train_steps // 2}"]
+    assert differences(before, resolved(*now)) == []
+
+
+# Fields that follow others.
+
+
+def following(*sets, schedule="cosine", **fields):
+    section = getattr(opt.LrConfig(), schedule).replace(initial_learning_rate=0.1, **fields)
+    rate = opt.LrConfig(type=schedule, **{schedule: section})
+    config = ExperimentConfig().replace(
+        trainer=ExperimentConfig().trainer.replace(optimizer_config=opt.OptimizationConfig(learning_rate=rate))
+    )
+    return resolve(config, sets=sets)
+
+
+@pytest.mark.parametrize(("schedule", "length"), [("cosine", "decay_steps"), ("polynomial", "decay_steps")])
+def test_a_schedule_ends_with_training(schedule, length):
+    """N31: unless its length is set."""
+    for sets, expected in ([], 500), (["offset=20"], 480), ([f"{length}=30"], 30), ([f"{length}=null"], 500):
+        branch = f"trainer.optimizer_config.learning_rate.{schedule}"
+        found = following("trainer.train_steps=500", *(f"{branch}.{each}" for each in sets), schedule=schedule)
+        assert getattr(found.config.trainer.optimizer_config.learning_rate.get(), length) == expected
+
+
+def test_the_power_schedule_ends_with_training():
+    found = following("trainer.train_steps=500", schedule="power_linear").config
+    assert found.trainer.optimizer_config.learning_rate.get().total_decay_steps == 500
+
+
+def test_what_follows_is_explained_and_written():
+    """N31, N8: `class default`, and the field that it follows."""
+    result = following("trainer.train_steps=500")
+    text = explain(result, f"{COSINE}.decay_steps")
+    assert "           class default  500 = ${trainer.train_steps}\n" in text
+    assert "  from     trainer.train_steps = 500, set by --set, column 21\n" in text
+    assert "decay_steps: 500  # = ${trainer.train_steps}\n" in dump(result, origins=True)
+
+
+def test_what_follows_can_be_referred_to():
+    """N30, N31: also where its offset is a reference itself."""
+    sets = [f"{COSINE}.offset=${{trainer.summary_interval // 10}}", "trainer.train_steps=500"]
+    found = following(*sets, f"trainer.validation_interval=${{{COSINE}.decay_steps // 4}}").config
+    assert found.trainer.validation_interval == 100
+
+
+def test_a_schedule_chosen_by_a_reference_follows_too():
+    sets = ["trainer.best_checkpoint_export_subdir=cosine", "trainer.train_steps=5"]
+    choice = "trainer.optimizer_config.learning_rate=${trainer.best_checkpoint_export_subdir}"
+    found = following(*sets, choice, schedule="cosine").config
+    assert found.trainer.optimizer_config.learning_rate.get().decay_steps == 5
+
+
+@pytest.mark.parametrize("fields", [{}, {"cycle": True}])
+def test_nothing_to_follow(fields):
+    """N31: the length of training is not known, or the schedule starts again and again."""
+    sets = ["trainer.train_steps=5"] if fields else []
+    with pytest.raises(
+        ConfigError, match=r"decay_steps: must be set when learning_rate\.type is polynomial"
+    ) as refused:
+        following(*sets, schedule="polynomial", **fields)
+    assert ("or else trainer.train_steps, which it follows" in str(refused.value)) is not bool(fields)
+
+
+def test_a_section_alone_does_not_follow():
+    """N31: there is no `trainer.train_steps` in it."""
+    with pytest.raises(ConfigError, match="must be set"):
+        resolve(opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=0.1)))
+    assert resolve(Config()).config == Config()
+
+
+# All kinds of references.
+
+_FIELDS = ["task.model.integer", "task.model.number", "task.model.weights.a", "task.model.maybe_integer"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_resolving_again_changes_nothing(data):
+    """N30: a dump of what was resolved, over the same experiment, is the same; so is any order of the overrides."""
+    numbers = [data.draw(st.integers(1, 10**4)) for _ in _FIELDS]
+    sets = []
+    for i, (path, number) in enumerate(zip(_FIELDS, numbers, strict=True)):
+        earlier = data.draw(st.sampled_from([None, *_FIELDS[:i]]))
+        sign = data.draw(st.sampled_from(["+", "*", "//"]))
+        sets.append(f"{path}={number}" if earlier is None else f"{path}=${{{earlier} {sign} {number}}}")
+    sets.append("task.model.truth=true")
+    try:
+        result = resolved(*sets)
+    except ConfigError:
+        return  # larger than 64 bits
+    assert resolved(*data.draw(st.permutations(sets))).config == result.config
+    again = resolved(params_overrides=[dump(result)])
+    assert again.config == result.config
+    assert not again.trail.references
