@@ -194,11 +194,8 @@ class ScheduleConfig(Config):
     """What all schedules and warm-ups have.
 
     Attributes:
-      LENGTH: the field with the steps until the end of the schedule; empty if it has no end.
       name: name of the schedule.
     """
-
-    LENGTH: ClassVar[str] = ""
 
     name: str = ""
 
@@ -276,8 +273,6 @@ class PolynomialLrConfig(ScheduleConfig):
       offset: steps by which the schedule starts later.
     """
 
-    LENGTH: ClassVar[str] = "decay_steps"
-
     name: str = "PolynomialDecay"
     initial_learning_rate: PositiveFloat | None = None
     decay_steps: Positive | None = None
@@ -297,8 +292,6 @@ class CosineLrConfig(ScheduleConfig):
       alpha: end rate as a share of the initial one.
       offset: steps by which the schedule starts later.
     """
-
-    LENGTH: ClassVar[str] = "decay_steps"
 
     name: str = "CosineDecay"
     initial_learning_rate: PositiveFloat | None = None
@@ -332,8 +325,6 @@ class PowerAndLinearDecayLrConfig(ScheduleConfig):
       linear_decay_fraction: share of the schedule that falls linearly.
       offset: steps by which the schedule starts later.
     """
-
-    LENGTH: ClassVar[str] = "total_decay_steps"
 
     name: str = "PowerAndLinearDecay"
     initial_learning_rate: PositiveFloat | None = None
@@ -374,6 +365,8 @@ class StepCosineLrConfig(StepwiseLrConfig):
 
 _Decays = Literal["exponential", "polynomial", "cosine"]
 _Powers = Literal["power", "power_linear", "power_with_offset"]
+LENGTHS = {"polynomial": "decay_steps", "cosine": "decay_steps", "power_linear": "total_decay_steps"}
+"""For each schedule that has an end, the field with the steps until then."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -416,7 +409,7 @@ class LrConfig(OneOf):
     def _length(self) -> str:
         """Returns the field of the schedule that follows `trainer.train_steps`, with which it ends; empty if none."""
         section = getattr(self, str(self.type), None)  # None also where a reference chooses it, until that is known
-        return "" if section is None or getattr(section, "cycle", False) else section.LENGTH
+        return "" if section is None or getattr(section, "cycle", False) else LENGTHS.get(str(self.type), "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

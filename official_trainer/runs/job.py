@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer.config import ConfigError, Problem, Resolved, modes
+from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
@@ -25,6 +26,8 @@ from official_trainer.tracking.record import check_name, git_revision
 
 if TYPE_CHECKING:
     from official_trainer.engine.loop_parts import DueSteps
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,7 +145,7 @@ class Job:
 
 
 def check_ready(job: Job) -> None:
-    """Refuses, before TensorFlow is imported, what could only fail later.
+    """Refuses, before TensorFlow is imported, what could only fail later, and warns of what is likely a mistake.
 
     Raises:
       UserError: the mode is unknown, the config lacks what the mode needs, or `model_dir` has an unfit name.
@@ -152,12 +155,18 @@ def check_ready(job: Job) -> None:
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
+    warnings: list[Problem] = []
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
+        rates = list(learning_rate.findings(job.resolved))
+        problems += [found.problem for found in rates if found.is_fatal]
+        warnings += [found.problem for found in rates if not found.is_fatal and job.is_chief]
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     if problems:
         raise ConfigError(problems)
+    for warning in warnings:
+        _logger.warning("%s", warning.message)
 
 
 def _cluster_problems(job: Job) -> Iterator[Problem]:

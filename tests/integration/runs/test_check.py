@@ -35,3 +35,25 @@ def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
     monkeypatch.setattr(MockTask, "build_metrics", writing)
     assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
     assert not (tmp_path / "run").exists()
+
+
+ROOT = "trainer.optimizer_config"
+ENDS = (f"{ROOT}.learning_rate={{type: cosine, cosine: {{initial_learning_rate: 0.1, decay_steps: 1}}}}",)
+NEVER = (*ENDS, f"{ROOT}.warmup={{type: linear, linear: {{warmup_steps: 5}}}}", "trainer.train_steps=9")
+
+
+def test_a_schedule_that_ends_early_is_a_warning(tmp_path, capfd):
+    """N31, N10: one line, before anything is built, with what to add to the command."""
+    assert cli.main(["check", *MOCK, *ENDS, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    path = f"{ROOT}.learning_rate.cosine.decay_steps"
+    assert (
+        f"warning: --set: {path}: the learning rate stays at 0 from step 1 on, and training ends at step 2; "
+        f"add --set={path}=2\n"
+    ) in capfd.readouterr().err
+
+
+def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
+    """N31, N6: by `train` and `check`, with exit code 2."""
+    for verb in ("train", "check"):
+        assert cli.main([verb, *MOCK, *NEVER, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 2
+        assert "the learning rate is 0 at all 9 steps, so nothing is learned" in capfd.readouterr().err

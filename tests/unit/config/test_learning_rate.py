@@ -1,0 +1,187 @@
+"""N31: what is said of a learning rate before training, against the rate itself at every step."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from official_trainer.config import ExperimentConfig, OptimizationConfig, TrainerConfig, resolve
+from official_trainer.config import optimization as opt
+from official_trainer.config.learning_rate import Rate, findings
+from tests.support.config import rates
+
+ROOT = "trainer.optimizer_config"
+
+
+def said(*sets, steps=1000):
+    """What is said, as `(is fatal, message)`."""
+    resolved = resolve(
+        ExperimentConfig(trainer=TrainerConfig(train_steps=steps)),
+        experiment="digits",
+        sets=[f"{ROOT}.{each}" for each in sets],
+    )
+    return [(found.is_fatal, found.problem.message) for found in findings(resolved)]
+
+
+COSINE = ("learning_rate=cosine", "learning_rate.cosine.initial_learning_rate=0.1")
+
+
+def linear(steps):
+    return "warmup=linear", f"warmup.linear.warmup_steps={steps}"
+
+
+def of(kind, *values):
+    return f"learning_rate={kind}", *(f"learning_rate.{kind}.{value}" for value in values)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        COSINE,
+        (*COSINE, *linear(100)),
+        (*COSINE, *linear(1)),
+        (*COSINE, *linear(999), "learning_rate.cosine.alpha=0.1"),
+        ("learning_rate=constant", *linear(1000)),
+        (*COSINE, "learning_rate.cosine.decay_steps=5000"),
+        (*COSINE, "learning_rate.cosine.decay_steps=900", "learning_rate.cosine.offset=100"),
+        (*COSINE, "learning_rate.cosine.decay_steps=10", "learning_rate.cosine.alpha=1"),
+        of("polynomial", "initial_learning_rate=0.1", "power=0.5", "end_learning_rate=0"),
+        of("polynomial", "initial_learning_rate=0.1", "decay_steps=10", "cycle=true", "end_learning_rate=0"),
+        of("polynomial", "initial_learning_rate=0.1", "decay_steps=10", "end_learning_rate=0.1"),
+        of("stepwise", "boundaries=[10,20]", "values=[1,0.1,0.01]"),
+        of("exponential", "initial_learning_rate=0.1", "decay_steps=10", "decay_rate=0.9", "staircase=true"),
+        of("power", "initial_learning_rate=0.1"),
+        of("power_linear", "initial_learning_rate=0.1"),
+        of("power_linear", "initial_learning_rate=0.1", "total_decay_steps=10", "linear_decay_fraction=0"),
+        of("power_with_offset", "initial_learning_rate=0.1", "offset=50"),
+        of("step_cosine_with_offset", "boundaries=[0,500,1000]", "values=[1,0.5,0.1]"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_said_of_what_is_meant(sets):
+    """N31: schedules that end with training, restart, or never end."""
+    assert said(*sets) == []
+
+
+@pytest.mark.parametrize(
+    ("sets", "is_fatal", "message"),
+    [
+        (
+            (*COSINE, "learning_rate.cosine.decay_steps=600"),
+            False,
+            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate stays at 0 from step 600 on, and "
+            f"training ends at step 1000; add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+        ),
+        (
+            of("polynomial", "initial_learning_rate=0.1", "decay_steps=500", "offset=100"),
+            False,
+            f"--set: {ROOT}.learning_rate.polynomial.decay_steps: the learning rate stays at 0.0001 from step 600 on, "
+            f"and training ends at step 1000; add --set={ROOT}.learning_rate.polynomial.decay_steps=900",
+        ),
+        (
+            of("power_linear", "initial_learning_rate=0.1", "total_decay_steps=999"),
+            False,
+            f"--set: {ROOT}.learning_rate.power_linear.total_decay_steps: the learning rate stays at 0 from step 999 "
+            f"on, and training ends at step 1000; add --set={ROOT}.learning_rate.power_linear.total_decay_steps=1000",
+        ),
+        (
+            ("learning_rate=constant", *linear(5000)),
+            False,
+            f"--set: {ROOT}.warmup.linear.warmup_steps: the warm-up takes 5000 steps, and training ends at step 1000, "
+            f"so the rate reaches 0.01998 of 0.1; add --set={ROOT}.warmup.linear.warmup_steps=100",
+        ),
+        (
+            (*COSINE, *linear(5000)),
+            True,
+            f"--set: {ROOT}.warmup.linear.warmup_steps: the learning rate is 0 at all 1000 steps, so nothing is "
+            f"learned; add --set={ROOT}.warmup.linear.warmup_steps=100",
+        ),
+        (
+            (*COSINE, "learning_rate.cosine.decay_steps=600", *linear(700)),
+            True,
+            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate is 0 at all 1000 steps, so nothing is "
+            f"learned; add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+        ),
+        (
+            of("stepwise", "boundaries=[10]", "values=[0, 1]"),
+            False,
+            f"--set: {ROOT}.learning_rate.stepwise.values: the learning rate is 0 from step 0 to step 10, and "
+            "training ends at step 1000; set another rate",
+        ),
+        (
+            of("stepwise", "boundaries=[10]", "values=[1, 0]"),
+            False,
+            f"--set: {ROOT}.learning_rate.stepwise.values: the learning rate is 0 from step 11 on, and training ends "
+            "at step 1000; add --set=trainer.train_steps=11",
+        ),
+        (
+            of("stepwise", "boundaries=[10]", "values=[0, 0]"),
+            True,
+            f"--set: {ROOT}.learning_rate.stepwise.values: the learning rate is 0 at all 1000 steps, so nothing is "
+            "learned; set another rate",
+        ),
+        (
+            of("step_cosine_with_offset", "boundaries=[0,500]", "values=[1,0.5]"),
+            True,
+            f"--set: {ROOT}.learning_rate.step_cosine_with_offset.boundaries: the learning rate is not a number from "
+            f"step 500 on, and training ends at step 1000; "
+            f"add '--set={ROOT}.learning_rate.step_cosine_with_offset.boundaries[-1]=1000'",
+        ),
+    ],
+)
+def test_messages(sets, is_fatal, message):
+    """N31, N7: one line with the step, and an override that can be pasted."""
+    assert said(*sets) == [(is_fatal, message)]
+
+
+def test_the_fix_is_one():
+    """N31: what is said, added to the command, is the end of it."""
+    for sets in (
+        (*COSINE, "learning_rate.cosine.decay_steps=600"),
+        (*COSINE, *linear(5000)),
+        (*COSINE, "learning_rate.cosine.decay_steps=600", *linear(700)),
+        ("learning_rate=constant", *linear(5000)),
+    ):
+        ((_, message),) = said(*sets)
+        override = message.partition(f"add --set={ROOT}.")[2]
+        assert said(*sets, override) == []
+
+
+def test_the_length_of_training_is_not_known():
+    """N31: nothing is said of what is measured in passes over the data."""
+    assert said(*COSINE, "learning_rate.cosine.decay_steps=1", steps=0) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(rates.configs())
+def test_what_is_said_is_true(drawn):
+    """N31: for schedules and warm-ups of all kinds, by the rate of every step."""
+    config, steps = drawn
+    rate = Rate(config.learning_rate.type, config.learning_rate.get(), config.warmup.type, config.warmup.get())
+    found = findings(resolve(ExperimentConfig(trainer=TrainerConfig(train_steps=steps, optimizer_config=config))))
+    text = " ".join(each.problem.what for each in found)
+    values = [rate.at(step) for step in range(steps)]
+    rises, cycles = rate.warmup_kind is not None and rate.at(1) != 0, getattr(rate.schedule, "cycle", False)
+    zeros = [step for step, value in enumerate(values) if value == 0 and not (cycles or (step == 0 and rises))]
+    assert ("not a number" in text) == (not all(map(math.isfinite, values)))
+    if "not a number" in text:
+        return
+    assert ("at all" in text) == (len(zeros) == steps)
+    if "at all" in text:
+        return
+    assert ("the warm-up takes" in text) == (rate.warmup_steps > steps)
+    if "the warm-up takes" in text:
+        return
+    is_idle = "the learning rate is 0" in text or "stays at 0 " in text
+    assert is_idle == bool(zeros)
+    stays = "stays at" in text
+    ends = rate.end is not None and max(rate.end, rate.warmup_steps) < steps and not rate.is_level
+    assert stays == ends
+    if stays:
+        assert len(set(values[max(rate.end, rate.warmup_steps, 0) :])) == 1
+
+
+def test_sections_of_others_are_left_alone():
+    """N31: an optimizer's section without schedules, as that of Model Garden's ranking models."""
+    trainer = TrainerConfig(train_steps=5, optimizer_config=OptimizationConfig(optimizer=opt.OptimizerConfig()))
+    assert list(findings(resolve(ExperimentConfig(trainer=trainer)))) == []
