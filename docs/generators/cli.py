@@ -58,6 +58,7 @@ def _verb(name: str, module: types.ModuleType) -> Iterator[str]:
 def _row(action: argparse.Action) -> str:
     name = action.option_strings[-1] if action.option_strings else str(action.metavar)
     value = f"={action.metavar}" if action.option_strings and action.nargs is None else ""
+    value = f"[={action.metavar}]" if action.option_strings and action.nargs == "?" else value
     return f"| `{name}{value}` | {_code(action.help or '')} |"
 
 

@@ -78,7 +78,7 @@ def _after(start: str, found: Mapping[str, str]) -> dict[str, str]:
 
 def _flags(parser: Parser, last: str) -> dict[str, str]:
     found = [(action.option_strings[-1], action) for action in parser.shown() if action.option_strings]
-    return _beginning(last, {f"{flag}{'' if each.nargs == 0 else '='}": each.help or "" for flag, each in found})
+    return _beginning(last, {f"{flag}{'' if each.nargs in (0, '?') else '='}": each.help or "" for flag, each in found})
 
 
 def _of_argument(parser: Parser, arguments: argparse.Namespace, last: str) -> dict[str, str]:

@@ -62,12 +62,16 @@ def add_config_flags(parser: Parser) -> None:
     parser.value("set", "PATH=VALUE", "one value; may be repeated", repeat=True)
 
 
+UNCHANGED = {
+    **dict.fromkeys(("config_file", "tpu", "tf_data_service", "params_override", "set")),
+    "enable_async_checkpointing": True,
+}
+"""The flags that change a configuration, as they are when they are not given."""
+
+
 def changes_config(arguments: argparse.Namespace) -> bool:
     """Returns whether any flag that changes a configuration is given."""
-    given = any(
-        getattr(arguments, name) for name in ("config_file", "tpu", "tf_data_service", "params_override", "set")
-    )
-    return given or not arguments.enable_async_checkpointing
+    return any((getattr(arguments, name) or None) != value for name, value in UNCHANGED.items())
 
 
 def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:

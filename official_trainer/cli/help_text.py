@@ -49,8 +49,10 @@ class Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=_HELP_COLUMN, width=WIDTH)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        is_value = action.option_strings and action.nargs != 0
-        return f"{action.option_strings[0]}={action.metavar}" if is_value else super()._format_action_invocation(action)
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = f"[={action.metavar}]" if action.nargs == "?" else f"={action.metavar}"
+        return f"{action.option_strings[0]}{value}"
 
 
 def wrap_usage(prog: str, usage: str) -> str:

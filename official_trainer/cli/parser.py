@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
         """Words to offer for flags and positional arguments; the verb checks what is given."""
         self._takes_command = False
         self._value_names: list[str] = []
+        self._optional_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
         self._groups: dict[str, argparse._ArgumentGroup] = {}
@@ -86,6 +87,12 @@ class Parser(argparse.ArgumentParser):
         self._value_names.append(name)
         self.choices[name] = choices
         self._group.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+
+    def optional_value(self, name: str, metavar: str, help: str) -> None:
+        """Declares `--name` and `--name=METAVAR`, None by default; the former is an empty text."""
+        self._optional_names.append(name)
+        self.choices[name] = ()
+        self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?", const="")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
         """Declares `--name` and `--noname`; the help shows the one that changes the default."""
@@ -127,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         """
         if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
             argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
-        words = _Words(self._value_names, self._switch_names)
+        words = _Words(self._value_names, self._switch_names, self._optional_names)
         words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         arguments.idle = words.idle
@@ -151,6 +158,8 @@ class Parser(argparse.ArgumentParser):
             value = getattr(arguments, name)
             values = value if isinstance(value, list) else [] if value is None else [value]
             words += [f"--{name}={each}" for each in values]
+        given = [(name, getattr(arguments, name)) for name in self._optional_names]
+        words += [f"--{name}={value}" if value else f"--{name}" for name, value in given if value is not None]
         for name in self._switch_names:
             if (on := getattr(arguments, name)) != self.get_default(name):
                 words.append(f"--{name}" if on else f"--no{name}")
@@ -168,8 +177,10 @@ class _Words:
       idle: one line for each flag that does nothing.
     """
 
-    def __init__(self, value_flags: Sequence[str], switch_flags: Sequence[str]) -> None:
-        self._value_flags, self._switch_flags = value_flags, switch_flags
+    def __init__(
+        self, value_flags: Sequence[str], switch_flags: Sequence[str], optional_flags: Sequence[str] = ()
+    ) -> None:
+        self._value_flags, self._switch_flags, self._optional_flags = value_flags, switch_flags, optional_flags
         self._takes_overrides = "set" in value_flags
         self.values: list[tuple[str, str]] = []
         self.switches: dict[str, bool] = {}
@@ -211,6 +222,10 @@ class _Words:
             self._undefined_ok.update(_names(self._value(name, value, rest)))
         elif name in self._value_flags:
             self.values.append((name, self._value(name, value, rest)))
+        elif name in self._optional_flags:
+            self.values.append((name, value or ""))
+            if value == "":
+                self.problems.append(f"--{name}= has no value: is a variable not set? Write --{name}, or name one")
         elif name in self._switch_flags:
             self._switch(name, "true" if value is None else value)
         elif value is None and name.startswith("no") and negated in self._switch_flags:
@@ -265,7 +280,7 @@ class _Words:
         return f"unexpected argument {word!r}{self._nearest_flag(name) if equals else ''}"
 
     def _nearest_flag(self, name: str) -> str:
-        return did_you_mean(name, [*self._value_flags, *self._switch_flags], prefix="--")
+        return did_you_mean(name, [*self._value_flags, *self._optional_flags, *self._switch_flags], prefix="--")
 
 
 def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:

@@ -1,6 +1,6 @@
 """Show the values of an experiment or a run, and who set each.
 
-Values that the flags change are shown as `train` would use them.
+Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -19,13 +19,16 @@ from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
+    from official_trainer.config.contrast import Side
 
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
     ("official-trainer show digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
     ("official-trainer show runs/digits", "the values that a run used"),
+    ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
+    ("official-trainer show runs/digits --diff=runs/wide", "only those that differ between two runs"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
 
@@ -40,11 +43,16 @@ def add_flags(parser: flags.Parser) -> None:
     flags.add_idle_gin_flags(parser)
     parser.output_group()
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
+    parser.optional_value(
+        "diff",
+        "OTHER",
+        "show only what differs from the experiment's own values, or from another run, file or experiment",
+    )
     parser.switch("json", "print JSON, with the origin of each value")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the resolved configuration, or one field of it.
+    """Prints the resolved configuration, one field of it, or what differs from another one.
 
     Raises:
       UsageError: the flags contradict each other, or the directory is not a run's.
@@ -52,13 +60,22 @@ def run(arguments: argparse.Namespace) -> int:
     flags.refuse_idle_gin(arguments)
     if arguments.explain and arguments.json:
         raise UsageError("--explain and --json cannot be combined; keep one")
+    if arguments.explain and arguments.diff is not None:
+        raise UsageError("--explain and --diff cannot be combined; keep one")
     run_dir = _run_dir(arguments)
-    if run_dir and not arguments.explain and not arguments.json and not flags.changes_config(arguments):
+    shows_all = not arguments.explain and not arguments.json and arguments.diff is None
+    if run_dir and shows_all and not flags.changes_config(arguments):
         # As the run wrote it, also if the experiment does not exist any more.
         terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
-    terminal.show(_text(experiment, target.resolve(experiment, arguments, run_dir=run_dir), arguments))
+    resolved = target.resolve(experiment, arguments, run_dir=run_dir)
+    if arguments.diff is None:
+        terminal.show(_text(experiment, resolved, arguments))
+    else:
+        other = target.resolve_other(arguments.diff, experiment, arguments)
+        names = arguments.diff or experiment, _name(run_dir or experiment, arguments)
+        terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
     return 0
 
 
@@ -91,6 +108,31 @@ def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) ->
 
     plain = resolved.config.as_dict()
     return json.dumps({"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}, indent=2)
+
+
+def _name(name: str, arguments: argparse.Namespace) -> str:
+    return f"{name} with the flags of this command" if flags.changes_config(arguments) else name
+
+
+def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:
+    """Returns the fields that differ between two configurations."""
+    from official_trainer.config import contrast
+
+    found = contrast.contrasts(*both)
+    if as_json:
+        import json
+
+        sides = [(each.path, {"before": each.before, "after": each.after}) for each in found]
+        rows = [{"path": path, **{key: _side(side) for key, side in held.items()}} for path, held in sides]
+        return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
+    count = f"{len(found)} fields differ" if len(found) > 1 else "1 field differs" if found else "no field differs"
+    head = [f"--- {names[0]}", f"+++ {names[1]}", count]
+    return "\n".join([*head, *([""] if found else []), *contrast.text(found)])
+
+
+def _side(side: Side) -> dict[str, Any] | None:
+    """Returns a value and what set it; None if there is no such field."""
+    return None if side.value is Ellipsis else {"value": side.value, "origin": side.source}
 
 
 def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

@@ -157,6 +157,41 @@ def resolve(
     return resolved
 
 
+def resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:
+    """Resolves what a configuration is compared with, without the flags that change it.
+
+    Args:
+      name: an experiment, the directory of a run, or a YAML file over the experiment that its first line names; empty
+        for `experiment`.
+      experiment: the one that is compared; a file that names none is read over it.
+      arguments: the flags.
+
+    Raises:
+      UsageError: the directory holds no run.
+      ConfigError: there is no such experiment, or its configuration has a problem.
+    """
+    plain = argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED})
+    if name and files.exists(params_path(name)):
+        return resolve(recorded_experiment(name), plain, run_dir=name)
+    if name.endswith((".yaml", ".yml", ".json")):
+        plain.config_file = [name]
+        return resolve(_experiment_of(name) or experiment, plain)
+    if os.path.isdir(name):
+        raise UsageError(f"--diff={name}: there is no {params_path(name)}, so it is not the directory of a run")
+    return resolve(name or experiment, plain)
+
+
+def _experiment_of(path: str) -> str:
+    """Returns the experiment that the first line of a `params.yaml` names; empty for another file."""
+    from official_trainer.config import limits
+    from official_trainer.config.dump import NAMED
+
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        head = files.read_regular_text(os.path.expanduser(path), limits.MAX_BYTES).partition("\n")[0]
+        return head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
+    return ""  # its problem is reported where it is read as a configuration
+
+
 def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: str | None) -> str:
     """Returns what a command lacks if the experiment ran before, with modules imported that are not now.
 

@@ -20,6 +20,8 @@ from official_trainer.config.reading import MARK
 from official_trainer.config.text import flow, one_line, parts, quoted
 from official_trainer.errors import shorten
 
+NAMED = "# experiment: "
+"""Begins the first line of a dump with origins; the name follows."""
 _LONGEST_COMMENT = 100
 Comment = Callable[[str], str]
 
@@ -60,7 +62,7 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
         return "" if origin.kind == "default" else f"  # {place or 'experiment'}"
 
     named = resolved is not None and origins and resolved.experiment
-    head = [f"# experiment: {one_line(named)}"] if named else []
+    head = [f"{NAMED}{one_line(named)}"] if named else []
     root = config.config if isinstance(config, Resolved) else _plain(config)
     return "".join(f"{line}\n" for line in [*head, *_lines(root, "", comment, shared)])
 
