@@ -172,8 +172,19 @@ FRAGMENTS = [
         "/",
         "best",
     ),
+    *(
+        "${",
+        "$${",
+        "${trainer.train_steps}",
+        "${trainer.train_steps // 3}",
+        "'${task.model.integer * 0.5}'",
+        '"${task.model.filters}"',
+        "${task.model.shape.round.x}",
+        "${nowhere}",
+        "${" + "(" * 70,
+    ),
 ]
-LETTERS = st.text(alphabet="ab01.,;:=~+-[]{}'\"\\ \n\t#&*!|>%@?\x00\x1b\x85\u2028\ud800é😀", max_size=8)
+LETTERS = st.text(alphabet="ab01.,;:=~+-[]${}'\"\\ \n\t#&*!|>%@?\x00\x1b\x85\u2028\ud800é😀", max_size=8)
 PIECES = st.sampled_from(FRAGMENTS) | st.sampled_from(PATHS["sample"]) | LETTERS | FREE.map(flow)
 
 
@@ -268,7 +279,9 @@ class Campaign:
         if ".nan" not in bare:
             assert again.config.as_dict() == resolved.config.as_dict()
             assert again.config == resolved.config or resolved.warnings  # of values without effect, which are not kept
-            assert plain(text, "params.yaml") == yaml.load(text, yaml.CSafeLoader) == resolved.config.as_dict()
+            assert plain(text, "params.yaml") == resolved.config.as_dict()
+            if "$${" not in text:  # an escape of ours
+                assert yaml.load(text, yaml.CSafeLoader) == resolved.config.as_dict()
 
     def _write(self, name, text):
         path = self._folder / name
