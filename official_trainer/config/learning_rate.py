@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from official_trainer.config import fields
 from official_trainer.config.errors import Problem
 from official_trainer.config.optimization import LENGTHS
 from official_trainer.config.provenance import Resolved
@@ -42,11 +43,7 @@ def findings(resolved: Resolved) -> Iterator[Finding]:
     rate = _rate_of(trainer)
     if rate is None or not trainer.train_steps:
         return
-    try:
-        found = list(_found(rate, trainer.train_steps))
-    except TypeError:  # a field of Model Garden's sections is null, which its own code refuses
-        return
-    for what, path, fix, is_fatal in found:
+    for what, path, fix, is_fatal in _found(rate, trainer.train_steps):
         origin = resolved.trail.origin(path)
         yield Finding(Problem(what, path, fix=fix, origin=None if origin.kind == "default" else origin), is_fatal)
 
@@ -111,17 +108,21 @@ class Rate:
     def _scheduled(self, step: int) -> float:
         try:
             return float(_SCHEDULES[self.kind](self.schedule, step - getattr(self.schedule, "offset", 0)))
-        except (OverflowError, ZeroDivisionError):  # the latter for 0 to a negative power
+        except (OverflowError, ZeroDivisionError, IndexError):  # 0 to a negative power; too few values
             return math.inf
 
 
 def _rate_of(trainer: Any) -> Rate | None:
-    """Returns the learning rate of a trainer section; None where the optimizer's section has no schedules of ours."""
+    """Returns the learning rate of a trainer section; None where that has no schedule that is known here."""
     rate: Any = getattr(trainer.optimizer_config, "learning_rate", None)
     warmup: Any = getattr(trainer.optimizer_config, "warmup", None)
     if getattr(rate, "type", None) not in _SCHEDULES:
         return None
     kind = getattr(warmup, "type", None)
+    for section in (rate.get(), warmup.get() if kind else None):
+        nulls = {key for key, value in fields.children(section) if value is None}
+        if nulls - {"name", "staircase"}:
+            return None  # in Model Garden's sections, whose own code refuses it
     return Rate(rate.type, rate.get(), kind, warmup.get() if kind else None)
 
 

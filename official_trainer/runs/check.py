@@ -20,7 +20,7 @@ from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences, garden_class
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
-from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.job import Job, check_ready, warn
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import Tracker, flatten
@@ -88,6 +88,7 @@ class _DryRun:
 
     def _config(self) -> str:
         check_ready(self._job)
+        warn(self._job)
         return f"{self._job.experiment}, mode {self._job.mode}"
 
     def _garden(self) -> str:

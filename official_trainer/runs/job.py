@@ -145,7 +145,7 @@ class Job:
 
 
 def check_ready(job: Job) -> None:
-    """Refuses, before TensorFlow is imported, what could only fail later, and warns of what is likely a mistake.
+    """Refuses, before TensorFlow is imported, what could only fail later.
 
     Raises:
       UserError: the mode is unknown, the config lacks what the mode needs, or `model_dir` has an unfit name.
@@ -155,18 +155,20 @@ def check_ready(job: Job) -> None:
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
     problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
-    warnings: list[Problem] = []
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
-        rates = list(learning_rate.findings(job.resolved))
-        problems += [found.problem for found in rates if found.is_fatal]
-        warnings += [found.problem for found in rates if not found.is_fatal and job.is_chief]
+        problems += [found.problem for found in learning_rate.findings(job.resolved) if found.is_fatal]
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     if problems:
         raise ConfigError(problems)
-    for warning in warnings:
-        _logger.warning("%s", warning.message)
+
+
+def warn(job: Job) -> None:
+    """Warns, in one line each, of what a job that is ready to train was likely not meant to do."""
+    if job.is_chief and job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
+        for found in learning_rate.findings(job.resolved):
+            _logger.warning("%s", found.problem.message)
 
 
 def _cluster_problems(job: Job) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.lazy import load
 from official_trainer.runs import predict
-from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.job import Job, check_ready, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
@@ -116,6 +116,8 @@ def _run_in_mode(job: Job, stop: StopRequest, checkpoint: str, prediction: Predi
 def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTION) -> None:
     """Refuses what can be refused without TensorFlow: a job that is not ready, a directory that is not this run's.
 
+    Warns of what was likely not meant.
+
     Args:
       job: the run.
       prediction: for mode `predict`: what is predicted, and where it goes.
@@ -130,6 +132,7 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)
+    warn(job)
 
 
 def export(

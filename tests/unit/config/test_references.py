@@ -340,6 +340,16 @@ def test_a_schedule_chosen_by_a_reference_follows_too():
     assert found.trainer.optimizer_config.learning_rate.get().decay_steps == 5
 
 
+def test_more_steps_for_a_run_change_the_schedule_that_follows():
+    """N31, N9: that is a change of its own, with the override that keeps the old schedule."""
+    before = plain(dump(following("trainer.train_steps=500")), "params.yaml")
+    steps, length = sorted(differences(before, following("trainer.train_steps=900")), key=lambda each: each.path)[::-1]
+    assert (steps.path, steps.after) == ("trainer.train_steps", 900)
+    assert (length.path, length.before, length.after) == (f"{COSINE}.decay_steps", 500, 900)
+    kept = following("trainer.train_steps=900", *length.undo)
+    assert kept.config.trainer.optimizer_config.learning_rate.get().decay_steps == 500
+
+
 @pytest.mark.parametrize("fields", [{}, {"cycle": True}])
 def test_nothing_to_follow(fields):
     """N31: the length of training is not known, or the schedule starts again and again."""
