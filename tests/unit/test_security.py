@@ -55,11 +55,22 @@ def test_the_loader_of_the_test_above_would_be_noticed(tmp_path):
     assert (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("text", ["__import__('os').getpid()", "{{7*7}}", "$(id)", "${HOME}", "`id`"])
+@pytest.mark.parametrize("text", ["__import__('os').getpid()", "{{7*7}}", "$(id)", "$HOME", "`id`"])
 def test_a_text_stays_a_text(text):
     """N23: nothing is evaluated, no variable and no template is filled in."""
     found = resolve(ExperimentConfig(), sets=[f"task.init_checkpoint={json.dumps(text)}"]).config
     assert found.task.init_checkpoint == text
+
+
+@pytest.mark.parametrize(
+    "inside", ["HOME", "__import__('os').getpid()", "trainer.__class__", "(lambda: 1)()", "9 ** 9", "[].append(1)"]
+)
+def test_a_reference_names_fields_and_evaluates_nothing(inside):
+    """N30: a path of the configuration and arithmetic alone; no variable of the environment, no Python."""
+    with pytest.raises(ConfigError, match="refers to|cannot be read|has no meaning there"):
+        resolve(ExperimentConfig(), sets=[f"task.init_checkpoint=${{{inside}}}"])
+    found = resolve(ExperimentConfig(), sets=[f"task.init_checkpoint=$${{{inside}}}"]).config
+    assert found.task.init_checkpoint == f"${{{inside}}}"
 
 
 @pytest.mark.parametrize("field", ["actions", "trackers"])
