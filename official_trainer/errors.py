@@ -1,8 +1,8 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
 Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
-messages show names: the nearest known one, the first few, long text cut, control characters visible; the one line of a
-message of TensorFlow's that says what is wrong.
+messages show names: the nearest known one, the first few, long text cut, control characters visible; lines that end
+between words; the one line of a message of TensorFlow's that says what is wrong.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
@@ -115,6 +115,40 @@ def shorten(text: str, limit: int = 60) -> str:
     """Returns `text` on one line, printable, cut in the middle when it is long."""
     text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= limit else f"{text[: limit - 12]}…{text[-10:]}"
+
+
+def wrapped(text: str, width: int | None, indent: str = "  ") -> str:
+    """Returns text whose lines end between words where they would be longer than a terminal is wide.
+
+    A word that is longer, such as a path, stays in one piece, to be copied. So does a line that begins with a space,
+    which is laid out already.
+
+    Args:
+      text: of any number of lines.
+      width: in columns; None changes nothing.
+      indent: of the lines that continue one.
+
+    Example:
+      >>> from official_trainer.errors import wrapped
+      >>> print(wrapped("the data ended at step 20, which takes 5 % of an epoch", 32))
+      the data ended at step 20, which
+        takes 5 % of an epoch
+    """
+    if width is None:
+        return text
+    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int, indent: str) -> str:
+    if len(line) <= width or line.startswith(" "):
+        return line
+    import textwrap  # takes milliseconds, which most commands need not spend
+
+    kept = line.replace(" %", "\u00a0%")  # a number and its unit stay together
+    lines = textwrap.wrap(
+        kept, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(lines).replace("\u00a0%", " %")
 
 
 def _alike(a: str, b: str) -> bool:

@@ -10,8 +10,12 @@ Does not own: the steps (`runs/check.py`).
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from official_trainer.cli import flags, target, terminal
+
+if TYPE_CHECKING:
+    from official_trainer.runs.check import CheckStep
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -40,10 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
 
     allow = arguments.allow_config_change
+    terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
     for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow):
-        mark = terminal.paint("ok", "green") + "    " if step.error is None else terminal.paint("failed", "red")
         if not arguments.quiet:
-            print(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  {step.outcome}".rstrip(), flush=True)
+            print("\n".join(_lines(step)), flush=True)
         if step.error is not None:
             raise step.error
     return 0
+
+
+def _lines(step: CheckStep) -> list[str]:
+    """Returns the line of a step, and those that its outcome has below it."""
+    mark = "ok    " if step.error is None else "failed"
+    first, *more = step.outcome.split("\n")
+    line = terminal.hanging(f"{mark}  {step.name:<{_NAME_WIDTH}}{step.seconds:6.1f} s  ", first).rstrip()
+    painted = terminal.paint(mark.rstrip(), "green" if step.error is None else "red")
+    return [line.replace(mark.rstrip(), painted, 1), *(terminal.hanging("  ", each.lstrip()) for each in more)]

@@ -236,9 +236,11 @@ def devices() -> Mapping[str, Any] | str:
 
 
 def _lines(finding: Finding) -> list[str]:
-    mark = terminal.paint("ok  ", "green") if finding.ok else terminal.paint("mend", "red")
+    mark = "ok  " if finding.ok else "mend"
+    line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
+    painted = terminal.paint(mark, "green" if finding.ok else "red")
     fix = [] if finding.ok else [f"      {'':<20}{terminal.paint(finding.fix, 'bold')}"]
-    return [f"{mark}  {finding.name:<20}{finding.detail}", *fix]
+    return [line.replace(mark, painted, 1), *fix]
 
 
 def _installed(name: str) -> str | None:

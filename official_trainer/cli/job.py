@@ -95,7 +95,8 @@ def _find(name: str | None, records: list[Record]) -> Record:
 def _list(records: list[Record], root: str) -> int:
     rows = [(record.name, record.target, record.id, record.submitted_at, record.model_dir) for record in records]
     if rows:
-        print("\n".join(terminal.columns([("name", "target", "id", "submitted (UTC)", "run directory"), *rows])))
+        table = [("name", "target", "id", "submitted (UTC)", "run directory"), *rows]
+        print("\n".join(terminal.columns(table, fit=terminal.width())))
     else:
         how = "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one"
         terminal.report_error(f"no job was submitted from {root}; {how}", "note", "dim")

@@ -1,6 +1,6 @@
-"""List the experiments of the workspace and of Model Garden.
+"""List the workspace's experiments; --all adds Model Garden's.
 
-Each line has the name, what the experiment is, and its file or module.
+Each line has the name, what the experiment is, and its file or module. Every verb takes each of them.
 
 Owns: `list`.
 Does not own: finding them (`tasks/registry.py`, `garden/index.py`).
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import printable
+from official_trainer.errors import printable, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from official_trainer.garden.index import Entry
     from official_trainer.tasks.registry import Experiment
 
-USAGE = "[--import=MODULE] [--json]"
+USAGE = "[--all] [--import=MODULE] [--json]"
 EXAMPLES = (
     ("official-trainer list", "names to give to the other verbs"),
+    ("official-trainer list --all", "with those of Model Garden"),
     ("official-trainer list --json", "the same for a program, with paths and lines"),
     ("official-trainer list --import=my_project.experiments", "with those that a module of yours registers"),
 )
@@ -35,8 +37,9 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `list`."""
     parser.group("Experiments")
     flags.add_import_flag(parser)
+    parser.switch("all", "list those of Model Garden too")
     parser.output_group()
-    parser.switch("json", "print JSON")
+    parser.switch("json", "print JSON; always has all of them")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     if workspace is None and not theirs and not experiments:
         raise UsageError(nowhere)
     found, unlisted = experiments.values(), [problem.message for problem in problems]
-    failures = index.failures() if theirs else {}
     if arguments.json:
         import json
 
+        failures = index.failures() if theirs else {}
         listed = {
             "workspace": None if workspace is None else str(workspace),
             "experiments": [_as_json(each) for each in found],
@@ -66,20 +69,37 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(listed, indent=2))
         return 0
-    rows = [(e.name, e.summary, _place(e, workspace)) for e in found]
-    if rows:
-        terminal.show("\n".join(terminal.columns(rows)))
+    if found:
+        _show_table([(e.name, e.summary, _place(e, workspace)) for e in found])
     else:
-        terminal.show(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
+        _say(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
-        print(f"{terminal.paint('unlisted', 'red')}  {printable(message)}")
-    if theirs:
-        print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
-        good = [(e.name, e.summary, e.module) for e in theirs.values() if e.name not in failures]
-        terminal.show("\n".join(terminal.columns(good)))
-        for name, failure in sorted(failures.items()):
-            print(f"{terminal.paint('cannot be imported', 'red')}  {printable(f'{name}: {failure}')}")
+        _say(message, "unlisted", "red")
+    if theirs and arguments.all:
+        _show_garden(theirs)
+    elif theirs:
+        _say(f"\nModel Garden {index.release()} has {len(theirs)} more; `official-trainer list --all` lists them")
     return 0
+
+
+def _show_garden(entries: Mapping[str, Entry]) -> None:
+    from official_trainer.garden import index
+
+    failures = index.failures()
+    print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
+    _show_table([(e.name, e.summary, e.module) for e in entries.values() if e.name not in failures])
+    for name, failure in sorted(failures.items()):
+        _say(f"{name}: {failure}", "cannot be imported", "red")
+
+
+def _show_table(rows: Sequence[tuple[str, str, str]]) -> None:
+    terminal.show("\n".join(terminal.columns(rows, fit=terminal.width(), text=1)))
+
+
+def _say(message: str, label: str = "", colour: terminal.Colour = "red") -> None:
+    """Prints a line; with a label before it that is coloured on a terminal."""
+    text = wrapped(f"{label}  {printable(message)}" if label else printable(message), terminal.width())
+    print(text.replace(label, terminal.paint(label, colour), 1) if label else text)
 
 
 def _place(experiment: Experiment, workspace: Path | None) -> str:

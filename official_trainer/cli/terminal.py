@@ -1,20 +1,21 @@
 """The look of the command line's own output: aligned columns, colour on terminals, and the package's log.
 
-Owns: tables, the `error:` prefix, when colour is used; that control characters of values are shown and not obeyed; the
-handler of the log, for as long as a command runs.
+Owns: tables, the `error:` prefix, when colour is used; that lines end between words on a terminal, and that control
+characters of values are shown and not obeyed; the handler of the log, for as long as a command runs.
 Does not own: the progress of a run (`tracking/`), the records of the log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, TextIO
 
-from official_trainer.errors import printable
+from official_trainer.errors import printable, wrapped
 
 _COLOURS = {
     "red": "31",
@@ -26,6 +27,9 @@ _COLOURS = {
     "dim": "2",
     "bold": "1",
 }
+
+_USUAL_WIDTH = 80
+_LEAST_TEXT = 30  # a narrower column of text is hard to read
 
 Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 
@@ -40,7 +44,22 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
 
 def report_error(message: str, label: str = "error", colour: Colour = "red") -> None:
     """Writes `error: message` to stderr, or with another label; a message may have several lines."""
-    print(f"{paint(f'{label}:', colour, sys.stderr)} {printable(message)}", file=sys.stderr, flush=True)
+    text = wrapped(f"{label}: {printable(message)}", width(sys.stderr)).removeprefix(f"{label}:")
+    print(f"{paint(f'{label}:', colour, sys.stderr)}{text}", file=sys.stderr, flush=True)
+
+
+def width(stream: TextIO | None = None) -> int | None:
+    """Returns the columns of the terminal that `stream` (default: stdout) is; None if it is none."""
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):  # a stream of a test, or of a program, that says that it is a terminal
+        return _USUAL_WIDTH
 
 
 def show(text: str) -> None:
@@ -48,10 +67,44 @@ def show(text: str) -> None:
     print(printable(text))
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns one line per row, the cells of each column starting at the same place."""
+def columns(rows: Sequence[Sequence[str]], *, fit: int | None = None, text: int = -1) -> list[str]:
+    """Returns the lines of a table, in which the cells of each column start at the same place.
+
+    Args:
+      rows: of equally many cells.
+      fit: columns of the terminal, as `width` returns them; None gives one line to each row. In a narrow one the cells
+        of the column `text` have several lines; where that would not help, those after the first stand below it.
+      text: the number of the column that may have several lines.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    gaps = 2 * (len(widths) - 1)
+    if fit is not None and sum(widths) + gaps > fit:
+        widths[text] = fit - gaps - (sum(widths) - widths[text])
+        if widths[text] < _LEAST_TEXT:
+            return [line for row in rows for line in _stacked(row, fit)]
+    return [line for row in rows for line in _row(row, widths)]
+
+
+def _row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Returns the lines of a row; a cell that is wider than its column has several."""
+    cells = [wrapped(cell, width, indent="").split("\n") for cell, width in zip(row, widths, strict=True)]
+    lines = itertools.zip_longest(*cells, fillvalue="")
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _stacked(row: Sequence[str], fit: int) -> list[str]:
+    return [
+        row[0],
+        *(f"  {line}" for cell in row[1:] if cell for line in wrapped(cell, fit - 2, indent="").split("\n")),
+    ]
+
+
+def hanging(label: str, text: str) -> str:
+    """Returns a line whose text, where a terminal is too narrow for it, goes on below its beginning."""
+    fit = width()
+    indent = " " * len(label) if fit is not None and fit - len(label) >= _LEAST_TEXT else "    "
+    start = label[:-1].replace(" ", "\u00a0") + label[-1:]  # the label is no text to wrap; a long word may follow it
+    return wrapped(start + text, fit, indent).replace("\u00a0", " ")
 
 
 class _Handler(logging.Handler):
@@ -63,7 +116,7 @@ class _Handler(logging.Handler):
             if record.levelno >= logging.WARNING:
                 report_error(text, record.levelname.lower(), "yellow")
             else:
-                print(printable(text), file=sys.stderr, flush=True)
+                print(wrapped(printable(text), width(sys.stderr)), file=sys.stderr, flush=True)
         except OSError:
             pass  # stderr is closed; the run continues without its log
 
@@ -81,3 +134,8 @@ def log_shown(*, quiet: bool) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.level, logger.propagate = before
+
+
+def show_only_warnings() -> None:
+    """Shows only warnings and errors of the package's log from here to the end of the command."""
+    logging.getLogger("official_trainer").setLevel(logging.WARNING)

@@ -277,6 +277,67 @@ def test_columns():
     assert terminal.columns([]) == []
 
 
+TABLE = [("digits", "Handwritten digits, a small network.", "a/b.py"), ("x", "", "a/long/path/without/any/space.py")]
+
+
+@pytest.mark.parametrize(
+    ("fit", "lines"),
+    [
+        (
+            72,
+            [
+                "digits  Handwritten digits, a small     a/b.py",
+                "        network.",
+                "x                                       a/long/path/without/any/space.py",
+            ],
+        ),
+        (
+            40,
+            [
+                "digits",
+                "  Handwritten digits, a small network.",
+                "  a/b.py",
+                "x",
+                "  a/long/path/without/any/space.py",
+            ],
+        ),
+    ],
+)
+def test_columns_of_a_narrow_terminal(fit, lines):
+    """Text goes on below its beginning; where that would be too narrow, cells stand below each other."""
+    assert terminal.columns(TABLE, fit=fit, text=1) == lines
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_messages_end_lines_between_words_on_a_terminal_only(columns, monkeypatch, capsys):
+    message = (
+        "the data ended at step 20, which takes 5 % of an epoch: " + "a/long/path/" * 8 + " is empty\n  | laid: out"
+    )
+    terminal.report_error(message)
+    assert capsys.readouterr().err == f"error: {message}\n"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    terminal.report_error(message)
+    lines = screen.getvalue().splitlines()
+    assert lines[-1] == "  | laid: out"
+    assert not [line for line in lines if len(line) > columns and len(line.split()) > 1]
+    assert screen.getvalue().split() == f"error: {message}".split()
+    assert "5 %" in screen.getvalue()
+
+
+def test_a_label_keeps_its_column_and_its_text_goes_on_below(monkeypatch):
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "44")
+    assert terminal.hanging("ok    devices   ", "1 CPU, and no GPU that TensorFlow sees") == (
+        "ok    devices   1 CPU, and no GPU that\n    TensorFlow sees"
+    )
+    monkeypatch.setenv("COLUMNS", "46")
+    assert terminal.hanging("ok    devices   ", "1 CPU, and no GPU that TensorFlow sees") == (
+        "ok    devices   1 CPU, and no GPU that\n                TensorFlow sees"
+    )
+
+
 @pytest.mark.parametrize("words", [[], ["--quiet"]])
 def test_the_log_is_lines_on_stderr(words, monkeypatch, capsys):
     """B8: news as they are, warnings with their name, each once; nothing is left of that afterwards."""

@@ -1,10 +1,15 @@
 """What `list` shows."""
 
+import io
 import json
+import re
+
+import pytest
 
 from official_trainer import cli
 from official_trainer.garden import index
 from tests.support.packages import registering, write
+from tests.support.terminal import Terminal
 
 
 def test_list(workspace, capsys):
@@ -15,10 +20,31 @@ def test_list(workspace, capsys):
 
 
 def own_part(out):
-    """Returns what `list` prints of the workspace, before Model Garden's experiments."""
-    own, _, theirs = out.partition("\nModel Garden 2.20.0\n")
-    assert "resnet_imagenet  " in theirs
+    """Returns what `list` prints of the workspace, before the line about Model Garden's experiments."""
+    own, _, theirs = out.partition("\nModel Garden 2.20.0 has ")
+    assert theirs == f"{len(index.entries())} more; `official-trainer list --all` lists them\n"
     return own
+
+
+def test_all_shows_those_of_model_garden_too(workspace, capsys):
+    assert cli.main(["list", "--all"]) == 0
+    own, _, theirs = capsys.readouterr().out.partition("\nModel Garden 2.20.0\n")
+    assert own.startswith("my_experiment  ")
+    listed = [line.split()[0] for line in theirs.splitlines() if not line.startswith("cannot be imported")]
+    assert {"resnet_imagenet", "bert/pretraining"} <= set(listed) <= set(index.entries())
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(workspace, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    (workspace / "experiments" / "broken.py").write_text("@register_config_factory('x'\ndef")
+    assert cli.main(["list", "--all"]) == 0
+    narrow = re.sub(r"\x1b\[\d*m", "", screen.getvalue())
+    assert not [line for line in narrow.splitlines() if len(line) > columns and len(line.split()) > 1]
+    monkeypatch.setattr("sys.stdout", piped := io.StringIO())
+    assert cli.main(["list", "--all"]) == 0
+    assert sorted(narrow.split()) == sorted(piped.getvalue().split())
 
 
 def test_list_as_json(workspace, capsys):
