@@ -190,7 +190,7 @@ class CheckpointStore(CheckpointDirectory):
             self.commit(step, metadata=metadata, extra=extra)
             self._committed.append(step)
             files.remove(saving)
-            _logger.info("saved checkpoint %s", self.prefix(step))
+            _logger.debug("saved checkpoint %s", self.prefix(step))
             self._retain(newly_saved=(step,))
 
     def _retain(self, newly_saved: Collection[int] = ()) -> None:

@@ -9,6 +9,7 @@ Does not own: whether an experiment works (`check`). TensorFlow is imported in a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import operator
 import os
@@ -119,15 +120,24 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
-        yield check_devices(devices(), has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
+        with _looking(arguments, has_rich=bool(versions["rich"])):
+            found = devices()
+        yield check_devices(found, has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
         yield read_garden()
 
 
+def _looking(arguments: argparse.Namespace, *, has_rich: bool) -> contextlib.AbstractContextManager[None]:
+    """Shows on a terminal that devices are looked for, which takes as long as TensorFlow's import."""
+    if arguments.json or not has_rich:
+        return contextlib.nullcontext()
+    from official_trainer.tracking.console import working
+
+    return working("looking for devices")
+
+
 def read_garden() -> Finding:
     """Reads all experiments of Model Garden; that some cannot be imported is no problem here."""
-    import contextlib
-
     from official_trainer.config import ConfigError
     from official_trainer.garden import index
 

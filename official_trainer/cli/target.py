@@ -18,6 +18,7 @@ from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.workspace import hint
+from official_trainer.errors import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,9 @@ def from_flags(arguments: argparse.Namespace) -> Target:
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     experiment = named_experiment(arguments)
-    return Target(experiment, resolve(experiment, arguments), model_dir_of(experiment, arguments), _gin(arguments))
+    with _loading(experiment, arguments):
+        resolved = resolve(experiment, arguments)
+    return Target(experiment, resolved, model_dir_of(experiment, arguments), _gin(arguments))
 
 
 def from_flags_or_run(arguments: argparse.Namespace) -> Target:
@@ -63,7 +66,17 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
         raise UsageError(_none_named(arguments, "name a run or an experiment: --model_dir=DIR or --experiment=NAME"))
     model_dir = os.path.expanduser(arguments.model_dir)
     experiment = recorded_experiment(model_dir)
-    return Target(experiment, resolve(experiment, arguments, run_dir=model_dir), model_dir, _gin(arguments))
+    with _loading(experiment, arguments):
+        resolved = resolve(experiment, arguments, run_dir=model_dir)
+    return Target(experiment, resolved, model_dir, _gin(arguments))
+
+
+def _loading(experiment: str, arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Shows on a terminal that the experiment is loaded, whose modules may import much."""
+    from official_trainer.tracking.console import working
+
+    is_quiet = getattr(arguments, "quiet", False) or getattr(arguments, "json", False)
+    return working(f"loading {printable(experiment)}", quiet=is_quiet)
 
 
 def job_of(found: Target, arguments: argparse.Namespace, mode: str) -> Job:

@@ -53,8 +53,8 @@ def build_strategy(runtime: Any, cluster: Cluster | None = None, *, trains: bool
         name = "off"
     strategy = _BUILDERS[name](devices, runtime)
     is_default = name == "mirrored" and devices[0].startswith("GPU") and runtime.num_gpus is None
-    used = ", ".join(devices if name == "mirrored" else devices[:1])
-    _logger.info("strategy %s: %s%s", name, used, " (all that can be seen)" if is_default else "")
+    level = logging.DEBUG if trains else logging.INFO  # the first line of a training run says it too
+    _logger.log(level, "running on %s%s", described(strategy), " (all that can be seen)" if is_default else "")
     return strategy
 
 
@@ -114,13 +114,15 @@ def _devices() -> list[str]:
 
 
 def described(strategy: tf.distribute.Strategy) -> str:
-    """Returns what a strategy runs on, in words: `one device`, `8 replicas (GPU)`, `4 replicas on 2 workers (GPU)`."""
+    """Returns what a strategy runs on, in words: `1 CPU`, `8 GPUs, mirrored`, `4 GPUs of 2 workers, mirrored`."""
     replicas, workers = strategy.num_replicas_in_sync, multi_worker.peers_of(strategy).count
+    devices = strategy.extended.worker_devices if replicas > 1 else _devices()[:1]
+    kind = " and ".join(sorted({tf.DeviceSpec.from_string(device).device_type for device in devices}))
     if replicas == 1:
-        return "one device"
-    kinds = {tf.DeviceSpec.from_string(device).device_type for device in strategy.extended.worker_devices}
-    where = f" on {workers} workers" if workers > 1 else ""
-    return f"{replicas} replicas{where} ({' and '.join(sorted(kinds))})"
+        return f"1 {kind}"
+    where = f" of {workers} workers" if workers > 1 else ""
+    is_mirrored = not isinstance(strategy, tf.distribute.TPUStrategy)
+    return f"{replicas} {kind}s{where}{', mirrored' if is_mirrored else ''}"
 
 
 def needs_xla(strategy: tf.distribute.Strategy, is_enabled: bool) -> bool:

@@ -477,8 +477,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Refuses data that the other processes do not have."""
         if self._coordinator is not None or not self.process_group.is_alone:
             raise DataError(
-                f"{name}: data in hand is in this process alone, and {self.context.devices} compute; build it in the "
-                "task's build_inputs"
+                f"{name}: data in hand is in this process alone, and the run is on {self.context.devices}; build it "
+                "in the task's build_inputs"
             )
 
     def distribute_in_hand(self, dataset: Any) -> Any:

@@ -94,7 +94,7 @@ class Loop:
                 "needs an ExperimentConfig of official_trainer.config"
             )
         if not trainer.process_group.is_alone or trainer.context.workers is not None:
-            raise LoopError(f"Loop trains in one process, and {trainer.context.devices} train; use train.py")
+            raise LoopError(f"Loop trains in one process, and this run is on {trainer.context.devices}; use train.py")
         if trainer.config.trainer.actions and not model_dir:
             raise LoopError("trainer.actions of the config need a run directory; give Loop(trainer, model_dir=…)")
         self.trainer, self.model_dir = trainer, model_dir

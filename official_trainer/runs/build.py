@@ -184,7 +184,8 @@ def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
     """
     place = _place_of(job, beside)
     rows = JsonlTracker(files.join(place.directory, "metrics.jsonl"))
-    console = Console(sys.stdout, end_step=None if beside else job.config.trainer.train_steps or None, quiet=job.quiet)
+    end_step = None if beside else job.config.trainer.train_steps or None
+    console = _console_of(job, end_step)
     others = [_summaries_of(job, describes=not beside), *_configured(job, place), console]
     return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
@@ -199,7 +200,7 @@ def trackers_of_evaluation(job: Job, *, has_media: bool) -> Tracker:
       job: the run.
       has_media: whether there is more than the console can show.
     """
-    console, others = Console(sys.stdout, end_step=None, quiet=job.quiet), []
+    console, others = _console_of(job, None), []
     if job.prebuilt is not None:
         others = [_summaries_of(job, describes=False)]
     elif has_media:
@@ -207,6 +208,11 @@ def trackers_of_evaluation(job: Job, *, has_media: bool) -> Tracker:
         others = [_summaries_of(job, directory=place.directory, describes=False), *_configured(job, place)]
         console.message(f"images, texts and such: {place.directory}")
     return Trackers([*others, console])
+
+
+def _console_of(job: Job, end_step: int | None) -> Console:
+    monitored = job.config.trainer.best_checkpoint_eval_metric
+    return Console(sys.stdout, end_step=end_step, monitored=monitored, quiet=job.quiet)
 
 
 def _place_of(job: Job, beside: str) -> Place:

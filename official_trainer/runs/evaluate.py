@@ -41,6 +41,7 @@ from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.runs.train import lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
+from official_trainer.tracking.console import working
 from official_trainer.tracking.record import read_run
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
-        trainer = build(job, stop=stop)
+        with working("building the model", quiet=job.quiet):
+            trainer = build(job, stop=stop)
         watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
@@ -81,7 +83,8 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
             else:
                 trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
-            found = _evaluate(job, trainer, step)
+            with working(f"evaluating step {step}", quiet=job.quiet):
+                found = _evaluate(job, trainer, step)
     numbers = numbers_in(found)
     trackers = trackers_of_evaluation(job, has_media=len(numbers) < len(found))
     with closing(trackers) as outcome:

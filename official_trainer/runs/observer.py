@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ from official_trainer.tracking.record import RunRecord
 
 _logger = logging.getLogger(__name__)
 _LAST_ROW = "last_row"  # where a manifest's metadata holds which row of metrics.jsonl was written last
+_SHOWN_PHASES = {"evaluate": "evaluating", "export": "exporting"}
 _STATUS_SECONDS = 1.0  # how often `status.json` is written while training
 
 
@@ -185,8 +187,8 @@ class RunObserver(LoopObserver):
         self._next_status_seconds = 0.0
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
-        self._exported = ""
-        self._saving: Sequence[int] | None = ()  # the step of the save that began last; None when the run has ended
+        self._exported: tuple[str, str] | None = None  # which weights, and where they are
+        self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
     def steps_to_return_to(self) -> Sequence[int]:
         """Returns the steps from which the run may continue if it is interrupted, or goes back, before its end.
@@ -266,9 +268,13 @@ class RunObserver(LoopObserver):
         self._console.message(self._opening_line(state.start_step))
         if self._changes:
             self._console.message(config_changes.notice(self._changes, state.start_step))
+        if state.end_step is None or state.start_step < state.end_step:
+            self._console.doing("the first steps are traced", state.start_step)
 
     def on_phase(self, phase: str, step: int) -> None:
         self._process.enter(phase, step)
+        if phase in _SHOWN_PHASES:
+            self._console.doing(_SHOWN_PHASES[phase], step)
 
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""
@@ -294,6 +300,11 @@ class RunObserver(LoopObserver):
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here
         self._record.checkpoint(step)
+        if self._saving == (step,):
+            self._saving = ()
+        best = self._record.best
+        also = f" and {_best_name(self._job, step)}" if best is not None and best["step"] == step else ""
+        self._console.message(f"saved ckpt-{step}{also}")
 
     def on_rollback(self, step: int) -> None:
         """Takes back what was recorded of steps that the run has gone back from."""
@@ -314,6 +325,8 @@ class RunObserver(LoopObserver):
         """A new best checkpoint is committed, and its weights are in the model."""
         best = self._trainer.checkpoint_exporter
         self._record.set_best(best.metric, best.value, step)
+        if self._saving != (step,):  # else the line about the checkpoint says it too
+            self._console.message(f"saved {_best_name(self._job, step)}")
         if self._job.config.trainer.export.best:
             export_best(self._job, self._trainer, step, logs)
 
@@ -348,8 +361,8 @@ class RunObserver(LoopObserver):
                 trainer.checkpoint_state.load_weights(self._job.model_dir, step)
 
     def _export(self, step: int, logs: Mapping[str, Any], which: str) -> None:
-        if export_at_end(self._job, self._trainer, step, logs):
-            self._exported = f"exported {which}"
+        if made := export_at_end(self._job, self._trainer, step, logs):
+            self._exported = which, made
 
     def on_forced_end(self, exit_code: int) -> None:
         self._process.finish(exit_code)
@@ -370,14 +383,31 @@ class RunObserver(LoopObserver):
         parts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
         if (best := self._record.best) is not None:
             parts.append(f"best {best['metric']} {_shown(best['value'])} at step {best['step']}")
-        parts += [self._exported] if self._exported else []
+        parts += [f"exported {self._exported[0]}"] if self._exported else []
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
         if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
-        time_spent = self._process.account.report()
-        self._console.message(time_account.in_one_line(time_spent))
-        if time_spent["verdict"]:
-            self._console.message(time_spent["verdict"])
+        self._console.message(f"saved there: {', '.join(self._places())}")
+        report = self._process.account.report()
+        self._console.message(time_account.in_one_line(report))
+        if report["verdict"]:
+            self._console.message(report["verdict"])
+        checkpoint = " --checkpoint=best" if self._record.best is not None else ""
+        place = shlex.quote(str(self._job.model_dir))
+        self._console.hint(
+            f"official-trainer eval --model_dir={place}{checkpoint}",
+            f"tensorboard --logdir={place}",
+        )
+
+    def _places(self) -> Iterator[str]:
+        """Yields what the run leaves for later use, as places inside its directory."""
+        if (step := self._record.last_checkpoint_step) is not None:
+            yield f"ckpt-{step}"
+        if (best := best_of(self._trainer)) is not None and best.step is not None:
+            yield _best_name(self._job, best.step)
+        if self._exported:
+            yield os.path.relpath(self._exported[1], self._job.model_dir)
+        yield "metrics.jsonl"
 
     def _opening_line(self, start_step: int) -> str:
         """Returns what runs on what, and from where."""
@@ -388,6 +418,11 @@ class RunObserver(LoopObserver):
         if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
             start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
         return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
+
+
+def _best_name(job: Job, step: int) -> str:
+    """Returns the place of a best checkpoint inside the run directory."""
+    return files.join(job.config.trainer.best_checkpoint_export_subdir, f"ckpt-{step}")
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ from official_trainer.runs.job import Job, check_ready, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
+from official_trainer.tracking.console import working
 from official_trainer.tracking.record import check_name, prepare_model_dir
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from official_trainer.runs.overfit import Learning
     from official_trainer.runs.rate_curve import RateCurve
 
+_logger = logging.getLogger(__name__)
 _DEFAULT_PREDICTION = PredictionSettings()
 
 
@@ -75,12 +78,17 @@ def run(
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
-            load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-            from official_trainer.runs import evaluate, train, worker  # noqa: F401 - here, so that it can be left
-
+            _import_tensorflow(quiet=job.quiet)  # here, so that it can be left
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
         return _run_in_mode(job, stop, checkpoint, prediction)
+
+
+def _import_tensorflow(*, quiet: bool) -> None:
+    """Imports TensorFlow, and what needs it; a terminal shows that this takes seconds."""
+    with working("importing TensorFlow", quiet=quiet):
+        load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
+        from official_trainer.runs import evaluate, train, worker  # noqa: F401
 
 
 def _gin_in_force(job: Job) -> AbstractContextManager[None]:
@@ -159,7 +167,7 @@ def export(
     registry.get_task_cls(job.config.task)
     for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
         check_name(path, flag)
-    load("tensorflow")
+    _import_tensorflow(quiet=not _logger.isEnabledFor(logging.INFO))  # as `--quiet` sets it
     from official_trainer.runs.build import build, export_own
     from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
     from official_trainer.tasks import export as exports
@@ -185,7 +193,7 @@ def overfit(job: Job, num_batches: int) -> Learning:
       ConfigError: the job cannot be tried in one process.
     """
     _check_trial(job, "--overfit_batches")
-    load("tensorflow")
+    _import_tensorflow(quiet=job.quiet)
     from official_trainer.runs import overfit as trial
 
     with _gin_in_force(job):
@@ -200,7 +208,7 @@ def find_learning_rate(job: Job, *, lowest: float, highest: float, num_steps: in
       ConfigError: the job cannot be tried in one process.
     """
     _check_trial(job, "find-lr")
-    load("tensorflow")
+    _import_tensorflow(quiet=job.quiet)
     from official_trainer.runs import find_lr
 
     with _gin_in_force(job):
@@ -230,9 +238,9 @@ def check(
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
-    load("tensorflow")
+    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
+    _import_tensorflow(quiet=job.quiet)
     from official_trainer.runs import check as dry_run
 
-    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with _gin_in_force(job):
         yield from dry_run.check(job)

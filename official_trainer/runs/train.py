@@ -30,6 +30,7 @@ from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
+from official_trainer.tracking.console import working
 from official_trainer.tracking.record import prepare_model_dir
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
             process.enter("build")
-            with stop.interruptible():
+            with stop.interruptible(), working("building the model", quiet=job.quiet):
                 trainer = build(job, trains=True, keeps_best=TRAINING_MODES[job.mode] != "never", stop=stop)
             process.set_trainer(trainer)
             with trainer.process_group.leading():

@@ -1,7 +1,8 @@
-"""The output of a run for the user: a progress bar on a terminal, plain lines elsewhere.
+"""The output of a run for the user: a progress bar and aligned results on a terminal, plain lines elsewhere.
 
-Owns: the wording and the frequency of this output; that control characters are shown, not obeyed. Does not own: the
-program's log (`logging`), or when progress is reported. Only this module imports rich, and only on a terminal.
+Owns: the wording and the frequency of this output; that it fits the terminal, and that control characters are shown,
+not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module imports rich,
+and only on a terminal.
 """
 
 from __future__ import annotations
@@ -10,19 +11,28 @@ import contextlib
 import logging
 import math
 import os
+import sys
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from official_trainer.errors import printable
+from official_trainer.errors import printable, shorten, wrapped
 from official_trainer.tracking import EVALUATION, Media, Tracker
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
 _CURVES = ("time", "optimizer", "intermediates")
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
+_LEAST_BAR = 8  # columns; a shorter bar shows nothing
+_METRIC_SHARE = 4  # the lines of the metrics below the bar are at most this part of the terminal's
+_VALUE_WIDTH = 6  # of most numbers, so that what stands after them does not move
+_LEAST_NAME = 12
 
 
 class Console(Tracker):
@@ -31,6 +41,7 @@ class Console(Tracker):
     Args:
       stream: where the text goes.
       end_step: global step at which training ends; None if that is not known.
+      monitored: the metric of an evaluation that is shown first, `a|b` if it is `b` inside `a`; empty for none.
       quiet: whether nothing is shown.
       clock: tells the time in seconds.
     """
@@ -40,16 +51,19 @@ class Console(Tracker):
         stream: TextIO,
         *,
         end_step: int | None,
+        monitored: str = "",
         quiet: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.end_step = end_step
+        self._monitored = monitored
         self._clock = clock
         self._shown_at = -math.inf
         self._speed = ""
         self._rate_start: tuple[int, float] | None = None  # (step, time) from which the speed is measured
-        is_interactive = stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        self._view = _View() if quiet else _Bar(stream) if is_interactive else _Lines(stream)
+        self._metrics: dict[str, float] = {}  # of the last summary, without its loss
+        self._before: dict[str, Mapping[str, float]] = {}  # the last results of each split
+        self._view = _View() if quiet else _Bar(stream) if can_redraw(stream) else _Lines(stream)
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
@@ -61,7 +75,7 @@ class Console(Tracker):
             self._view = _View()
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        """Shows metrics: those of `train` in the progress (a bar has room for the loss only), others in a line.
+        """Shows metrics: those of `train` in the progress, others as results.
 
         Rows of splits that only serve for curves, such as `time`, are not shown.
         """
@@ -70,10 +84,25 @@ class Console(Tracker):
         if split == "train":
             shown = {name: value for name, value in values.items() if name not in _NOT_SHOWN}
             loss = shown.pop("training_loss", None)
-            shown = shown if loss is None else {"loss": loss, **shown}
-            self._show(step, _metrics(dict(list(shown.items())[: 1 if self._view.is_bar else None])))
-        else:
-            self.message(f"{split} @ {step}: {_metrics(values)}")
+            self._metrics = shown
+            self._show(step, shown if loss is None else {"loss": loss, **shown})
+            return
+        results = [_Result(_name(name), float(value), note) for name, value, note in self._results(split, values)]
+        self._before[split] = dict(values)
+        with self._until_closed():
+            self._view.results(split, step, results)
+
+    def _results(self, split: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
+        """Yields name, value and change of each metric, the monitored one first."""
+        before, first = self._before.get(split, {}), self._monitored.replace("|", "/")
+        best = f"best_{self._monitored}"
+        if first in values:
+            yield first, values[first], _compared(values[first], values.get(best), before.get(best, before.get(first)))
+        for name, value in values.items():
+            if name == best and first in values and self._view.is_bar:
+                continue  # the line of the metric says it
+            if name != first:
+                yield name, value, _change(value, before.get(name))
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         """Says what an evaluation has for trackers that show it."""
@@ -94,30 +123,43 @@ class Console(Tracker):
         if self._rate_start is None:
             self._rate_start = (step, self._clock())
         else:
-            self._speed = f"{examples_per_second:.0f} examples/s"
+            self._speed = f"{format_number(examples_per_second)} examples/s"
         completes_bar = self._view.is_bar and step == self.end_step
         if completes_bar or self._clock() - self._shown_at >= self._view.interval_seconds:
-            self._show(step, f"loss {format_number(loss)}")
+            self._show(step, {"loss": loss, **(self._metrics if self._view.is_bar else {})})
+
+    def doing(self, what: str, step: int) -> None:
+        """Shows below the bar what happens while no step runs: `evaluating`."""
+        if self._view.is_bar:
+            self._show(step, {}, what)
 
     def message(self, text: str) -> None:
         """Shows a line."""
         with self._until_closed():
             self._view.line(printable(text))
 
+    def hint(self, *commands: str) -> None:
+        """Shows what to do next to a person; not where the output is a file or is read by a program."""
+        with self._until_closed():
+            self._view.commands([printable(command) for command in commands])
+
     def rewind(self, step: int) -> None:
-        """Restarts the measurement of the speed; earlier output stays."""
+        """Restarts the measurement of the speed, and comparisons with earlier results; earlier output stays."""
         self._rate_start = None
+        self._before = {}
 
     def close(self) -> None:
         """Restores the terminal."""
         with self._until_closed():
             self._view.close()
 
-    def _show(self, step: int, metrics: str) -> None:
+    def _show(self, step: int, metrics: Mapping[str, float], what: str = "") -> None:
         self._shown_at = self._clock()
         place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
+        shown = [(_name(name), format_number(value)) for name, value in metrics.items()]
+        progress = _Progress(step, self.end_step, place, shown, self._speed, self._eta(step), what)
         with self._until_closed():
-            self._view.progress(step, self.end_step, (place, metrics, self._speed, self._eta(step)))
+            self._view.progress(progress)
 
     def _eta(self, step: int) -> str:
         """Returns the remaining time as text; empty while it is unknown."""
@@ -130,7 +172,20 @@ class Console(Tracker):
         return f"eta {format_seconds(seconds)}" if step < self.end_step else ""
 
 
-_Texts = tuple[str, str, str, str]  # place, metrics, speed, time left
+class _Progress(NamedTuple):
+    step: int
+    end_step: int | None
+    place: str  # the steps, as text
+    metrics: Sequence[tuple[str, str]]
+    speed: str
+    time_left: str
+    doing: str  # what happens instead of a step
+
+
+class _Result(NamedTuple):
+    name: str
+    value: float
+    note: str  # how it compares with earlier ones
 
 
 class _View:
@@ -139,9 +194,13 @@ class _View:
     interval_seconds = math.inf
     is_bar = False
 
-    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None: ...
+    def progress(self, progress: _Progress) -> None: ...
+
+    def results(self, split: str, step: int, results: Sequence[_Result]) -> None: ...
 
     def line(self, text: str) -> None: ...
+
+    def commands(self, commands: Sequence[str]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -152,8 +211,13 @@ class _Lines(_View):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
-        self.line("  ".join(text for text in texts if text))
+    def progress(self, progress: _Progress) -> None:
+        metrics = "  ".join(f"{name} {value}" for name, value in progress.metrics)
+        self.line("  ".join(filter(None, (progress.place, metrics, progress.speed, progress.time_left))))
+
+    def results(self, split: str, step: int, results: Sequence[_Result]) -> None:
+        metrics = "  ".join(f"{result.name} {format_number(result.value)}" for result in results)
+        self.line(f"{split} @ {step}: {metrics}")
 
     def line(self, text: str) -> None:
         self._stream.write(f"{text}\n")
@@ -161,41 +225,189 @@ class _Lines(_View):
 
 
 class _Bar(_View):
+    """A bar and the metrics of training below it, always at the bottom; everything else above."""
+
     interval_seconds = _BAR_INTERVAL_SECONDS
     is_bar = True
 
     def __init__(self, stream: TextIO) -> None:
-        from rich import console, progress, table
+        from rich import console, live
 
-        self._console = console.Console(file=stream, force_terminal=True, highlight=False, markup=False)
-
-        def text(number: int, style: str = "none") -> progress.TextColumn:
-            # Metrics are shortened on a narrow terminal; the other texts are short.
-            column = table.Column(no_wrap=True, overflow="ellipsis" if number == 1 else "fold")
-            return progress.TextColumn(
-                f"{{task.fields[texts][{number}]}}", style=style, markup=False, table_column=column
-            )
-
-        bar = progress.BarColumn(bar_width=None, table_column=table.Column(ratio=1, min_width=8))
-        self._bar = progress.Progress(
-            *(text(0), bar, text(1), text(2, "dim"), text(3, "cyan")),
+        self._console = _rich_console(stream)
+        self._live = live.Live(
             console=self._console,
             auto_refresh=False,  # no thread; the loop calls often enough
-            expand=True,
+            redirect_stderr=sys.stderr.isatty(),  # what goes to a file stays there
+            vertical_overflow="crop",
         )
-        self._task: progress.TaskID | None = None
+        self._group = console.Group
+        self._last: _Progress | None = None
 
-    def progress(self, step: int, end_step: int | None, texts: _Texts) -> None:
-        if self._task is None:
-            self._task = self._bar.add_task("", total=end_step, texts=texts)
-            self._bar.start()
-        self._bar.update(self._task, completed=step, total=end_step, refresh=True, texts=texts)
+    def progress(self, progress: _Progress) -> None:
+        width = self._console.width
+        if not progress.metrics and self._last is not None:
+            progress = progress._replace(metrics=self._last.metrics)
+        self._last = progress
+        below = [progress.doing] if progress.doing else _lines_of(progress.metrics, *self._console.size)
+        self._live.start()
+        self._live.update(self._group(self._bar(progress, width), *map(self._text, below)), refresh=True)
+
+    def _done(self) -> None:
+        """Shows the metrics again, after what was shown instead of them."""
+        if self._last is not None and self._last.doing:
+            self.progress(self._last._replace(doing=""))
+
+    def _bar(self, progress: _Progress, width: int) -> RenderableType:
+        """Returns the line with the bar, and as many texts beside it as there is room for."""
+        from rich import progress_bar, table
+
+        texts = {"place": progress.place, "speed": progress.speed, "time_left": progress.time_left}
+        for dropped in ("", "speed", "time_left"):
+            texts.pop(dropped, None)
+            room = width - sum(len(text) + 1 for text in texts.values() if text)
+            if room >= _LEAST_BAR:
+                break
+        grid = table.Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+        bar = progress_bar.ProgressBar(total=progress.end_step, completed=progress.step, complete_style="cyan")
+        cells: list[Any] = [self._text(texts["place"])]
+        grid.add_column(no_wrap=True)
+        if room >= _LEAST_BAR:
+            grid.add_column(ratio=1)
+            cells.append(bar)
+        for name, style in (("speed", "dim"), ("time_left", "cyan")):
+            if text := texts.get(name):
+                grid.add_column(no_wrap=True)
+                cells.append(self._text(text, style))
+        grid.add_row(*cells)
+        return grid
+
+    def _text(self, text: str, style: str = "") -> RenderableType:
+        from rich.text import Text
+
+        return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+    def results(self, split: str, step: int, results: Sequence[_Result]) -> None:
+        from rich import columns, padding
+        from rich.text import Text
+
+        room = self._console.width - 2
+        values = max((len(format_number(result.value)) for result in results), default=0)
+        notes = max((len(result.note) for result in results[1:]), default=0)
+        names = max((len(result.name) for result in results), default=0)
+        names = min(names, max(room - values - notes - 4, _LEAST_NAME))
+
+        def cell(result: _Result) -> Text:
+            value = format_number(result.value)
+            text = Text.assemble(
+                f"{shorten(result.name, names):<{names}}  ",
+                (f"{value:<{values}}", "bold" if math.isfinite(result.value) else "bold red"),
+            )
+            return (
+                text.append(f"  {result.note}", "dim" if result.note[:1] in "+-" else "green") if result.note else text
+            )
+
+        self._done()
+        self._console.print(Text.assemble((split, "bold"), f" at step {step}"))
+        for first in results[:1]:
+            is_narrow = names + values + 4 + len(first.note) > room
+            self._console.print(Text("  ").append(cell(first._replace(note="") if is_narrow else first)))
+            if is_narrow:
+                self._console.print(Text(f"    {first.note}", "dim"))
+        others = [cell(result) for result in results[1:]]
+        self._console.print(padding.Padding(columns.Columns(others, padding=(0, 4), column_first=True), (0, 0, 0, 2)))
 
     def line(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        self._console.print(wrapped(text, self._console.width), soft_wrap=True)
+
+    def commands(self, commands: Sequence[str]) -> None:
+        self.line("next:")
+        for command in commands:  # in lines that a shell reads as one
+            lines = wrapped(command, self._console.width - 4, "    ").split("\n")
+            self.line("  " + " \\\n  ".join(lines))
 
     def close(self) -> None:
-        self._bar.stop()
+        self._done()
+        self._live.stop()
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether a stream is a terminal on which a line can be written again."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _rich_console(stream: TextIO) -> Any:
+    from rich import console
+
+    return console.Console(file=stream, force_terminal=True, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def working(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """Shows on a terminal, on stderr, that something is done that takes seconds, until the block ends.
+
+    Where stderr is no terminal that can be redrawn, nothing is shown.
+
+    Args:
+      text: what is done: `importing TensorFlow`.
+      quiet: whether nothing is shown there either.
+    """
+    if quiet or not can_redraw(sys.stderr):
+        yield
+        return
+    from rich import live, spinner
+
+    shown = live.Live(
+        spinner.Spinner("dots", text),
+        console=_rich_console(sys.stderr),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what is piped stays there
+    )
+    try:  # not `with`: Ctrl-C may come while it starts, and has to restore the terminal then too
+        shown.start(refresh=True)
+        yield
+    finally:
+        shown.stop()
+
+
+def _name(name: str) -> str:
+    return printable(name).replace("\n", "\\n")
+
+
+def _lines_of(metrics: Sequence[tuple[str, str]], width: int, height: int) -> Sequence[str]:
+    """Returns the lines below the bar: metrics in one piece each, and a mark if there is no room for all."""
+    room = max(width - 12, _LEAST_NAME)
+    items = [f"{shorten(name, room)} {value:<{_VALUE_WIDTH}}" for name, value in metrics]
+    text = "  ".join(item.replace(" ", "\u00a0") for item in items)
+    most = max(1, height // _METRIC_SHARE)
+    lines = textwrap.wrap(text, width, break_long_words=False, max_lines=most, placeholder="  …")
+    return [line.replace("\u00a0", " ").rstrip() for line in lines]
+
+
+def _compared(value: float, best: float | None, before: float | None) -> str:
+    """Returns how a monitored metric compares with the best so far.
+
+    Args:
+      value: of this evaluation.
+      best: the best so far, this one included; None if that is not known.
+      before: the best before this evaluation, or where that is not known, the value of the last one.
+    """
+    if best is None:
+        return _change(value, before)
+    if value == best == before:
+        return "as good as the best"
+    if value == best:
+        change = _change(value, before)
+        return f"best so far, {change}" if change else "best so far"
+    change = _change(value, best)
+    return f"{change} from the best, {format_number(best)}" if change else f"the best is {format_number(best)}"
+
+
+def _change(value: float, before: float | None) -> str:
+    """Returns the difference with its sign; empty where there is none to tell."""
+    if before is None or not math.isfinite(value - before):
+        return ""
+    difference = value - before
+    return f"{'-' if difference < 0 else '+'}{format_number(abs(difference))}"
 
 
 def format_number(value: float) -> str:
@@ -211,8 +423,3 @@ def format_seconds(seconds: float) -> str:
     if days:
         return f"{days}d {hour}:{minute:02d}:{second:02d}"
     return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
-
-
-def _metrics(values: Mapping[str, float]) -> str:
-    shown = {printable(name).replace("\n", "\\n"): format_number(value) for name, value in values.items()}
-    return "  ".join(f"{name} {value}" for name, value in shown.items())

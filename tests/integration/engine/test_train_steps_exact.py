@@ -62,8 +62,8 @@ def test_the_sum_of_gradients_can_be_chosen():
 
 def test_what_a_run_is_said_to_run_on():
     """T16: with the kind of device, of which all are taken unless num_gpus says otherwise."""
-    assert distribute.described(strategy_of("off")) == "one device"
-    assert distribute.described(strategy_of("mirrored2")) == "2 replicas (CPU)"
+    assert distribute.described(strategy_of("off")) == "1 CPU"
+    assert distribute.described(strategy_of("mirrored2")) == "2 CPUs, mirrored"
 
 
 def test_operations_are_made_deterministic_if_asked(monkeypatch):

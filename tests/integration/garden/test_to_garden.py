@@ -218,7 +218,7 @@ def test_async_checkpointing_is_as_the_argument_says(tmp_path, is_async, monkeyp
 def test_the_model_is_built_under_a_strategy_of_the_caller(tmp_path, capsys):
     """T1: and steps run on its replicas."""
     call(tmp_path, "train", params=params_of(train_steps=5), strategy=toy.strategy_of("mirrored2"))
-    assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
+    assert "on 2 CPUs, mirrored, starting" in capsys.readouterr().out
 
 
 def test_a_strategy_may_be_named_in_capitals(tmp_path):

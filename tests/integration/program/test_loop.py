@@ -496,7 +496,7 @@ def test_other_processes_and_other_configs_are_refused(monkeypatch):
 
     trainer = build(task_cls=Undropped)
     monkeypatch.setattr(type(trainer.process_group), "is_alone", property(lambda self: False))
-    with pytest.raises(LoopError, match=r"Loop trains in one process, and one device train; use train.py"):
+    with pytest.raises(LoopError, match=r"Loop trains in one process, and this run is on 1 CPU; use train.py"):
         Loop(trainer)
     trainer.use_config(config_definitions.ExperimentConfig())
     with pytest.raises(LoopError, match=r"is a official.core.config_definitions.ExperimentConfig; Loop needs an Exp"):

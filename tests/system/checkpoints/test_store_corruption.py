@@ -55,7 +55,7 @@ def test_a_run_without_a_whole_checkpoint_stops(run_dir, tmp_path, part, harm):
     for _ in range(2):
         done = train_digits(run_dir, tmp_path)
         assert done.code == 2
-        assert done.err.removeprefix("strategy off: CPU:0\n").startswith("error: ")
+        assert done.err.removeprefix("running on 1 CPU\n").startswith("error: ")
         assert "ckpt-10" in done.err
         assert "Traceback" not in done.err
         assert {name: data for name, data in contents(run_dir).items() if "ckpt-" in name} == before

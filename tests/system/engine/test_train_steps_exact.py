@@ -115,5 +115,5 @@ def test_mirrored_over_one_device_costs_nothing(tmp_path):
         words = [f"--model_dir={tmp_path / name}", f"--set=runtime.distribution_strategy={name}"]
         done = run_command([*argv, *words, "--set=runtime.num_logical_cpus=1"], cwd=ROOT, folder=tmp_path)
         assert done.code == 0, done.err
-        assert "on one device" in done.out
+        assert "on 1 CPU" in done.out
     assert differences(tmp_path / "mirrored", tmp_path / "off") == []

@@ -147,7 +147,7 @@ def test_another_config_than_theirs_is_refused_and_their_devices_are_not_compare
     assert "distribution_strategy" not in done.err
     devices = f"{EMA},runtime.distribution_strategy=mirrored,runtime.num_logical_cpus=2"
     done = ours(tmp_path, "train", "--mode=train", model_dir=run, train_steps=15, more=devices)
-    assert "on 2 replicas (CPU), continuing from step 12" in done.out
+    assert "on 2 CPUs, mirrored, continuing from step 12" in done.out
 
 
 def test_a_run_of_theirs_that_has_no_checkpoint_yet_begins_here(run, tmp_path):

@@ -124,7 +124,7 @@ def test_a_strategy_of_the_caller(tmp_path, capsys):
     params = params_of()
     _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
     assert "accuracy" in logs
-    assert "on 2 replicas (CPU), starting" in capsys.readouterr().out
+    assert "on 2 CPUs, mirrored, starting" in capsys.readouterr().out
 
 
 def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):

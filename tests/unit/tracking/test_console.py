@@ -1,9 +1,12 @@
+import contextlib
 import io
 import math
+import re
+import sys
 
 import pytest
 
-from official_trainer.tracking.console import Console, format_number, format_seconds
+from official_trainer.tracking.console import Console, format_number, format_seconds, working
 from tests.support.terminal import Terminal
 
 
@@ -94,7 +97,7 @@ def bar(clock, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
-    console = Console(stream, end_step=1000, clock=clock)
+    console = Console(stream, end_step=1000, monitored="accuracy", clock=clock)
     yield console, stream
     console.close()
 
@@ -106,14 +109,160 @@ def test_a_terminal_has_a_bar_and_lines_above_it(bar, clock):
     console.log("validation", 250, {"[b]accuracy": 0.9722})
     assert "step 250/1000" in stream.getvalue()
     assert "━" in stream.getvalue()
-    assert "validation @ 250: [b]accuracy 0.9722\n" in stream.getvalue()
+    assert "  [b]accuracy  0.9722\n" in shown(stream)
     clock.now = 10.0
     console.progress(500, loss=0.5, examples_per_second=21034.0)
     console.log("train", 500, {"accuracy": 0.5, "training_loss": 0.25})
     assert "loss 0.25" in stream.getvalue()
-    assert "accuracy 0.5" not in stream.getvalue()
+    assert "accuracy 0.5" in stream.getvalue()
     assert "21034 examples/s" in stream.getvalue()
     assert "eta 0:20" in stream.getvalue()
+
+
+def shown(stream):
+    """Returns what was written without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n")
+
+
+def test_results_are_a_block_with_the_monitored_metric_first_and_changes(bar):
+    console, stream = bar
+    for step, loss, accuracy, best in ((100, 2.0, 0.5, 0.5), (200, 1.5, 0.75, 0.75), (300, 1.75, math.nan, 0.75)):
+        console.log("validation", step, {"loss": loss, "accuracy": accuracy, "best_accuracy": best, "dev/loss": loss})
+    console.log("validation", 400, {"loss": 1.0, "accuracy": 0.7, "best_accuracy": 0.75, "dev/loss": 1.0})
+    console.log("validation", 500, {"accuracy": 0.75, "best_accuracy": 0.75})
+    console.close()
+    assert [line.rstrip() for line in shown(stream).splitlines()] == [
+        "validation at step 100",
+        "  accuracy  0.5  best so far",
+        "  loss      2      dev/loss  2",
+        "validation at step 200",
+        "  accuracy  0.75  best so far, +0.25",
+        "  loss      1.5   -0.5    dev/loss  1.5   -0.5",
+        "validation at step 300",
+        "  accuracy  nan   the best is 0.75",
+        "  loss      1.75  +0.25    dev/loss  1.75  +0.25",
+        "validation at step 400",
+        "  accuracy  0.7  -0.05 from the best, 0.75",
+        "  loss      1    -0.75    dev/loss  1    -0.75",
+        "validation at step 500",
+        "  accuracy  0.75  as good as the best",
+    ]
+
+
+def test_the_metric_of_one_of_several_sets_is_monitored(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    console = Console(stream, end_step=9, monitored="dev|accuracy", clock=clock)
+    console.log("validation", 9, {"loss": 1.0, "dev/accuracy": 0.5, "best_dev|accuracy": 0.5})
+    console.close()
+    assert "  dev/accuracy  0.5  best so far\n" in shown(stream)
+    lines = io.StringIO()
+    Console(lines, end_step=9, monitored="dev|accuracy").log("validation", 9, {"loss": 1.0, "dev/accuracy": 0.5})
+    assert lines.getvalue() == "validation @ 9: dev/accuracy 0.5  loss 1\n"
+
+
+LONG = {f"a_rather_long_name_of_metric_{number}": 10.0 ** (number - 6) for number in range(12)}
+SETS = {f"{name}/{metric}": 0.5 for name in ("dev", "test_of_german_and_french") for metric in ("accuracy", "x" * 40)}
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 160])
+@pytest.mark.parametrize("end_step", [100, 100_000_000, None])
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(columns, end_step, clock, monkeypatch):
+    """With long names, many metrics, several sets, hours to go, NaN, and messages."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "40")
+    stream = Terminal()
+    console = Console(stream, end_step=end_step, monitored="dev|accuracy", clock=clock)
+    last = end_step or 10
+    messages = [
+        "digits: 151,306 parameters on 2 GPUs, mirrored, starting in runs/a/rather/long/path",
+        "time: 5 % of it, " * 9,
+    ]
+    for step in (0, last // 2, last):
+        console.progress(step, loss=math.nan, examples_per_second=0.1234567)
+        clock.now += 90_000
+        console.log("train", step, {"training_loss": 0.12345, **LONG})
+        console.doing("evaluating", step)
+        console.log("validation", step, {**SETS, "best_dev|accuracy": 0.75, "loss": math.nan})
+        for message in messages:
+            console.message(message)
+    console.hint("official-trainer eval --model_dir=runs/a/long/path --checkpoint=best")
+    console.close()
+    lines = shown(stream).splitlines()
+    assert not [line for line in lines if len(line) > columns]
+    words = {word for line in lines for word in line.split()}
+    assert words >= {word for message in messages for word in message.split()}
+    assert {"validation", "dev/accuracy", "loss", "0.75", "nan", "--model_dir=runs/a/long/path"} <= words
+    assert any(line.startswith(f"step {last}") for line in lines)
+    assert ("0.1235 examples/s" in shown(stream)) == (columns > 40 or end_step is None or end_step < 1000)
+    if columns >= 80:
+        assert words >= LONG.keys()
+
+
+def test_without_colours_the_bar_is_drawn_all_the_same(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    console = Console(stream, end_step=10, monitored="accuracy", clock=clock)
+    console.progress(5, loss=1.0, examples_per_second=1.0)
+    console.log("validation", 5, {"accuracy": 0.5})
+    console.close()
+    assert "━" in stream.getvalue()
+    assert not re.search(r"\x1b\[(3\d|9\d|38)", stream.getvalue())
+
+
+def test_what_happens_between_steps_is_shown_below_the_bar_only_while_it_does(bar):
+    console, stream = bar
+    console.log("train", 5, {"training_loss": 0.25})
+    console.doing("evaluating", 5)
+    assert shown(stream).rstrip().endswith("evaluating")
+    console.log("validation", 5, {"accuracy": 0.5})
+    assert shown(stream).rstrip().endswith("loss 0.25")
+    console.doing("exporting", 5)
+    console.close()
+    assert shown(stream).rstrip().endswith("loss 0.25")
+
+
+def test_lines_of_a_file_are_complete_and_for_programs_only(plain):
+    """No hints, and nothing of what passes."""
+    console, lines = plain
+    console.doing("evaluating", 5)
+    console.hint("official-trainer eval")
+    console.log("validation", 5, dict.fromkeys(LONG, 0.5))
+    assert lines() == ["validation @ 5: " + "  ".join(f"{name} 0.5" for name in LONG)]
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
+def test_work_that_takes_seconds_is_shown_while_it_does_and_leaves_nothing(monkeypatch, error):
+    """Also when Ctrl-C or an error ends it: the cursor is back, and the line is empty."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    with pytest.raises(error) if error else contextlib.nullcontext(), working("importing TensorFlow"):
+        assert "importing TensorFlow" in shown(stream)
+        if error:
+            raise error
+    hidden, back = stream.getvalue().rfind("\x1b[?25l"), stream.getvalue().rfind("\x1b[?25h")
+    assert 0 <= hidden < back
+    assert stream.getvalue().endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize(("term", "quiet", "is_terminal"), [("dumb", 0, 1), ("xterm", 1, 1), ("xterm", 0, 0)])
+def test_work_is_not_shown_where_it_would_be_in_the_way(monkeypatch, term, quiet, is_terminal):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal() if is_terminal else io.StringIO())
+    with working("importing TensorFlow", quiet=bool(quiet)):
+        pass
+    assert stream.getvalue() == ""
+
+
+def test_output_to_a_file_is_not_taken_by_what_is_shown(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    with working("importing TensorFlow"):
+        print("of the user's module")
+    assert out.getvalue() == "of the user's module\n"
 
 
 def test_a_bar_is_drawn_a_few_times_a_second_and_always_at_the_end(bar, clock):
@@ -169,6 +318,6 @@ def test_control_characters_of_names_and_messages_do_not_reach_the_terminal(cloc
     console.close()
     shown = stream.getvalue()
     assert r"a\x1b]0;title\x07" in shown
-    assert r"validation @ 1: b\x1b[2J\nerror: c\x0d 0.5" in shown
+    assert re.search(r"b\\x1b\[2J\\nerror: c\\x0d +(\x1b\[1m)?0\.5", shown)
     assert r"run \x9b31m in \x1b[31m" in shown
     assert not any(code in shown for code in ("\x1b]0", "\x1b[2J", "\x1b[31m", "\x9b", "\x07"))

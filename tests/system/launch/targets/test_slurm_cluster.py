@@ -65,7 +65,7 @@ def test_two_nodes_train_one_run(slurm, capfd):
     ended(slurm, record)
     assert state(capfd, record) == ["COMPLETED", "0"], log(record)
     said = job(capfd, "logs", record["name"])
-    assert "on 2 replicas on 2 workers" in said and "0: finished at step 20" in said
+    assert "on 2 CPUs of 2 workers, mirrored" in said and "0: finished at step 20" in said
     assert json.loads((model_dir / "run.json").read_text())["experiment"] == "digits_mlp"
     assert not list(Path().rglob("oops"))
     assert sorted(os.listdir(Path("launches", record["name"]))) == ["job.sbatch", "launch.json", "slurm.out"]

@@ -11,7 +11,8 @@ def test_a_slow_map_is_told_of(model_dir, capsys):
     """N16: the verdict, on the console and in the record, with parts that sum to the wall time."""
     do(model_dir, "task.input_seconds=0.02", quiet=False)
     said = capsys.readouterr().out.splitlines()
-    assert said[-3].startswith("finished at step 80")
+    assert said[-4].startswith("finished at step 80")
+    assert said[-3].startswith("saved there: ckpt-80, ")
     assert said[-2].startswith("time: ")
     assert said[-1].startswith("input-bound: ")
     assert not any("wall_seconds" in line for line in said)
