@@ -54,7 +54,23 @@ def screen(argv: Sequence[str], folder: Path) -> list[Text]:
     output = _read(outer)
     if process.wait() != 0:
         raise RuntimeError(f"the run failed:\n{output}")
-    return list(Text.from_ansi(output.replace("\r\n", "\n")).split("\n"))
+    return list(Text.from_ansi("\n".join(_settled(output))).split("\n"))
+
+
+def _settled(output: str) -> list[str]:
+    """Returns the lines that are left of an output in which rich erases the lines of its bar, and writes them again."""
+    lines, row = [""], 0
+    for part in re.split(r"(\n|\r|\x1b\[\d*A|\x1b\[2K|\x1b\[\?25[hl])", output):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif re.fullmatch(r"\x1b\[\d*A", part):
+            row -= int(part[2:-1] or 1)
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part != "\r" and not part.startswith("\x1b[?"):
+            lines[row] += part
+    return lines
 
 
 def _read(terminal: int) -> str:

@@ -326,7 +326,7 @@ class RunObserver(LoopObserver):
         best = self._trainer.checkpoint_exporter
         self._record.set_best(best.metric, best.value, step)
         if self._saving != (step,):  # else the line about the checkpoint says it too
-            self._console.message(f"saved {_best_name(self._job, step)}")
+            self._console.message(f"saved {_best_name(self._job, step)}", after_results=True)
         if self._job.config.trainer.export.best:
             export_best(self._job, self._trainer, step, logs)
 
@@ -406,7 +406,7 @@ class RunObserver(LoopObserver):
         if (best := best_of(self._trainer)) is not None and best.step is not None:
             yield _best_name(self._job, best.step)
         if self._exported:
-            yield os.path.relpath(self._exported[1], self._job.model_dir)
+            yield self._exported[1].removeprefix(f"{self._job.model_dir.rstrip('/')}/")
         yield "metrics.jsonl"
 
     def _opening_line(self, start_step: int) -> str:

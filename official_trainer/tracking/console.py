@@ -63,6 +63,7 @@ class Console(Tracker):
         self._rate_start: tuple[int, float] | None = None  # (step, time) from which the speed is measured
         self._metrics: dict[str, float] = {}  # of the last summary, without its loss
         self._before: dict[str, Mapping[str, float]] = {}  # the last results of each split
+        self._afterwards = ""
         self._view = _View() if quiet else _Bar(stream) if can_redraw(stream) else _Lines(stream)
 
     @contextlib.contextmanager
@@ -91,6 +92,7 @@ class Console(Tracker):
         self._before[split] = dict(values)
         with self._until_closed():
             self._view.results(split, step, results)
+        self._say_afterwards()
 
     def _results(self, split: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
         """Yields name, value and change of each metric, the monitored one first."""
@@ -133,10 +135,18 @@ class Console(Tracker):
         if self._view.is_bar:
             self._show(step, {}, what)
 
-    def message(self, text: str) -> None:
-        """Shows a line."""
+    def message(self, text: str, *, after_results: bool = False) -> None:
+        """Shows a line; if `after_results`, below those that come next."""
+        if after_results:
+            self._afterwards = text
+            return
         with self._until_closed():
             self._view.line(printable(text))
+
+    def _say_afterwards(self) -> None:
+        if text := self._afterwards:
+            self._afterwards = ""
+            self.message(text)
 
     def hint(self, *commands: str) -> None:
         """Shows what to do next to a person; not where the output is a file or is read by a program."""
@@ -150,6 +160,7 @@ class Console(Tracker):
 
     def close(self) -> None:
         """Restores the terminal."""
+        self._say_afterwards()
         with self._until_closed():
             self._view.close()
 

@@ -9,8 +9,9 @@ from tests.support.docs.outputs import masked
 
 
 def masked_screen(lines):
-    """Returns forms of lines on a terminal, without numbers and without the length of the progress bar."""
-    whole = [re.sub("[━╸╺]+", "━", line).strip() for line in lines]
+    """Returns forms of lines on a terminal: without numbers, the bar's length, what was best and was saved."""
+    whole = [re.sub("[━╸╺]+ *", "━", line) for line in lines]
+    whole = [re.sub(r"^(  \S+) +(\S+).*|^(saved) (ckpt|best).*", r"\1\2\3", line).strip() for line in whole]
     return {*masked(line for line in whole if line)}
 
 

@@ -149,6 +149,15 @@ def test_results_are_a_block_with_the_monitored_metric_first_and_changes(bar):
     ]
 
 
+def test_a_line_about_results_stands_below_them_and_is_not_lost(plain):
+    console, lines = plain
+    console.message("saved best/ckpt-5", after_results=True)
+    console.log("validation", 5, {"accuracy": 0.5})
+    console.message("saved best/ckpt-9", after_results=True)
+    console.close()
+    assert lines() == ["validation @ 5: accuracy 0.5", "saved best/ckpt-5", "saved best/ckpt-9"]
+
+
 def test_the_metric_of_one_of_several_sets_is_monitored(clock, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
