@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 
-    terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
-    options = {"allow_config_change": arguments.allow_config_change, "quiet": arguments.quiet}
-    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, **options):
+    allow = arguments.allow_config_change
+    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow):
+        terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
             print("\n".join(_lines(step)), flush=True)
         if step.error is not None:

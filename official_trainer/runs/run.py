@@ -84,9 +84,10 @@ def run(
         return _run_in_mode(job, stop, checkpoint, prediction)
 
 
-def _import_tensorflow(*, quiet: bool) -> None:
-    """Imports TensorFlow, and what needs it; a terminal shows that this takes seconds."""
-    with working("importing TensorFlow", quiet=quiet):
+def _import_tensorflow(*, quiet: bool = False) -> None:
+    """Imports TensorFlow, and what needs it; a command shows on its terminal that this takes seconds."""
+    is_quiet = quiet or not _logger.isEnabledFor(logging.INFO)  # as `--quiet` sets it
+    with working("importing TensorFlow", quiet=is_quiet):
         load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
         from official_trainer.runs import evaluate, train, worker  # noqa: F401
 
@@ -167,7 +168,7 @@ def export(
     registry.get_task_cls(job.config.task)
     for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
         check_name(path, flag)
-    _import_tensorflow(quiet=not _logger.isEnabledFor(logging.INFO))  # as `--quiet` sets it
+    _import_tensorflow()
     from official_trainer.runs.build import build, export_own
     from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
     from official_trainer.tasks import export as exports
@@ -238,9 +239,9 @@ def check(
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
-    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
-    _import_tensorflow(quiet=job.quiet)
+    _import_tensorflow()
     from official_trainer.runs import check as dry_run
 
+    job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with _gin_in_force(job):
         yield from dry_run.check(job)
