@@ -148,7 +148,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
     options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload, isolated=arguments.isolated)
     log_dir = os.path.expanduser(arguments.log_dir or "")
     with process.outliving_reader():
-        printer = output.Printer(sys.stdout, paint=paint_label, log_dir=log_dir, quiet=arguments.quiet)
+        printer = output.Printer(
+            sys.stdout, paint=paint_label, columns=terminal.width, log_dir=log_dir, quiet=arguments.quiet
+        )
         outcome = local.launch(job, options, printer)
     if journal:
         shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays

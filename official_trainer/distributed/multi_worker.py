@@ -41,7 +41,8 @@ def build(runtime: Any, cluster: Cluster | None) -> tf.distribute.Strategy:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver((CHIEF, WORKER)), options)
     tcp_timeout.end_silent_connections(members.values())
     _PEERS[strategy] = _Workers(cluster)
-    _logger.info("strategy multi_worker_mirrored: %s of %s", cluster.name, ", ".join(members))
+    others = ", ".join(name for name in members if name != cluster.name)
+    _logger.info("%s trains together with %s", cluster.name, others)
     return strategy
 
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import BinaryIO, TextIO
 
+from official_trainer.errors import wrapped
+
 _LONGEST_BYTES = 1 << 16
 _KEPT = 15
 
@@ -25,17 +27,25 @@ class Printer:
     """Prints lines of all processes of a job."""
 
     def __init__(
-        self, stream: TextIO, *, paint: Paint = lambda label, _: label, log_dir: str = "", quiet: bool = False
+        self,
+        stream: TextIO,
+        *,
+        paint: Paint = lambda label, _: label,
+        columns: Callable[[], int | None] = lambda: None,
+        log_dir: str = "",
+        quiet: bool = False,
     ) -> None:
         """Takes where the output goes.
 
         Args:
           stream: for the output of all processes.
           paint: returns a label with colour.
+          columns: returns how wide the terminal is, whose lines end between words; None if there is none.
           log_dir: a folder for a log file of each process, without labels; output is appended; empty for none.
           quiet: whether the launcher's own lines are left out.
         """
-        self._stream, self._paint, self._log_dir, self._quiet = stream, paint, log_dir, quiet
+        self._stream, self._paint, self._columns = stream, paint, columns
+        self._log_dir, self._quiet = log_dir, quiet
         self._names: list[str] = []
         self._width = 0
 
@@ -60,7 +70,10 @@ class Printer:
     def _print(self, name: str, lines: Iterable[str]) -> None:
         number = self._names.index(name) if name in self._names else LAUNCHER
         label = self._paint(f"[{name}]", number) + " " * (self._width - len(name))
-        self._stream.write("".join(f"{label} {line}".rstrip() + "\n" for line in lines))
+        columns = self._columns()
+        room = None if columns is None else columns - self._width - len("[] ")
+        shown = (part for line in lines for part in wrapped(line, room).split("\n"))
+        self._stream.write("".join(f"{label} {line}".rstrip() + "\n" for line in shown))
         self._stream.flush()
 
 

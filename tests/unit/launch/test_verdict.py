@@ -128,6 +128,17 @@ def test_labels_are_painted_each_in_its_colour():
     assert found == ["<0[worker 0]>  a"]
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_lines_end_between_words_on_a_terminal_and_each_has_its_label(columns):
+    line = b"validation @ 20: accuracy 0.6139  validation_loss 2.165  best_accuracy 0.6139  another_metric 5 %\n"
+    found, lines = printed(line, columns=lambda: columns)
+    assert all(len(each) <= columns and each.startswith("[worker 0]  ") for each in found)
+    assert len(found) > 1
+    assert " ".join(each.removeprefix("[worker 0]") for each in found).split() == line.decode().split()
+    assert list(lines.last) == [line.decode().rstrip()]
+    assert len(printed(line)[0]) == 1
+
+
 def test_a_quiet_launcher_shows_its_processes_only():
     stream = io.StringIO()
     printer = Printer(stream, quiet=True)
