@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 _SHOWN = 3
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys instead of showing, that turn the direction of text, or that no stream takes."""
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
 
 class ExitCode(enum.IntEnum):
@@ -144,11 +145,11 @@ def _wrapped_line(line: str, width: int, indent: str) -> str:
         return line
     import textwrap  # takes milliseconds, which most commands need not spend
 
-    kept = line.replace(" %", "\u00a0%")  # a number and its unit stay together
+    kept = _BEFORE_UNIT.sub("\u00a0", line)  # a number and its unit stay together
     lines = textwrap.wrap(
         kept, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
     )
-    return "\n".join(lines).replace("\u00a0%", " %")
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def _alike(a: str, b: str) -> bool:

@@ -311,7 +311,9 @@ def test_columns_of_a_narrow_terminal(fit, lines):
 @pytest.mark.parametrize("columns", [40, 80, 160])
 def test_messages_end_lines_between_words_on_a_terminal_only(columns, monkeypatch, capsys):
     message = (
-        "the data ended at step 20, which takes 5 % of an epoch: " + "a/long/path/" * 8 + " is empty\n  | laid: out"
+        "the data ended at step 20, which takes 5 % of an epoch and 12 ms: "
+        + "a/long/path/" * 8
+        + " is empty\n  | laid: out"
     )
     terminal.report_error(message)
     assert capsys.readouterr().err == f"error: {message}\n"
@@ -324,6 +326,7 @@ def test_messages_end_lines_between_words_on_a_terminal_only(columns, monkeypatc
     assert not [line for line in lines if len(line) > columns and len(line.split()) > 1]
     assert screen.getvalue().split() == f"error: {message}".split()
     assert "5 %" in screen.getvalue()
+    assert "12 ms" in screen.getvalue()
 
 
 def test_a_label_keeps_its_column_and_its_text_goes_on_below(monkeypatch):
