@@ -406,7 +406,7 @@ class RunObserver(LoopObserver):
         if (best := best_of(self._trainer)) is not None and best.step is not None:
             yield _best_name(self._job, best.step)
         if self._exported:
-            yield self._exported[1].removeprefix(f"{self._job.model_dir.rstrip('/')}/")
+            yield self._exported[1].removeprefix(self._job.path(""))
         yield "metrics.jsonl"
 
     def _opening_line(self, start_step: int) -> str:

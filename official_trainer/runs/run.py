@@ -178,11 +178,13 @@ def export(
         trainer = build(job)
         trainer.checkpoint_state.load_weights(directory, step)
         results = results_at(job, step)
-        if output_dir is None and checkpoint == job.config.trainer.export.checkpoint:
-            return export_own(job, trainer, step, results)
-        output_dir = output_dir or job.path("export", "best" if checkpoint == "best" else "steps", str(step))
-        with trainer.weights_averaged():
+        is_own = output_dir is None and checkpoint == job.config.trainer.export.checkpoint
+        beside = () if is_own else ("best" if checkpoint == "best" else "steps",)
+        output_dir = output_dir or job.path("export", *beside, str(step))
+        with trainer.weights_averaged():  # also where there is one: the code of the task may have changed
             exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results)
+        if is_own:
+            export_own(job, trainer, step, results)  # which finds it, and deletes what it takes the place of
     return output_dir
 
 

@@ -134,9 +134,11 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       >>> model, results = run_experiment(
       ...     tf.distribute.get_strategy(), Line(params.task), "train_and_eval", params, "runs/line", run_post_eval=True
       ... )
-      Line: 2 parameters on one device, starting in runs/line
+      Line: 2 parameters on 1 CPU, starting in runs/line
       step 1/100  loss ...
+      saved ckpt-100
       finished at step 100: runs/line
+      saved there: ckpt-100, metrics.jsonl
       time: ...
       >>> f"{results['validation_loss']:.3f}"
       '0.000'

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code
-from official_trainer.errors import nearest
+from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
 from official_trainer.garden.sections import garden_class
 from official_trainer.garden.to_garden import build_task
@@ -212,7 +212,7 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
             return _tasks[cls].value
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
-    known = ", ".join(sorted(cls.__name__ for cls in _tasks)) or "none"
+    known = first_few(sorted({cls.__name__ for cls in _tasks})) or "none"
     fix = f"put @register_task_cls({name}) on the Task; registered: {known}"
     raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
 

@@ -114,7 +114,9 @@ def _report(error: BaseException, directory: str) -> Report | None:
     if not _frames(error, notes) and not (_is_of_graph(error) and notes):
         return None
     lines, code = _lines(error, notes)
-    lines.append(f"  traceback: {_write(error, directory)} (--traceback prints it)")
+    line = f"  traceback: {_near(_write(error, directory))}"
+    hint = " (--traceback prints it)"
+    lines.append(line + hint if len(line + hint) <= _WIDTH else line)
     return Report("\n".join(lines), code)
 
 
@@ -181,8 +183,12 @@ def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(frame: Frame) -> str:
-    inside = frame.file.startswith(os.getcwd() + os.sep)
-    return f"{os.path.relpath(frame.file) if inside else frame.file}:{frame.line} in {frame.function}"
+    return f"{_near(frame.file)}:{frame.line} in {frame.function}"
+
+
+def _near(path: str) -> str:
+    """Returns a path from the current folder on, if it lies in it."""
+    return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
 
 def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:

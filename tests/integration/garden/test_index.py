@@ -318,7 +318,7 @@ def test_list_says_what_cannot_be_had_and_why(capsys):
     code, _, err = said(capsys, "show", "maskconver_coco")
     assert code == 2
     assert "cannot load 'maskconver_coco': ModuleNotFoundError: No module named" in err
-    _, out, _ = said(capsys, "list")
+    _, out, _ = said(capsys, "list", "--all")
     assert "resnet_imagenet  " in out
     assert "cannot be imported  maskconver_coco: ModuleNotFoundError" in out
     listed = json.loads(said(capsys, "list", "--json")[1])["garden"]

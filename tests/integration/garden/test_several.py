@@ -121,7 +121,7 @@ def test_what_is_no_experiment_is_refused(tmp_path):
     )
     resolved("two_heads")
     with pytest.raises(
-        ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a TaskConfig"
+        ConfigError, match=r"factory of experiment 'no_experiment' must return an Exp.*got a\s+TaskConfig"
     ):
         registry.get_config("no_experiment", tmp_path)
     with pytest.raises(ConfigError, match="does not register 'two_heads'; check whether the factory is inside an 'if'"):

@@ -40,8 +40,10 @@ def test_the_first_and_the_last_lines_say_what_runs_on_what_and_what_is_saved_wh
     lines = said(capsys, model_dir)
     assert re.fullmatch(rf"toy_run: [\d,]+ parameters on 1 CPU, starting in {re.escape(model_dir)}", lines[0])
     finished, saved, time, *_ = lines[next(i for i, line in enumerate(lines) if line.startswith("finished")) :]
-    best = re.fullmatch(rf"finished at step 40, best accuracy [\d.]+ at step (\d+): {re.escape(model_dir)}", finished)
-    assert saved == f"saved there: ckpt-40, best/ckpt-{best[1]}, export/saved_model, metrics.jsonl"
+    best = re.fullmatch(
+        rf"finished at step 40, best accuracy [\d.]+ at step (\d+), exported latest: {re.escape(model_dir)}", finished
+    )
+    assert saved == f"saved there: ckpt-40, best/ckpt-{best[1]}, export/40, metrics.jsonl"
     assert time.startswith("time: ")
 
 
