@@ -134,7 +134,12 @@ def _one_too_many(arguments: argparse.Namespace) -> str:
 
 
 def resolve(
-    experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None, finds_out: bool = True
+    experiment: str,
+    arguments: argparse.Namespace,
+    *,
+    run_dir: str | None = None,
+    finds_out: bool = True,
+    warns: bool = True,
 ) -> Resolved:
     """Resolves `experiment` under the configuration flags, over the `params.yaml` of `run_dir` if that is given.
 
@@ -143,6 +148,7 @@ def resolve(
       arguments: the flags.
       run_dir: the directory of a run.
       finds_out: whether modules of which nothing is kept are imported to find it.
+      warns: whether its warnings are printed.
 
     Raises:
       ConfigError: there is no such experiment, or its configuration has a problem.
@@ -165,7 +171,7 @@ def resolve(
         sets=arguments.set or (),
         flags=list(_as_fields(arguments)),
     )
-    for warning in resolved.warnings:
+    for warning in resolved.warnings if warns else ():
         terminal.report_error(str(warning), "warning", "yellow")
     return resolved
 

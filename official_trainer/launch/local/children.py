@@ -237,6 +237,13 @@ class Processes:
                 process.was_told = True
                 self._starter.signal(number, signal.SIGTERM)
 
+    def stop(self, process: Process) -> None:
+        """Sends SIGTERM to one process, once."""
+        for number, running in self.running.items():
+            if running is process and not process.was_told:
+                process.was_told = True
+                self._starter.signal(number, signal.SIGTERM)
+
     def kill(self, *roles: str) -> None:
         """Sends SIGKILL."""
         for number, process in self._of(roles).items():
