@@ -1,0 +1,174 @@
+"""Train an experiment many times, with values drawn from a space.
+
+The same command continues a sweep that was stopped or killed. `sweep show DIR` prints its table, `sweep best DIR` the
+values of its best trial.
+
+Owns: `sweep` and its flags.
+Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from official_trainer import files
+from official_trainer.cli import flags, process, target, terminal
+from official_trainer.cli.parser import UsageError
+from official_trainer.errors import ExitCode
+
+if TYPE_CHECKING:
+    from official_trainer.config import Resolved
+    from official_trainer.sweeps.space import Value
+
+USAGE = "EXPERIMENT|show DIR|best DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] [PATH=VALUE …]"
+EXAMPLES = (
+    (
+        "official-trainer sweep digits_mlp --space=sweep.yaml --trials=6 --model_dir=runs/sweep",
+        "six trials, with values drawn as a file says; given again, continue there",
+    ),
+    ("official-trainer sweep show runs/sweep", "the table of the trials"),
+    ("official-trainer sweep best runs/sweep --write=best.yaml", "write the values of the best trial"),
+)
+NEXT = ("official-trainer eval --model_dir=runs/sweep/trials/0/run", "evaluate one")
+
+_GRACE_MARGIN_SECONDS = 10.0
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of `sweep`."""
+    flags.add_run_flags(parser)
+    parser.group(flags.WHICH_RUN)
+    parser.positional("directory", "DIR", "with `show` and `best`: the directory of a sweep")
+    parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
+    parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
+    parser.value("trials", "N", "how many trials are completed or pruned (default: 20)")
+    parser.value("parallel", "N", "how many train at the same time (default: 1)")
+    parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs a sweep, or shows one."""
+    if arguments.name in ("show", "best"):
+        return _show(arguments)
+    if arguments.directory:
+        raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment")
+    if arguments.write:
+        raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
+    return _sweep(arguments)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from official_trainer.sweeps import sweep
+
+    directory = os.path.expanduser(arguments.directory or arguments.model_dir or "")
+    if not directory:
+        raise UsageError(f"name the directory of a sweep: official-trainer sweep {arguments.name} DIR")
+    if arguments.name == "show":
+        if arguments.write:
+            raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
+        terminal.show("\n".join(terminal.columns(sweep.table(directory))))
+        return int(ExitCode.DONE)
+    from official_trainer.config import flow
+    from official_trainer.sweeps.driver import describe
+
+    best = sweep.best_of(directory)
+    if best is None:
+        raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
+    # The text of a choice is YAML as it stands; a number is written so that it is read back equal.
+    lines = [f"{path}: {value if isinstance(value, str) else flow(value)}" for path, value in best.values.items()]
+    text = "\n".join([f"# trial {best.number} of {directory}, {describe(best, 'value')}", *lines])
+    if arguments.write:
+        files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
+    terminal.show(text)
+    return int(ExitCode.DONE)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from official_trainer.runs.job import Job, check_ready
+    from official_trainer.sweeps import space as spaces
+    from official_trainer.sweeps import sweep
+    from official_trainer.sweeps.driver import Plan
+    from official_trainer.sweeps.settings import objective_of
+    from official_trainer.sweeps.study import Study
+
+    if not arguments.model_dir:
+        raise UsageError("name a directory for the sweep: --model_dir=DIR")
+    settings = _settings(arguments)
+    experiment, resolved, directory, gin = target.from_flags(arguments)
+    run_dir = os.path.join(directory, "trials", "0", "run")
+    check_ready(Job(experiment=experiment, resolved=resolved, model_dir=run_dir, mode="train_and_eval", gin=gin))
+    resolve = functools.partial(_resolved, experiment, arguments)
+    origins = {path: settings.origin(_place(path)) for path in settings.config.space}
+    space = spaces.read(settings.config.space, origins, resolve)
+    objective = objective_of(settings.config, resolved.config.trainer)
+    study = Study(space, settings, objective)
+    plan = Plan(
+        directory=directory,
+        config=settings.config,
+        objective=objective,
+        command=lambda model_dir, values: _command(arguments, model_dir, space.overrides(values)),
+        refusal=lambda values: _refusal(resolve, space, values),
+        grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
+    )
+    with process.outliving_reader():
+        say = (lambda line: None) if arguments.quiet else (lambda line: terminal.show(line))
+        identity = sweep.identity_of(experiment, resolved, plan, gin.sources if gin else ())
+        sweep.run(plan, study, identity, say)
+    terminal.show("\n".join(terminal.columns(sweep.table(directory))))
+    return int(ExitCode.DONE)
+
+
+def _settings(arguments: argparse.Namespace) -> Resolved:
+    """Returns the file of the sweep, below the flags.
+
+    Raises:
+      ConfigError: either has a problem.
+    """
+    from official_trainer import config
+    from official_trainer.sweeps.settings import SweepConfig
+
+    given = [(text, text.partition("=")) for text in arguments.space or ()]
+    inline = [("--space", _place(path.strip()), text.strip()) for _, (path, equals, text) in given if equals]
+    numbers = [(f"--{name}", name, str(getattr(arguments, name))) for name in ("trials", "parallel")]
+    return config.resolve(
+        SweepConfig(),
+        config_files=[text for text, (_, equals, _) in given if not equals],
+        flags=[*inline, *(each for each in numbers if each[2] != "None")],
+    )
+
+
+def _place(path: str) -> str:
+    """Returns where the distribution of a field is in a `SweepConfig`."""
+    return "space.'" + path.replace("'", "''") + "'"
+
+
+def _resolved(experiment: str, arguments: argparse.Namespace, sets: list[str]) -> Resolved:
+    """Returns the experiment's config with overrides above everything else."""
+    changed = copy.copy(arguments)
+    changed.set = [*(arguments.set or ()), *sets]
+    return target.resolve(experiment, changed, warns=False)
+
+
+def _refusal(resolve: functools.partial[Resolved], space: object, values: Mapping[str, Value]) -> str:
+    from official_trainer.config import ConfigError
+
+    try:
+        resolve(space.overrides(values))  # type: ignore[attr-defined]
+    except ConfigError as error:
+        return error.problems[0].message
+    return ""
+
+
+def _command(arguments: argparse.Namespace, model_dir: str, sets: list[str]) -> list[str]:
+    """Returns the command of a trial: that of the sweep as `train`, with what was drawn."""
+    parser = flags.Parser("train", usage="", description="")
+    flags.add_run_flags(parser)
+    changed = copy.copy(arguments)
+    changed.model_dir, changed.quiet = model_dir, False
+    changed.set = [*(arguments.set or ()), *sets]
+    return ["official_trainer", "train", *parser.words(changed)]

@@ -1,0 +1,274 @@
+"""Runs the trials of a sweep: starts, continues, prunes and records them, until enough are complete.
+
+Owns: one process at a time for each trial, forked from one that has imported TensorFlow; what its end means.
+Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`launch/local/children.py`).
+
+A trial without an end on record is started with the same command, whatever happened to it: its run continues from its
+newest checkpoint, or finds that it is done. Each evaluation is read from `metrics.jsonl`, and the pruner asked about
+it, in their order, also when the trial has gone on meanwhile, so its answers do not depend on time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sched
+from collections.abc import Callable, Mapping, Sequence
+
+from official_trainer import files
+from official_trainer.distributed.cluster import CHIEF
+from official_trainer.errors import ExitCode
+from official_trainer.launch.local.attempt import newest_step
+from official_trainer.launch.local.children import PRELOAD, Process, Processes, Starter
+from official_trainer.launch.local.output import Lines
+from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.spec import Member
+from official_trainer.launch.verdict import End, Restarts, may_run_again
+from official_trainer.stopping import PreemptedError
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.settings import Objective, SweepConfig
+from official_trainer.sweeps.space import Value
+from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.tracking import EVALUATION
+from official_trainer.tracking.jsonl import numbers_of, read_rows
+from official_trainer.tracking.monitored import find_metric
+from official_trainer.tracking.record import read_run
+
+MOST_FAILURES = 5
+"""So many trials may fail one after the other."""
+
+_POLL_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a sweep does.
+
+    Attributes:
+      directory: of the sweep.
+      config: the file of the sweep.
+      objective: what trials are compared by.
+      command: returns the command of a trial, a module and its arguments, for its run directory and its values.
+      refusal: returns why the experiment's config refuses values; empty if it takes them.
+      grace_seconds: how long a trial may save after a signal.
+    """
+
+    directory: str
+    config: SweepConfig
+    objective: Objective
+    command: Callable[[str, Mapping[str, Value]], Sequence[str]]
+    refusal: Callable[[Mapping[str, Value]], str]
+    grace_seconds: float
+
+
+class Driver:
+    """Runs the trials of one sweep; the caller holds the lock of its directory."""
+
+    def __init__(self, plan: Plan, study: Study, say: Callable[[str], None]) -> None:
+        """Takes what is done, who decides, and what prints a line."""
+        self._plan, self._study, self._say = plan, study, say
+        self._trials = trials.read_all(plan.directory)
+        self._running: dict[int, Process] = {}
+        self._reports: dict[int, list[tuple[int, float]]] = {}
+        self._timers = sched.scheduler()
+
+    def run(self) -> dict[int, Trial]:
+        """Runs trials until enough of them are complete or pruned; returns all.
+
+        Raises:
+          SweepError: trials fail one after the other, or the evaluation lacks the metric.
+          PreemptedError: a signal came; the trials have saved.
+        """
+        if not self._wants_more():
+            return self._trials
+        with Signals() as signals, Starter(preload=PRELOAD) as starter, Processes(starter, signals) as processes:
+            while self._fill(processes) or self._running:
+                found = processes.wait(_POLL_SECONDS)
+                self._timers.run(blocking=False)
+                for number in list(self._running):
+                    self._watch(number, processes)
+                if found is not None and found[1] is not None:
+                    self._on_end(found[0], found[1], processes, was_asked=signals.asked is not None)
+                signals.read()
+                if signals.asked is not None:
+                    self._stop(processes, signals)
+        return self._trials
+
+    # Which trials run.
+
+    def _finished(self) -> int:
+        return sum(each.state in ("complete", "pruned") for each in self._trials.values())
+
+    def _wants_more(self) -> bool:
+        return self._finished() < self._plan.config.trials
+
+    def _fill(self, processes: Processes) -> bool:
+        """Starts trials as long as there is room; returns whether a trial may still be started."""
+        config = self._plan.config
+        while len(self._running) < min(config.parallel, config.trials - self._finished()):
+            self._refuse_failures()
+            number = self._next()
+            trial = self._trials.get(number) or self._new(number)
+            if trial.state is None:
+                self._start(trial, processes)
+        return self._wants_more()
+
+    def _next(self) -> int:
+        number = 0
+        while number in self._running or (number in self._trials and self._trials[number].state is not None):
+            number += 1
+        return number
+
+    def _refuse_failures(self) -> None:
+        ended = [each for each in self._trials.values() if each.state is not None]
+        last = sorted(ended, key=lambda each: each.number)[-MOST_FAILURES:]
+        if len(last) == MOST_FAILURES and all(each.state == "failed" for each in last):
+            where = " ".join(trials.directory(self._plan.directory, each.number) for each in last)
+            raise SweepError(
+                f"the last {MOST_FAILURES} trials failed; the last one: {last[-1].reason}\n"
+                f"Mend the cause, remove their directories, and give the same command again: rm -r {where}",
+                ExitCode.FAILED,
+            )
+
+    def _new(self, number: int) -> Trial:
+        """Draws and records a trial; one that the config refuses has failed."""
+        trial = Trial(number=number, values=self._study.draw(number, self._trials))
+        if reason := self._plan.refusal(trial.values):
+            trial = dataclasses.replace(trial, state="failed", reason=reason)
+            self._say(f"trial {number} failed: {reason}")
+        self._record(trial)
+        return trial
+
+    def _record(self, trial: Trial) -> None:
+        trials.write(self._plan.directory, trial)
+        self._trials[trial.number] = trial
+
+    def _start(self, trial: Trial, processes: Processes) -> None:
+        place = trials.directory(self._plan.directory, trial.number)
+        command = tuple(self._plan.command(files.join(place, trials.RUN), trial.values))
+        output = open(files.join(place, trials.OUTPUT), "ab", buffering=0)  # noqa: SIM115 - its lines close it
+        member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
+        process = Process(member, Lines(lambda lines: None, output), Restarts())
+        self._running[trial.number] = process
+        self._reports[trial.number] = []
+        shown = ", ".join(f"{path.rpartition('.')[2]}={show(value)}" for path, value in trial.values.items())
+        self._say(f"trial {trial.number} {'continues' if newest_step(self._run_of(trial)) else 'starts'}: {shown}")
+        processes.start(process)
+
+    def _run_of(self, trial: Trial) -> str:
+        return files.join(trials.directory(self._plan.directory, trial.number), trials.RUN)
+
+    # What happens to a trial.
+
+    def _watch(self, number: int, processes: Processes) -> None:
+        """Reads new evaluations, and ends the trial if one of them prunes it."""
+        trial, reports = self._trials[number], self._reports[number]
+        path = files.join(self._run_of(trial), "metrics.jsonl")
+        rows = read_rows(path) if trial.state is None and files.exists(path) else []
+        for row in rows:
+            if row["split"] != EVALUATION or (reports and row["step"] <= reports[-1][0]):
+                continue
+            reports.append((row["step"], self._value(numbers_of(row))))
+            if self._study.prunes(trial, reports, self._trials):
+                step = reports[-1][0]
+                self._end(trial, state="pruned", step=step, reason=f"by {self._plan.config.pruner}")
+                processes.stop(self._running[number])
+                return
+
+    def _value(self, row: Mapping[str, float]) -> float:
+        metric = self._plan.objective.metric
+        value = find_metric(row, metric)
+        if value is None:
+            what = f"objective.metric is {metric!r}, and the evaluation produces {', '.join(sorted(row))}"
+            raise SweepError(f"{what}. Name one of these in a new sweep, with another --model_dir")
+        return value
+
+    def _on_end(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:
+        number = process.member.index
+        self._watch(number, processes)  # the last rows, before its end counts
+        trial = self._trials[number]
+        if was_asked or trial.state is not None:
+            del self._running[number]
+        elif may_run_again(code):
+            self._again(trial, process, code, processes)
+            return
+        else:
+            del self._running[number]
+            self._judge(trial, process, code)
+        process.lines.end()
+
+    def _again(self, trial: Trial, process: Process, code: int, processes: Processes) -> None:
+        seconds = process.restarts.next(newest_step(self._run_of(trial)))
+        how = _how(process, code)
+        if isinstance(seconds, str):
+            del self._running[trial.number]
+            process.lines.end()
+            self._end(trial, state="failed", reason=f"{how}; {seconds}")
+            return
+        self._say(f"trial {trial.number} {how}; it continues in {seconds:g} s")
+        self._timers.enter(seconds, 0, lambda: processes.start(process))
+
+    def _judge(self, trial: Trial, process: Process, code: int) -> None:
+        """Records the end of a trial that ended by itself."""
+        numbers = [(step, value) for step, value in self._reports[trial.number] if not math.isnan(value)]
+        objective = self._plan.objective
+        if code == ExitCode.NON_FINITE:
+            self._end(trial, state="pruned", reason="the loss is not finite")
+        elif code:
+            self._end(trial, state="failed", reason=f"{_how(process, code)}: {self._error_of(trial, process)}")
+        elif not self._reports[trial.number]:
+            raise SweepError(f"trial {trial.number} is done, and was never evaluated; set task.validation_data")
+        elif not numbers:
+            self._end(trial, state="pruned", reason=f"{objective.metric} is NaN in every evaluation")
+        else:
+            best = (max if objective.direction == "max" else min)(numbers, key=lambda each: each[1])
+            step, value = best if objective.evaluation == "best" else numbers[-1]
+            self._end(trial, state="complete", step=step, value=value)
+
+    def _error_of(self, trial: Trial, process: Process) -> str:
+        """Returns the error of a run on one line: as its record has it, else the last line that it printed."""
+        record = read_run(self._run_of(trial)) or {}
+        lines = str(record.get("error") or next(iter(reversed(process.lines.last)), "")).splitlines()
+        return "; ".join(line.strip() for line in lines)
+
+    def _end(self, trial: Trial, **result: object) -> None:
+        reports = tuple(each for each in self._reports[trial.number] if not math.isnan(each[1]))
+        ended = dataclasses.replace(trial, reports=reports, **result)  # type: ignore[arg-type]
+        self._record(ended)
+        self._say(f"trial {trial.number} {describe(ended, self._plan.objective.metric)}")
+
+    def _stop(self, processes: Processes, signals: Signals) -> None:
+        """Has all trials save, and ends."""
+        self._say(f"{signals.asked}: waiting up to {self._plan.grace_seconds:g} s for {len(processes.running)} trials")
+        processes.terminate()
+        for waiting in self._timers.queue:  # what is to be continued stays as it is
+            self._timers.cancel(waiting)
+        self._timers.enter(self._plan.grace_seconds, 0, processes.kill)
+        while processes.running:
+            found = processes.wait(_POLL_SECONDS)
+            if found is not None and found[1] is not None:
+                self._on_end(found[0], found[1], processes, was_asked=True)
+            signals.read()
+            if signals.insisted:
+                processes.kill()
+            self._timers.run(blocking=False)
+        done = f"{self._finished()} of {self._plan.config.trials} trials are done"
+        raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
+
+
+def show(value: Value) -> str:
+    """Returns a value as lines and tables show it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe(trial: Trial, metric: str) -> str:
+    """Returns how a trial ended, as in `complete: accuracy 0.97 at step 200`."""
+    if trial.state == "complete" and trial.value is not None:
+        return f"complete: {metric} {trial.value:.6g} at step {trial.step}"
+    at = "" if trial.step is None else f" after step {trial.step}"
+    return f"{trial.state}{at}: {trial.reason}"
+
+
+def _how(process: Process, code: int) -> str:
+    return End(name=process.member.name, role=CHIEF, code=code).how

@@ -1,0 +1,124 @@
+"""A sweep as a whole: its directory, that it stays the same sweep, its table.
+
+Owns: `sweep.json`, the lock, what `show` and `best` read.
+Does not own: running trials (`driver.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.config import Resolved, flat
+from official_trainer.errors import first_few
+from official_trainer.lock import DirectoryLock
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.driver import Driver, Plan, describe, show
+from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.tracking.record import check_name
+
+_FILE = "sweep.json"
+
+
+def run(plan: Plan, study: Study, identity: Mapping[str, Any], say: Callable[[str], None]) -> dict[int, Trial]:
+    """Runs a sweep, or continues it; returns its trials.
+
+    Args:
+      plan: what it does.
+      study: draws and prunes.
+      identity: see `identity_of`.
+      say: prints a line.
+
+    Raises:
+      SweepError: the directory holds something else or another sweep, or the sweep cannot go on.
+      LockedError: another process runs it.
+      PreemptedError: a signal came; the trials have saved.
+    """
+    check_name(plan.directory)
+    path = files.join(plan.directory, _FILE)
+    if not files.exists(path) and files.exists(plan.directory):
+        others = [name for name in files.list_dir(plan.directory) if not name.startswith((".", _FILE))]
+        if others:
+            what = f"--model_dir={plan.directory} holds {first_few(others)}, but no sweep"
+            raise SweepError(f"{what}; name a new directory")
+    files.make_dirs(plan.directory)
+    with DirectoryLock(plan.directory):
+        if files.exists(path):
+            _refuse_changes(plan.directory, identity)
+        else:
+            files.write_text_atomically(path, json.dumps(identity, indent=2) + "\n")
+        return Driver(plan, study, say).run()
+
+
+def identity_of(experiment: str, resolved: Resolved, plan: Plan, gin: Sequence[object]) -> dict[str, Any]:
+    """Returns what may not change while a sweep lasts; `trials` and `parallel` may."""
+    sweep, objective = plan.config.as_dict(), plan.objective
+    fixed = ("space", "sampler", "sampler_options", "pruner", "pruner_options", "seed")
+    decided = {"metric": objective.metric, "direction": objective.direction, "evaluation": objective.evaluation}
+    found = {
+        "experiment": experiment,
+        "sweep": {name: sweep[name] for name in fixed} | {"objective": decided},
+        "config": flat(resolved.config),
+        "gin": [str(each) for each in gin],
+    }
+    return dict(json.loads(json.dumps(found)))
+
+
+def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
+    before = _read(directory)
+    for name, kind in (("experiment", "experiment"), ("sweep", "description"), ("config", "config"), ("gin", "gin")):
+        old, new = before.get(name), identity[name]
+        if old == new:
+            continue
+        what = f"{old}, not {new}"
+        if isinstance(old, dict):
+            changed = [key for key in [*old, *(new.keys() - old.keys())] if old.get(key) != new.get(key)]
+            what = first_few([f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed])
+        raise SweepError(
+            f"--model_dir={directory} holds a sweep with another {kind}: {what}. Its trials could not be compared; "
+            "set it as it was, or name another --model_dir"
+        )
+
+
+def _read(directory: str) -> dict[str, Any]:
+    path = files.join(directory, _FILE)
+    if not files.exists(path):
+        raise SweepError(f"{directory} holds no sweep (there is no {path})")
+    try:
+        return files.read_json(path)
+    except ValueError as error:
+        raise SweepError(f"{path} cannot be read ({error}); put a good copy back") from error
+
+
+def table(directory: str) -> list[list[str]]:
+    """Returns a row of cells for each trial, after a row of titles.
+
+    Raises:
+      SweepError: no sweep is there, or a record cannot be read.
+    """
+    identity, found = _read(directory), trials.read_all(directory)
+    metric = identity["sweep"]["objective"]["metric"]
+    paths = list(dict.fromkeys(path for each in found.values() for path in each.values))
+    rows = [["trial", *(path.rpartition(".")[2] for path in paths), "result"]]
+    best = best_of(directory, found)
+    for each in found.values():
+        result = describe(each, metric) if each.state else "not done"
+        mark = " (best)" if best is not None and each.number == best.number else ""
+        values = (show(each.values[path]) if path in each.values else "-" for path in paths)
+        rows.append([str(each.number), *values, result.partition("\n")[0] + mark])
+    return rows
+
+
+def best_of(directory: str, found: Mapping[int, Trial] | None = None) -> Trial | None:
+    """Returns the trial with the best value, the earliest of equal ones; None if none is complete.
+
+    Raises:
+      SweepError: no sweep is there, or a record cannot be read.
+    """
+    sign = 1 if _read(directory)["sweep"]["objective"]["direction"] == "max" else -1
+    found = trials.read_all(directory) if found is None else found
+    complete = [each for each in found.values() if each.state == "complete" and each.value is not None]
+    return max(complete, key=lambda each: (sign * (each.value or 0.0), -each.number), default=None)

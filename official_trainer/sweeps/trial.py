@@ -1,0 +1,100 @@
+"""The record of a trial: what was drawn, and how it ended.
+
+Owns: `trials/N/trial.json`, written before the trial starts and once more when it has ended; the order of trials.
+Does not own: the run of the trial, which is in `trials/N/run`.
+
+A record holds no times, so equal sweeps have equal files. To try a trial again, remove its directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from official_trainer import files
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.sweeps.space import Value
+from official_trainer.tracking.jsonl import encode
+
+RECORD, RUN, OUTPUT = "trial.json", "run", "output.log"
+State = Literal["complete", "pruned", "failed"]
+
+
+class SweepError(UserError, RuntimeError):
+    """A sweep that cannot go on."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.CONFIG) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial.
+
+    Attributes:
+      number: from 0.
+      values: path of a field → what was drawn.
+      state: how it ended; None before.
+      value: of the metric that is compared, if it is complete.
+      step: of the evaluation with that value, or of the one after which it was pruned.
+      reason: why it failed or was pruned.
+      reports: (step, value) of its evaluations, up to its end.
+    """
+
+    number: int
+    values: Mapping[str, Value]
+    state: State | None = None
+    value: float | None = None
+    step: int | None = None
+    reason: str = ""
+    reports: tuple[tuple[int, float], ...] = ()
+
+
+def directory(sweep_dir: str, number: int) -> str:
+    """Returns the directory of a trial."""
+    return files.join(sweep_dir, "trials", str(number))
+
+
+def write(sweep_dir: str, trial: Trial) -> None:
+    """Writes the record of a trial."""
+    place = directory(sweep_dir, trial.number)
+    files.make_dirs(place)
+    content = dataclasses.asdict(trial) | {
+        "value": None if trial.value is None else encode(trial.value),
+        "reports": [[step, encode(value)] for step, value in trial.reports],
+    }
+    files.write_text_atomically(files.join(place, RECORD), json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_all(sweep_dir: str) -> dict[int, Trial]:
+    """Returns the recorded trials by their numbers, in this order.
+
+    Raises:
+      SweepError: a record cannot be read.
+    """
+    folder = files.join(sweep_dir, "trials")
+    names = files.list_dir(folder) if files.exists(folder) else []
+    numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return {number: _read(sweep_dir, number) for number in numbers if files.exists(_path(sweep_dir, number))}
+
+
+def _path(sweep_dir: str, number: int) -> str:
+    return files.join(directory(sweep_dir, number), RECORD)
+
+
+def _read(sweep_dir: str, number: int) -> Trial:
+    path = _path(sweep_dir, number)
+    try:
+        content = files.read_json(path)
+        reports = tuple((int(step), float(value)) for step, value in content.pop("reports"))
+        value = content.pop("value")
+        trial = Trial(**content, reports=reports, value=None if value is None else float(value))
+        if trial.number != number:
+            raise ValueError(f"it is that of trial {trial.number}")
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{path} cannot be read ({error}). Remove {directory(sweep_dir, number)}: the trial is then run again."
+        raise SweepError(what) from error
+    return trial

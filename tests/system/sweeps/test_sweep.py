@@ -1,0 +1,245 @@
+"""Sweeps as their user runs them: whole processes, killed at any time, with the table of an unbroken one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests import ROOT
+from tests.support.workspace import copy_workspace
+
+pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+
+SPACE = """
+space:
+  task.model.type: choice(mlp, cnn)
+  trainer.optimizer_config.learning_rate.cosine.initial_learning_rate: log(1e-4, 1e-1)
+  task.model.mlp.dropout: float(0, 0.5)
+  task.train_data.global_batch_size: int(32, 64, 16)
+sampler_options: {n_startup_trials: 3}
+pruner: MedianPruner
+pruner_options: {n_startup_trials: 2}
+trials: 6
+seed: 1
+"""
+TIMEOUT_SECONDS = 280
+WORDS = (
+    "digits_mlp",
+    "--config_file=configs/smoke/digits_mlp.yaml",
+    "--space=space.yaml",
+    "trainer.export.at_end=false",
+)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workspace")
+    copy_workspace(folder)
+    (folder / "space.yaml").write_text(SPACE)
+    return folder
+
+
+def start(workspace, *words):
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "official_trainer", "sweep", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=workspace, env=environ, text=True, **pipes)
+
+
+def done(process):
+    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    return process.returncode, out, err
+
+
+def command(workspace, *words):
+    return done(start(workspace, *words))
+
+
+@pytest.fixture(scope="module")
+def unbroken(workspace):
+    """The directory of a sweep that ran to its end, and what it printed."""
+    code, out, err = command(workspace, *WORDS, "--model_dir=unbroken")
+    assert code == 0, out + err
+    return workspace / "unbroken", out
+
+
+def records(directory):
+    return {path.parent.name: path.read_bytes() for path in sorted(directory.glob("trials/*/trial.json"), key=str)}
+
+
+def until(condition, process):
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def run_pid(directory, number):
+    path = directory / "trials" / str(number) / "run" / ".lock.json"
+    try:
+        return json.loads(path.read_text())["pid"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def has_row(directory, number):
+    path = directory / "trials" / str(number) / "run" / "metrics.jsonl"
+    return path.exists() and bool(path.read_text())
+
+
+def test_a_sweep_prints_its_trials_and_their_table(unbroken, workspace):
+    """N21: `show` prints the same table later; the run of each trial can be read like any other."""
+    directory, out = unbroken
+    found = [json.loads(text) for text in records(directory).values()]
+    assert [each["number"] for each in found] == list(range(6))
+    assert {each["state"] for each in found} <= {"complete", "pruned"}
+    assert any(each["state"] == "complete" for each in found)
+    assert any("task.model.mlp.dropout" in each["values"] for each in found)
+    assert all(
+        ("task.model.mlp.dropout" in each["values"]) == (each["values"]["task.model.type"] == "mlp") for each in found
+    )
+    for each in found:
+        assert f"trial {each['number']} starts: " in out
+        assert (directory / "trials" / str(each["number"]) / "run" / "run.json").exists()
+    code, table, _ = command(workspace, "show", "unbroken")
+    assert code == 0 and out.endswith(table) and table.count("(best)") == 1
+
+
+def test_the_values_of_the_best_trial_train_it_again(unbroken, workspace):
+    """N21: `best --write` is a file for `--config_file`, with the bits of the numbers."""
+    directory, _ = unbroken
+    code, out, err = command(workspace, "best", "unbroken", "--write=best.yaml")
+    assert code == 0, err
+    complete = [json.loads(text) for text in records(directory).values()]
+    best = max(
+        (each for each in complete if each["state"] == "complete"), key=lambda each: (each["value"], -each["number"])
+    )
+    show = [sys.executable, "-m", "official_trainer", "show", "digits_mlp", "--json"]
+    shown = {}
+    for words in (
+        ["--config_file=configs/smoke/digits_mlp.yaml", "--config_file=best.yaml", "trainer.export.at_end=false"],
+    ):
+        shown["file"] = json.loads(
+            subprocess.run(
+                [*show, *words],
+                cwd=workspace,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )["config"]
+    run_dir = f"unbroken/trials/{best['number']}/run"
+    ran = subprocess.run(
+        [*show[:3], "show", run_dir, "--json"],
+        cwd=workspace,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["config"] == shown["file"]
+    assert f"# trial {best['number']} of unbroken" in out
+
+
+def test_killed_anywhere_it_ends_with_the_same_records(unbroken, workspace):
+    """N21: SIGKILL of the driver and of trials, SIGTERM; no trial is lost, repeated or different in a bit."""
+    directory = workspace / "killed"
+    words = (*WORDS, "--model_dir=killed")
+    for number in (0, 2):
+        driver = start(workspace, *words)
+        until(lambda: has_row(directory, number), driver)  # noqa: B023 - called in this iteration
+        driver.kill()
+        driver.communicate()
+    driver = start(workspace, *words)
+    until(lambda: run_pid(directory, 3), driver)
+    os.kill(run_pid(directory, 3), signal.SIGKILL)
+    until(lambda: has_row(directory, 4), driver)
+    driver.send_signal(signal.SIGTERM)
+    code, out, err = done(driver)
+    assert code == 143, out + err
+    assert "trial 3 was killed by SIGKILL (out of memory?); it continues in 1 s" in out
+    assert "of 6 trials are done, the others have saved; the same command continues the sweep" in err
+    code, out, err = command(workspace, *words)
+    assert code == 0, out + err
+    assert records(directory) == records(unbroken[0])
+
+
+def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
+    """N21: like the changed config of a run; the number of trials may change."""
+    for word, message in (
+        (
+            "--space=task.train_data.global_batch_size=int(32, 96, 16)",
+            "holds a sweep with another description: space was",
+        ),
+        ("trainer.train_steps=30", "holds a sweep with another config: trainer.train_steps was 20, is 30"),
+    ):
+        code, _, err = command(workspace, *WORDS, word, "--model_dir=unbroken")
+        assert code == 2 and message in err, err
+    code, out, err = command(workspace, *WORDS, "--trials=5", "--model_dir=unbroken")
+    assert code == 0 and "starts" not in out, out + err
+
+
+def test_mistakes_are_found_before_anything_starts(workspace):
+    """N21: exit code 2, the place, and no directory."""
+    for words, message in (
+        (["--space=task.model.mlp.droput=float(0, 1)"], "did you mean 'dropout'?"),
+        (["--space=none.yaml"], "there is no configuration file 'none.yaml'"),
+        (["--trials=0"], "--trials: trials: must be at least 1, got 0"),
+        (["--write=x.yaml"], "--write is for `official-trainer sweep best DIR`; leave it out"),
+        (["extra"], "unexpected argument 'extra': name one experiment"),
+    ):
+        code, _, err = command(workspace, *WORDS[:3], *words, "--model_dir=new")
+        assert code == 2 and message in err, err
+        assert not (workspace / "new").exists()
+    code, _, err = command(workspace, *WORDS)
+    assert code == 2 and "name a directory for the sweep: --model_dir=DIR" in err
+    code, _, err = command(workspace, *WORDS, "--model_dir=experiments")
+    assert code == 2 and "but no sweep; name a new directory" in err
+    code, _, err = command(workspace, "show", "experiments")
+    assert code == 2 and "experiments holds no sweep" in err
+
+
+def test_trials_that_fail_are_recorded_and_not_repeated_for_ever(workspace):
+    """N21: a bug ends the sweep after five of them in a row, with its reason and what to do."""
+    (workspace / "experiments" / "broken.py").write_text(
+        (ROOT / "experiments" / "digits.py")
+        .read_text()
+        .replace('"digits_', '"broken_')
+        .replace("DigitsConfig", "BrokenConfig")
+        .replace("        section = self.task_config.model\n", '        raise ValueError("a bug of mine")\n')
+    )
+    words = ("broken_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=broken", "--parallel=2")
+    code, out, err = command(workspace, *words)
+    assert code == 1, out + err
+    assert "the last 5 trials failed; the last one: ended with exit code 1" in err and "rm -r broken/trials/" in err
+    assert "experiments/broken.py:86 in build_model" in err and "ValueError: a bug of mine" in err, err
+    found = records(workspace / "broken")
+    code, out, err = command(workspace, *words)
+    assert code == 1 and "starts" not in out and records(workspace / "broken") == found, out + err
+
+
+def test_a_metric_that_the_evaluation_does_not_produce_ends_the_sweep(workspace):
+    """N21: with those that it does, and nothing recorded as an end."""
+    (workspace / "metric.yaml").write_text("objective: {metric: acuracy, direction: max}\n")
+    code, _, err = command(workspace, *WORDS, "--space=metric.yaml", "--model_dir=metric")
+    assert code == 2, err
+    assert "objective.metric is 'acuracy', and the evaluation produces accuracy, " in err
+
+
+def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):
+    """N21: with its reason; the sweep goes on to its end."""
+    rate = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
+    words = (*WORDS[:2], f"--space={rate}=choice(1e38, 2e38)", "--trials=1", "--model_dir=high", "--quiet")
+    code, out, err = command(workspace, *words)
+    assert code == 0, out + err
+    (found,) = [json.loads(text) for text in records(workspace / "high").values()]
+    assert (found["state"], found["reason"]) == ("pruned", "the loss is not finite")
+    assert "trial  initial_learning_rate" in out and "pruned: the loss is not finite" in out
+    code, _, err = command(workspace, "best", "high")
+    assert code == 2 and "high has no complete trial yet; `official-trainer sweep show high` has all" in err

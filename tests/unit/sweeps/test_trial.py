@@ -1,0 +1,31 @@
+"""Records of trials."""
+
+import pytest
+
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.trial import SweepError, Trial
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    """N21: with the bits of its numbers; in the order of the numbers."""
+    ended = Trial(
+        number=10,
+        values={"rate": 0.1 + 0.2, "kind": "a"},
+        state="complete",
+        value=1 / 3,
+        step=20,
+        reports=((20, 1 / 3),),
+    )
+    started = Trial(number=9, values={"rate": 1e-5})
+    for each in (ended, started):
+        trials.write(str(tmp_path), each)
+    assert list(trials.read_all(str(tmp_path)).values()) == [started, ended]
+    assert trials.read_all(str(tmp_path / "none")) == {}
+
+
+def test_a_damaged_record_says_how_to_go_on(tmp_path):
+    """The trial is run again without it."""
+    trials.write(str(tmp_path), Trial(number=3, values={}))
+    (tmp_path / "trials" / "3" / "trial.json").write_text("{}")
+    with pytest.raises(SweepError, match=r"trials/3/trial.json cannot be read .* Remove .*trials/3: the trial is then"):
+        trials.read_all(str(tmp_path))
