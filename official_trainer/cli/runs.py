@@ -73,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
     except OSError as error:
-        raise UsageError(f"the folder {directory} cannot be listed: {files.reason_of(error)}; name a folder of runs") from error
+        raise UsageError(
+            f"the folder {directory} cannot be listed: {files.reason_of(error)}; name a folder of runs"
+        ) from error
     fields = differing.differing(found)
     if arguments.json:
         import json

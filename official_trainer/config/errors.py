@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from official_trainer.config import limits
-from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten
+from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten, wrapped
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200
@@ -118,11 +118,7 @@ class Problem:
         message = self.message
         origin = self.origin
         if ".py:" in self.what if origin is None else origin.kind == "file" and origin.name.endswith(".py"):
-            message = "\n".join(
-                textwrap.wrap(
-                    message, _LINE_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-                )
-            )
+            message = wrapped(message, _LINE_COLUMNS)
         return "\n".join([message, *self._source()])
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer.config.errors import line_of_code
-from official_trainer.errors import UserError, nearest
+from official_trainer.errors import UserError, nearest, wrapped
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks.task import Task
 
@@ -183,7 +183,7 @@ def _message(cls: type, method: str, what: str, fix: str = "") -> str:
     except (OSError, TypeError, IndexError):
         pass
     text = f"{head}{' in ' + method if method else ''}: {what}{'; ' + fix if fix else ''}"
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + source
+    return wrapped(text, _WIDTH) + source
 
 
 def _line_in(lines: list[str]) -> int:
