@@ -127,8 +127,10 @@ class Recovery:
         scale = before.learning_rate_scale * config.recovery_learning_rate_scale
         has_cause = not isinstance(error, DivergedError)
         can_repeat = has_cause and self._trainer.context.workers is None  # else no step comes again as it was
-        culprit = self._find(good_step, failed_step, run_to) if can_repeat else None
-        found = self._describe(culprit, good_step, failed_step) if has_cause else "an action asks to go back"
+        culprit, was_repeated = self._find(good_step, failed_step, run_to) if can_repeat else (None, False)
+        found = "an action asks to go back"
+        if has_cause:
+            found = self._describe(culprit, good_step, failed_step, was_repeated=was_repeated)
         steps = self._store.steps()
         if count > config.recovery_max_trials or not steps:
             raise NonFiniteError(f"{error}\n{found}") from error
@@ -185,12 +187,16 @@ class Recovery:
         if record.learning_rate_scale != 1 or before != 1:
             self._trainer.checkpoint_state.scale_learning_rate(record.learning_rate_scale)
 
-    def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> int | None:
-        """Returns the step whose batch brings up the failure again, with the trainer just before it."""
+    def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> tuple[int | None, bool]:
+        """Returns the step whose batch brings up the failure again, with the trainer just before it.
+
+        Returns:
+          The step, None if there is none, and whether the steps were repeated to find it.
+        """
         start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
         can_repeat = start is not None and start >= self._parts.actions.assigned_until
         if not can_repeat or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
-            return first_bad_batch(self._trainer, good_step, failed_step) if self._parts.model_dir else None
+            return first_bad_batch(self._trainer, good_step, failed_step) if self._parts.model_dir else None, False
         self.restore()
         run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
@@ -199,10 +205,10 @@ class Recovery:
                 self.restore()
                 run_to(step - 1)
                 self.leave_out_if_due(step - 1)
-                return step
-        return None
+                return step, True
+        return None, True
 
-    def _describe(self, culprit: int | None, good_step: int, failed_step: int) -> str:
+    def _describe(self, culprit: int | None, good_step: int, failed_step: int, *, was_repeated: bool) -> str:
         is_culprit = culprit is not None
         step = failed_step if culprit is None else culprit
         where = ""
@@ -210,12 +216,18 @@ class Recovery:
             where = write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
         if is_culprit:
             return f"the batch of step {step} did it; it and its tensors are in {where}"
-        if int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
+        came = f"it came between steps {good_step} and {failed_step}"
+        if was_repeated and int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
             return (
-                f"it came between steps {good_step} and {failed_step}, and not again when they were repeated: the "
-                f"machine, or an operation that is not deterministic; the tensors are in {where}"
+                f"{came}, and not again when they were repeated: the machine, or an operation that is not "
+                f"deterministic; the tensors are in {where}"
             )
-        return f"it came between steps {good_step} and {failed_step}; the tensors are in {where}"
+        if self._parts.model_dir and not was_repeated and self._trainer.context.workers is None:
+            # The steps cannot be repeated without a checkpoint before them. Their batches were looked at.
+            came = f"{came}, whose batches hold finite values: either updates are too large (lower the learning rate, "
+            came = f"{came}for which official-trainer find-lr suggests a value, or clip the gradients)"
+            return f"{came}, or the loss is not finite for some outputs; the tensors are in {where}"
+        return f"{came}; the tensors are in {where}"
 
 
 def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:

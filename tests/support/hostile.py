@@ -37,6 +37,7 @@ VERBS = {
     "export": lambda run: ["export", f"--model_dir={run}"],
     "check": _with_config("check"),
     "show": lambda run: ["show", str(run)],
+    "runs": lambda run: ["runs", str(run)],
     "show_changed": lambda run: ["show", str(run), "trainer.train_steps=5"],
 }
 """The commands that read or write a run directory."""
@@ -47,7 +48,7 @@ NO_EXPORTS = ["trainer.export.best=false", "trainer.export.at_end=false"]
 
 def relevant(kind):
     """Returns the commands that read, write or replace what is at a place, and those that cost nothing."""
-    verbs = ["train", "continuous_eval", "predict", "show", "show_changed"]
+    verbs = ["train", "continuous_eval", "predict", "show", "show_changed", "runs"]
     if kind in ("run.json", "params.yaml", ".lock", ".lock.json", "status.json"):
         return tuple(VERBS)
     if kind.startswith(("ckpt", "checkpoint", "export/N")) or kind == "export":
@@ -57,8 +58,8 @@ def relevant(kind):
     return tuple(verb for verb in VERBS if verb in verbs)
 
 
-NO_RUN_DIRECTORY = {"data_service", "doctor", "init", "job", "launch", "list"}
-"""Verbs without one; `launch` only starts `train`, and looks at the directory with the function of `train`."""
+NO_RUN_DIRECTORY = {"data_service", "doctor", "find_lr", "init", "job", "launch", "list", "sweep"}
+"""Verbs without one; `launch` and `sweep` only start `train`, and look at it with the function of `train`."""
 
 CODES = {0, 2, 75}
 

@@ -12,6 +12,7 @@ def masked_screen(lines):
     """Returns forms of lines on a terminal: without numbers, the bar's length, what was best and was saved."""
     whole = [re.sub("[━╸╺]+ *", "━", line) for line in lines]
     whole = [re.sub(r"^(  \S+) +(\S+).*|^(saved) (ckpt|best).*", r"\1\2\3", line).strip() for line in whole]
+    whole = [line.removesuffix(" runs/digits") for line in whole]  # on a line of its own where it does not fit
     return {*masked(line for line in whole if line)}
 
 

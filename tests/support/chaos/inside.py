@@ -77,7 +77,7 @@ def forget_position():
     from official_trainer.engine.train_iterator import DatasetBuilder
 
     build = DatasetBuilder.build
-    DatasetBuilder.build = lambda self, start_step=0, window_steps=None: build(self, 0, window_steps)
+    DatasetBuilder.build = lambda self, start_step=0, *others: build(self, 0, *others)
 
 
 def forget_slots():

@@ -73,7 +73,8 @@ class OrbitEvaluator(orbit.StandardEvaluator):
         builder = DatasetBuilder(context.task, None, training=False, seed=0, service_timeout_seconds=1)
         own = ValidationSet(context, context.task, context.model, builder)
         own.dataset = eval_dataset
-        state = types.SimpleNamespace(synchronize=lambda: None)  # the model has no variables
+        nothing = contextlib.nullcontext()  # the model has no variables
+        state = types.SimpleNamespace(synchronize=lambda: None, preserved=lambda only_shared: nothing)
         self._evaluation = Evaluation(context, self, [own], state, None, counts_examples=False)
 
     def weights_averaged(self):

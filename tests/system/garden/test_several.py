@@ -70,7 +70,7 @@ def test_a_run_evaluates_each_task_and_keeps_the_best(finished):
     best = json.loads((model_dir / "run.json").read_text())["best"]
     assert best["value"] == max(row["points/accuracy"] for row in found)
     assert committed_steps(str(model_dir / "best")) == (best["step"],)
-    assert set(tf.saved_model.load(f"{model_dir}/export/saved_model").signatures) == {"points", "sums"}
+    assert set(tf.saved_model.load(f"{model_dir}/export/30").signatures) == {"points", "sums"}
     assert any("/.OPTIMIZER_SLOT/optimizer/average" in name for name in runs.values(model_dir, 30))
     assert do(model_dir, EMA, mode="eval")["points/accuracy"] == found[-1]["points/accuracy"]
 
@@ -164,7 +164,7 @@ def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):
     metrics = do(tmp_path / "run", "trainer.train_steps=60")
     assert metrics["points/accuracy"] > 0.5
     assert metrics["moved/accuracy"] > 0.5
-    assert set(tf.saved_model.load(f"{tmp_path}/run/export/saved_model").signatures) == {"points", "moved"}
+    assert set(tf.saved_model.load(f"{tmp_path}/run/export/60").signatures) == {"points", "moved"}
 
 
 def test_named_sets_alone_are_evaluated_as_there(tmp_path):
@@ -223,7 +223,7 @@ def test_a_task_whose_model_nobody_can_serve_is_said(tmp_path, monkeypatch, capl
     monkeypatch.setattr(module().TwoHeadsConfig, "_BUILDER", Opaque)
     do(tmp_path / "run", "trainer.train_steps=2", "trainer.best_checkpoint_eval_metric=")
     assert "no signature for the task 'sums' is exported: its model was not built with tf_keras.Input" in caplog.text
-    assert set(tf.saved_model.load(f"{tmp_path}/run/export/saved_model").signatures) == {"points"}
+    assert set(tf.saved_model.load(f"{tmp_path}/run/export/2").signatures) == {"points"}
 
 
 class Wrapped(keras.Model):

@@ -60,7 +60,7 @@ def test_workers_of_a_jobset_train(tmp_path):
     found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2"))
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
-        assert " on 2 workers " in nodes.out("worker", 0)
+        assert " of 2 workers, mirrored," in nodes.out("worker", 0)
     assert recorded(tmp_path)["status"] == "done"
 
 
@@ -138,7 +138,7 @@ def test_a_tfjob_trains(tmp_path):
     assert all("TF_CONFIG" in pod.environ for pod in found.values())
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
-        assert " on 2 workers " in nodes.out("worker", 0)
+        assert " of 2 workers, mirrored," in nodes.out("worker", 0)
     assert recorded(tmp_path)["status"] == "done"
     (alone,) = pods.pods_of_tfjob(manifest(tmp_path, "kind: tfjob")).values()
     assert "TF_CONFIG" not in alone.environ
@@ -151,5 +151,5 @@ def test_nothing_but_the_manifest_is_in_the_environment(tmp_path):
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         codes, said = nodes.run_anew()
     assert set(codes.values()) == {0}, said
-    assert " on 2 workers " in said["worker", 0]
+    assert " of 2 workers, mirrored," in said["worker", 0]
     assert recorded(tmp_path)["status"] == "done"
