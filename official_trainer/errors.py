@@ -61,14 +61,23 @@ class UserError(Exception):
 
 def describe_error(error: BaseException) -> str:
     """Returns the message of an error, with its class unless it is meant for users."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {text_of(error)}"
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the message of an error; empty if the code of its class cannot make one."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def first_line(error: BaseException) -> str:
     """Returns the line of an error's message that says what is wrong, without the names of nodes and graphs."""
-    text = str(getattr(error, "message", None) or error)
+    text = getattr(error, "message", None)  # of TensorFlow's errors; others may have anything there
+    text = text if text and isinstance(text, str) else text_of(error)
     # A graph's error begins with where it was built; the message precedes the name of the node.
-    if behind_trace := re.search(r"([^\n]+)\n\s*\[\[\{\{node", text):
+    if behind_trace := re.search(r"(?m)^([^\n]+)\n\s*\[\[\{\{node", text):
         text = behind_trace[1]
     text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)
     text = re.sub(r"^\s*\(\d+\) [A-Z_]+:\s+", "", text)

@@ -56,9 +56,10 @@ class during:
     ) -> None:
         """Notes what was being done, if there is an error."""
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            before = getattr(error, _NOTES, {})
+            before = vars(error).get(_NOTES, {})
             found = {name: _value(note) for name, note in self._notes.items() if name not in before}
-            setattr(error, _NOTES, {**before, **{name: note for name, note in found.items() if note}})
+            # Not by `setattr`, which an error that is a frozen dataclass refuses.
+            vars(error)[_NOTES] = {**before, **{name: note for name, note in found.items() if note}}
 
 
 def _value(note: Any) -> Any:

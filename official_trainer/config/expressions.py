@@ -20,6 +20,7 @@ import dataclasses
 import fractions
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -193,4 +194,6 @@ def _exact(value: Any, path: str) -> fractions.Fraction:
 
 
 def _plain(number: fractions.Fraction) -> int | float:
+    if abs(number) > sys.float_info.max:
+        raise OverflowError
     return number.numerator if number.denominator == 1 else float(number)

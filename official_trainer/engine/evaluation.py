@@ -29,7 +29,7 @@ from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.returned import metrics_of
+from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
 
@@ -330,7 +330,7 @@ class Evaluation:
         for name, wanted_by in wanted.items():
             if monitored.find_value(logs, name, self.rule_of(name) or "max") is None:
                 produced = monitored.names(logs)
-                near = nearest(name, produced)
+                near = nearest(name, produced) or [each for each in sorted(produced) if name in each]
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise MonitoredMetricError(
                     f"{wanted_by}: evaluation does not produce {name!r}; it produces "
@@ -428,12 +428,20 @@ class Evaluation:
         step = tf.function(watched(trainer.eval_step)) if options.use_tf_function else trainer.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
-            with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-                done = 0
-                while num_steps < 0 or done < num_steps:
-                    state = self._reduce(state, step(iterator))
-                    done += 1
-                    self.process_group.check_stop()
+            done = 0
+            while num_steps < 0 or done < num_steps:
+                try:
+                    outputs = step(iterator)
+                except (StopIteration, tf.errors.OutOfRangeError):  # of the data; an error of the fold is a bug
+                    break
+                try:
+                    state = self._reduce(state, outputs)
+                except StopIteration as error:  # which would look like the end of the data on its way up
+                    name = type(self.current_set.task).__name__
+                    what = f"{name}.aggregate_logs raised StopIteration: `next` of an iterator that has ended"
+                    raise TaskError(what) from error
+                done += 1
+                self.process_group.check_stop()
             return state
 
         return eager

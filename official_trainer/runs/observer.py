@@ -24,7 +24,7 @@ from official_trainer.distributed import parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
-from official_trainer.errors import ExitCode, describe_error
+from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.files import RUN_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock
@@ -48,6 +48,10 @@ _logger = logging.getLogger(__name__)
 _LAST_ROW = "last_row"  # where a manifest's metadata holds which row of metrics.jsonl was written last
 _SHOWN_PHASES = {"evaluate": "evaluating", "export": "exporting"}
 _STATUS_SECONDS = 1.0  # how often `status.json` is written while training
+
+
+class EndedError(UserError, RuntimeError):
+    """The user's code ended the process while a run was not done."""
 
 
 class TrainingProcess:
@@ -160,6 +164,8 @@ class TrainingProcess:
 
     def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
         """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
+        if isinstance(error, SystemExit):  # of the user's code: nothing here ends a process so
+            return EndedError(f"your code ended the process, by sys.exit({error.code!r}); raise an error instead")
         cluster, runtime = self._job.cluster, self._job.config.runtime
         lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         late = None if self._trainer is None else self._late_reports.explain(lost or error)

@@ -280,7 +280,7 @@ def _numbers(value: Any) -> float | dict[str, float] | None:
         return {name: each for name, each in found.items() if isinstance(each, float)} or None
     try:
         return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -168,10 +168,13 @@ def export(
     registry.get_task_cls(job.config.task)
     for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
         check_name(path, flag)
+    from official_trainer.tasks import export as exports
+
+    if output_dir is not None:
+        exports.check_replaceable(output_dir, "--output_dir")
     _import_tensorflow()
     from official_trainer.runs.build import build, export_own
     from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
-    from official_trainer.tasks import export as exports
 
     with _gin_in_force(job):
         directory, step = find_checkpoint(job, checkpoint)

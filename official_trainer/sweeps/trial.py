@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
@@ -94,6 +94,8 @@ def _read(sweep_dir: str, number: int) -> Trial:
         trial = Trial(**content, reports=reports, value=None if value is None else float(value))
         if trial.number != number:
             raise ValueError(f"it is that of trial {trial.number}")
+        if not isinstance(trial.values, dict) or trial.state not in (None, *get_args(State)):
+            raise ValueError("it is no record of a trial")
     except (KeyError, TypeError, ValueError) as error:
         what = f"{path} cannot be read ({error}). Remove {directory(sweep_dir, number)}: the trial is then run again."
         raise SweepError(what) from error

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import UserError
+from official_trainer.config import ConfigError, Problem
+from official_trainer.errors import UserError, first_few
 from official_trainer.garden import serving
 from official_trainer.lazy import tf
 from official_trainer.tasks import random_streams, warmup
@@ -27,6 +28,10 @@ from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
+_SAVED_MODEL = {
+    *("assets", "assets.extra", "export.json", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
+}
+"""What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
 
 
@@ -124,6 +129,25 @@ def save_version(
     return directory
 
 
+def check_replaceable(directory: str, flag: str) -> None:
+    """Refuses a place that holds anything but a SavedModel, because `save` replaces all of it.
+
+    Args:
+      directory: where a SavedModel is to be.
+      flag: that names it, for the message.
+
+    Raises:
+      ConfigError: there is a file, or a folder with other things in it.
+    """
+    if not files.exists(directory):
+        return
+    others = sorted({*files.list_dir(directory)} - _SAVED_MODEL) if files.is_dir(directory) else [directory]
+    if others:
+        what = f"holds {first_few(others)}, which the export would replace"
+        fix = f"name a new folder, such as {directory.rstrip('/')}/1"
+        raise ConfigError([Problem(what, flag, got=directory, fix=fix)])
+
+
 def exported_step(directory: str) -> int | None:
     """Returns the step of the SavedModel in `directory`, or None if there is none."""
     return _record(directory).get("step")
@@ -153,21 +177,29 @@ def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -
       max_to_keep: how many are kept.
       until: the step of the run; later exports neither count nor are deleted, because the run may reach them again.
     """
-    names = files.list_dir(directory)
-    steps = sorted(int(name) for name in names if name.isdigit() and (until is None or int(name) <= until))
-    for name in map(str, steps[:-max_to_keep]):
-        _remove(files.join(directory, name))
-    for name in names:  # of processes that were killed
-        step, dot, suffix = name.partition(".")
-        if step.isdigit() and dot + suffix in (_WRITING, _REMOVING):
+    steps = [step for step in _versions(directory) if until is None or step <= until]
+    for step in steps[:-max_to_keep]:
+        _remove(files.join(directory, str(step)))
+    for name in files.list_dir(directory):  # of processes that were killed
+        number, dot, suffix = name.partition(".")
+        if _is_number(number) and dot + suffix in (_WRITING, _REMOVING):
             files.remove(files.join(directory, name))
 
 
 def delete_after(directory: str, step: int) -> None:
     """Deletes the exports after `step` among the folders of `directory` that are named by step."""
-    for name in files.list_dir(directory):
-        if name.isdigit() and int(name) > step:
-            _remove(files.join(directory, name))
+    for later in [version for version in _versions(directory) if version > step]:
+        _remove(files.join(directory, str(later)))
+
+
+def _versions(directory: str) -> list[int]:
+    """Returns the steps of the exports in a folder, lowest first; numbers that someone else uses are none."""
+    numbers = sorted(int(name) for name in files.list_dir(directory) if _is_number(name))
+    return [number for number in numbers if exported_step(files.join(directory, str(number))) == number]
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and name == str(int(name))
 
 
 def _remove(directory: str, *, successor: str | None = None) -> None:

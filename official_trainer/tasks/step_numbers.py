@@ -29,6 +29,8 @@ MAX_NUMBERS = 256
 class StepLogsError(UserError, ValueError):
     """A training step returns a number that cannot be recorded under its name."""
 
+    __init__ = Exception.__init__  # the only one that AutoGraph keeps when it adds the user's lines to the message
+
 
 ROW_FIELDS = ("step", "split", "time")
 """Names that the rows of trackers have for themselves."""

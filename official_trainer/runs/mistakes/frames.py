@@ -16,6 +16,7 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from official_trainer.errors import text_of
 from official_trainer.user_code import is_ours, is_users
 
 _IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -83,7 +84,7 @@ def all_frames(error: BaseException) -> Sequence[Frame]:
 
 def _lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
     """Yields what is known of where the error was raised, outermost frames first; the best first."""
-    text = str(error)
+    text = text_of(error)
     if _RAISED_IN_PYTHON in text:  # in a process or thread of its own, as by `tf.numpy_function`
         yield list(_in_text(text.partition(_RAISED_IN_PYTHON)[2]))
     copies = copies_of(error)

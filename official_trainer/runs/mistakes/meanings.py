@@ -131,7 +131,8 @@ _CODE = (
         r"(?:Dict|dict)['\"]? object has no attribute|unsupported operand type\(s\) .*'dict'|"
         r"Expected any non-tensor type, but got a tensor instead|"
         r"Attempt to convert a value \(\{.*to a Tensor|value \(\{.*with an unsupported type \(<class 'dict'>\)",
-        "A dictionary stands where a tensor is expected: the model returns several outputs; take one by its name.",
+        "A dictionary stands where a tensor is expected, of outputs or of labels: take one by its name, in "
+        "build_losses and, for metrics, in process_metrics.",
     ),
     (
         r"tf.function only supports singleton tf.Variables|tf.function-decorated function tried to create variables",
@@ -220,4 +221,4 @@ def in_one_line(error: BaseException, frames: Sequence[types.FrameType] = ()) ->
     first = copies_of(error)[-1]
     text = _with_names_of_inputs(first_line(first), frames)
     name = type(first).__name__
-    return text if text.startswith(f"{name}: ") or not text else f"{name}: {text}"
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}" if text else name

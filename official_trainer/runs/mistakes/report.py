@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import tempfile
@@ -29,6 +30,8 @@ from official_trainer.runs.mistakes.frames import (
     users_frames,
 )
 from official_trainer.user_code import is_users, notes_on
+
+_logger = logging.getLogger(__name__)
 
 TRACEBACK_FILE = "traceback.txt"
 """In a run directory: the traceback of the error that ended its last process."""
@@ -75,9 +78,14 @@ def report_of(error: BaseException, directory: str = "") -> Report | None:
       error: what was raised.
       directory: of the run, where the traceback goes; empty for a temporary file.
     """
-    found: Report | None = getattr(error, _REPORT, None)
-    if found is None and (found := _report(error, directory)) is not None:
-        setattr(error, _REPORT, found)
+    found: Report | None = vars(error).get(_REPORT)
+    if found is None:
+        try:
+            found = _report(error, directory)
+        except Exception:  # a value of the user's that cannot even be shown; the error itself has to reach the record
+            _logger.debug("no report of %s", type(error).__name__, exc_info=True)
+            return None
+        vars(error)[_REPORT] = found
     return found
 
 
@@ -104,12 +112,12 @@ def noted() -> Iterator[None]:
 def _report(error: BaseException, directory: str) -> Report | None:
     if not isinstance(error, Exception):  # Ctrl-C, wherever it came
         return None
+    first = copies_of(error)[-1]
+    if isinstance(first, UserError) and first is not error:  # AutoGraph has made another error of it
+        return Report(str(first), first.exit_code)
     if isinstance(error, UserError):
         bug: BaseException | None = getattr(error, "bug", None)
         return None if bug is None else report_of(bug, directory)
-    first = copies_of(error)[-1]
-    if isinstance(first, UserError):  # AutoGraph has made another error of it
-        return Report(str(first), first.exit_code)
     notes = notes_on(error)
     if not _frames(error, notes) and not (_is_of_graph(error) and notes):
         return None
@@ -205,7 +213,7 @@ def _cut(line: str) -> str:
 
 def _write(error: BaseException, directory: str) -> str:
     """Writes the traceback into the run directory, or a temporary file, and returns its path."""
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace").decode()
     if directory:
         with contextlib.suppress(OSError):
             path = files.join(directory, TRACEBACK_FILE)

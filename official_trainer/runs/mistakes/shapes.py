@@ -24,6 +24,8 @@ _OF_STEPS = {"inputs", "features", "global_step"}
 _OF_AUTOGRAPH = {"do_return", "retval_"}
 _MOST_OTHERS = 4
 _LONGEST = 40
+_MOST_BITS = 128
+_MOST_BITS = 128
 
 
 def lines(running: Sequence[types.FrameType], shown: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
@@ -71,7 +73,9 @@ def _others(running: Sequence[types.FrameType], function: str, found: Mapping[st
 
 def _short(value: Any) -> str:
     """Returns a number or a short text; empty for anything else."""
-    return f"= {value!r}" if isinstance(value, int | float | str) and len(str(value)) <= _LONGEST else ""
+    if type(value) not in (bool, int, float, str) or (type(value) is int and value.bit_length() > _MOST_BITS):
+        return ""  # a class of the user's may fail to show a value, and Python a number of thousands of digits
+    return f"= {value!r}" if len(str(value)) <= _LONGEST else ""
 
 
 def _metric(running: Sequence[types.FrameType]) -> str:

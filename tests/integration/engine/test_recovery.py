@@ -40,6 +40,16 @@ def test_a_batch_that_fails_before_the_first_checkpoint_is_found_by_its_values(m
     assert "gradients" not in report
 
 
+def test_updates_that_are_too_large_before_the_first_checkpoint_are_no_fault_of_the_machine(model_dir, stream):
+    """G8, N28: nothing was repeated; the batches are finite, so the learning rate is named."""
+    stream.bad_index = None
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=1e30"
+    said = "whose batches hold finite values: either updates are too large.*find-lr"
+    with pytest.raises(NonFiniteError, match=said) as raised:
+        do(model_dir, "trainer.checkpoint_interval=50", rate)
+    assert "machine" not in str(raised.value)
+
+
 def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp_path, stream):
     """T12, N2: `skip_batch`: the same bits as a run whose data lacks the batch, though it went back on the way."""
     do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")

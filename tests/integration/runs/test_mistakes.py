@@ -407,6 +407,17 @@ HOW = [
     Mistake(name="check", changes={"float(aggregated_logs)": 'aggregated_logs["tickets"]'}, verb="check",
             at='aggregated_logs["tickets"]', method="reduce_aggregated_logs",
             words=("while evaluating validation_data",)),
+    Mistake(name="a_message_of_bytes", changes={"float(aggregated_logs)": r"int('a \udcff b')"}, at="udcff",
+            method="reduce_aggregated_logs", words=("invalid literal for int()",)),
+    Mistake(name="a_number_of_many_digits", changes={"float(aggregated_logs)": "float(10**6000)"}, at="10**6000",
+            method="reduce_aggregated_logs", words=("OverflowError",)),
+    Mistake(name="an_error_without_a_message",
+            changes={'return {"tickets": float(aggregated_logs)}': "raise ValueError"},
+            at="raise ValueError", method="reduce_aggregated_logs", words=("raise ValueError ValueError",)),
+    Mistake(name="an_iterator_that_has_ended", changes={"(state or 0) + sum": "next(iter([])) + sum"},
+            words=("TicketsTask.aggregate_logs raised StopIteration",)),
+    Mistake(name="the_end_of_the_process", changes={"float(aggregated_logs)": "exit(0)"},
+            words=("your code ended the process, by sys.exit(0)",)),
 ]  # fmt: skip
 
 

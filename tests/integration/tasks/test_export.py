@@ -94,6 +94,31 @@ def test_an_export_of_an_earlier_version_stays_and_is_said(model_dir, caplog):
     assert "serving_default" in tf.saved_model.load(f"{model_dir}/export/saved_model").signatures
 
 
+def test_what_the_run_did_not_write_stays(model_dir):
+    """T19, N1: folders and files of others in `export/` are no versions, whatever their names are."""
+    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
+    for name in ("7", "20261101", "007", "²"):
+        files.make_dirs(f"{model_dir}/export/{name}")
+        files.write_text_atomically(f"{model_dir}/export/{name}/mine", "mine")
+    files.write_text_atomically(f"{model_dir}/export/42", "mine")
+    shuffled_runs.do(model_dir, "trainer.train_steps=40", "trainer.export.max_to_keep=1", mode="train")
+    assert set(files.list_dir(f"{model_dir}/export")) == {"40", "7", "20261101", "007", "²", "42"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("run", r"holds .*, which the export would replace"), ("notes.txt", "name a new folder")]
+)
+def test_an_export_replaces_nothing_but_an_export(tmp_path, name, said):
+    """T19, N7: a directory of something else is refused before anything is deleted."""
+    model_dir = str(tmp_path / "run")
+    shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
+    (tmp_path / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=said):
+        run.export("toy_run", shuffled_runs.resolve(), model_dir=model_dir, output_dir=str(tmp_path / name))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_no_part_of_a_version_is_ever_visible(tmp_path, monkeypatch):
     """T19, N1: a folder whose name is a number is whole, while one is written, replaced and deleted."""
     trainer, folder, seen = toy.build(toy.experiment()), str(tmp_path / "export"), []

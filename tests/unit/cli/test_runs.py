@@ -167,6 +167,9 @@ def test_damaged_and_half_written_files(record, capsys):
     (changed / "run.json").write_text(
         '{"steps": 3, "best": [1], "time": {"total": "x"}, "started": 4, "status": "done"}'
     )
+    vast = record("vast")
+    content = json.loads((vast / "run.json").read_text())
+    (vast / "run.json").write_text(json.dumps({**content, "best": {"metric": "accuracy", "value": 10**400}}))
     gone = record("gone")
     for name in ("run.json", "status.json"):
         (gone / name).unlink()
@@ -177,6 +180,7 @@ def test_damaged_and_half_written_files(record, capsys):
     assert row(lines, "cut").startswith("digits done 30/40")
     assert "(run.json is damaged)" in row(lines, "cut")
     assert row(lines, "changed").startswith("digits done 20/40")
+    assert row(lines, "vast").startswith("digits done 20/40")
     assert row(lines, "gone").startswith("digits unknown")
     assert "(params.yaml cannot be read: " in row(lines, "dark")
 

@@ -91,7 +91,7 @@ def test_as_json(run_dir, capsys):
             ["--diff=configs"],
             "error: --diff=configs: there is no configs/params.yaml, so it is not the directory of a run\n",
         ),
-        (["--diff=my_experimen"], "error: unknown experiment 'my_experimen'; allowed: my_experiment"),
+        (["--diff=my_experimen"], "error: unknown experiment 'my_experimen'; allowed: "),
         (["--diff=none.yaml"], "error: there is no configuration file 'none.yaml'"),
         (["--dif=x"], "error: unknown flag --dif; did you mean --diff?"),
     ],

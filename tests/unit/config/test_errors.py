@@ -22,7 +22,7 @@ from official_trainer.config import (
     reading,
     resolve,
 )
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError, first_line, nearest
 from tests.support.config.sample import Block, Model, SampleTask, base, problems, resolved
 
 GOLDEN = """\
@@ -444,3 +444,9 @@ def test_without_the_c_library_the_answers_are_the_same(write, monkeypatch):
     assert "control characters" not in problems(config_files=[write("runtime: \x01\n")])[0]
     good = resolved(config_files=[write("task: {model: {text: 1e-4, maybe_integer: ~}}\n")]).config.task.model
     assert (good.text, good.maybe_integer) == ("1e-4", None)
+
+
+def test_a_message_of_one_long_line_is_read_at_once():
+    """N28: an error that lists thousands of ids must not hold up its own report; this took hours."""
+    text = "unknown ids: " + "1234567, " * 100_000
+    assert first_line(ValueError(text)) == text.strip()

@@ -75,6 +75,7 @@ def test_what_is_no_expression(text, said):
         ("${a * 2}", float("inf"), "computes with a, which is inf"),
         ("${a + 1e999}", 1, "computes with a number, which is inf"),
         ("${a * 1e300 * 1e300 + 0.5 / 3}", 1, "is too large for a number"),
+        ("${a * 1e300 * 1e300}", 1, "is too large for a number"),
     ],
 )
 def test_what_cannot_be_computed(text, a, said):

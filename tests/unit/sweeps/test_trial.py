@@ -1,5 +1,7 @@
 """Records of trials."""
 
+import json
+
 import pytest
 
 from official_trainer.sweeps import trial as trials
@@ -23,9 +25,11 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert trials.read_all(str(tmp_path / "none")) == {}
 
 
-def test_a_damaged_record_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("damage", [{}, {"values": None}, {"state": "x"}])
+def test_a_damaged_record_says_how_to_go_on(damage, tmp_path):
     """The trial is run again without it."""
     trials.write(str(tmp_path), Trial(number=3, values={}))
-    (tmp_path / "trials" / "3" / "trial.json").write_text("{}")
+    record = tmp_path / "trials" / "3" / "trial.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), **damage} if damage else {}))
     with pytest.raises(SweepError, match=r"trials/3/trial.json cannot be read .* Remove .*trials/3: the trial is then"):
         trials.read_all(str(tmp_path))
