@@ -18,7 +18,7 @@ from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.workspace import hint
-from official_trainer.errors import UserError, printable
+from official_trainer.errors import UserError, nearest, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -276,6 +276,11 @@ def recorded_experiment(run_dir: str) -> str:
     from official_trainer.tracking.record import read_run
 
     run = read_run(run_dir)
+    if run is None and not files.is_url(run_dir) and not os.path.exists(run_dir):
+        above, name = os.path.split(run_dir.rstrip("/"))
+        near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
+        hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
+        raise UsageError(f"there is no folder {run_dir}{hint}")
     if run is None:
         raise UsageError(f"{run_dir} holds no run (there is no run.json), so name the experiment with --experiment")
     return str(run["experiment"])

@@ -41,6 +41,15 @@ def test_a_run_that_does_not_say_what_it_is(content, reason, engine, workspace, 
     assert f"error: {reason}" in capsys.readouterr().err
 
 
+def test_a_run_directory_that_is_not_there(engine, workspace, capsys):
+    """N7: the nearest folder beside it is named."""
+    (workspace / "runs" / "tickets").mkdir(parents=True)
+    assert cli.main(["eval", "--model_dir=runs/ticket"]) == 2
+    assert capsys.readouterr().err == "error: there is no folder runs/ticket; did you mean runs/tickets?\n"
+    assert cli.main(["eval", "--model_dir=nowhere"]) == 2
+    assert capsys.readouterr().err == "error: there is no folder nowhere\n"
+
+
 @pytest.mark.parametrize("verb", ["eval", "export", "predict"])
 def test_neither_a_run_nor_an_experiment(verb, engine, workspace, capsys):
     """N7: both are offered, and a command that can be given."""
