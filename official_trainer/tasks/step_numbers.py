@@ -53,8 +53,8 @@ def beside_loss(task: Any, logs: Mapping[str, Any], taken: Mapping[str, str]) ->
             continue
         if name in taken:
             raise StepLogsError(
-                f"{type(task).__name__}.train_step returns {name!r}, which is the name of {taken[name]}; that is "
-                "recorded without being returned. Leave it out, or give the number another name"
+                f"{type(task).__name__}.train_step returns {name!r}, which is the name of {taken[name]};\n"
+                "  that is recorded without being returned. Leave it out, or give the number another name"
             )
         found[name] = value
     return found

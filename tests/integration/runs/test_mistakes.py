@@ -414,6 +414,10 @@ HOW = [
     Mistake(name="an_error_without_a_message",
             changes={'return {"tickets": float(aggregated_logs)}': "raise ValueError"},
             at="raise ValueError", method="reduce_aggregated_logs", words=("raise ValueError ValueError",)),
+    Mistake(name="a_log_with_the_name_of_a_metric",
+            changes={MORE: """    def train_step(self, inputs, model, optimizer, metrics=None):
+        return {**super().train_step(inputs, model, optimizer, metrics), 'share': tf.constant(1.0)}
+"""}, words=("TicketsTask.train_step returns 'share', which is the name of a training metric (Share)",)),
     Mistake(name="an_iterator_that_has_ended", changes={"(state or 0) + sum": "next(iter([])) + sum"},
             words=("TicketsTask.aggregate_logs raised StopIteration",)),
     Mistake(name="the_end_of_the_process", changes={"float(aggregated_logs)": "exit(0)"},
