@@ -173,7 +173,7 @@ def test_a_name_that_is_taken_is_refused(name, what):
         def train_step(self, *args, **kwargs):
             return {**super().train_step(*args, **kwargs), name: 1.0}
 
-    message = f"Taken.train_step returns '{name}', which is the name of {what};\n  that is recorded without"
+    message = rf"Taken.train_step returns '{name}', which is the name of {what};\s+that is recorded without"
     with pytest.raises(StepLogsError, match=message):
         build(task_cls=Taken).train(1)
 
