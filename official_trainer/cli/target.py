@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.cli.workspace import hint
-from official_trainer.errors import UserError, nearest, printable
+from official_trainer.cli.workspace import experiment_of_run, hint
+from official_trainer.errors import nearest, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,19 +119,8 @@ def _none_named(arguments: argparse.Namespace, what: str) -> str:
     names = list(registry.listed(workspace(arguments), imports(arguments), finds_out=False)[0])
     if not names:
         return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
-    command = shlex.join([*flags.called(arguments), f"--experiment={_recorded(arguments) or names[0]}"])
+    command = shlex.join([*flags.called(arguments), f"--experiment={experiment_of_run(arguments) or names[0]}"])
     return f"{what}\nexperiments: {', '.join(names)}\ntry: {command}"
-
-
-def _recorded(arguments: argparse.Namespace) -> str:
-    """Returns the experiment of the run in `--model_dir`; empty if there is none."""
-    if not (model_dir := getattr(arguments, "model_dir", None)):
-        return ""
-    from official_trainer.tracking.record import read_run
-
-    with contextlib.suppress(UserError, OSError):
-        return str((read_run(os.path.expanduser(model_dir)) or {}).get("experiment") or "")
-    return ""
 
 
 def _one_too_many(arguments: argparse.Namespace) -> str:

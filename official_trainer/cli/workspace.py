@@ -67,6 +67,13 @@ def hint(run_dir: str, here: Path | None) -> str:
     return f"{started}{why}: cd {shlex.quote(str(place))} and run the command there"
 
 
+def experiment_of_run(arguments: argparse.Namespace) -> str:
+    """Returns the experiment of the run that a command names; empty if it names none, or that cannot be read."""
+    run_dir = _named_run(arguments)
+    facts = None if run_dir is None else _recorded(run_dir)
+    return "" if facts is None else facts[0]
+
+
 def _of_named_run(arguments: argparse.Namespace, here: Path | None) -> Path | None:
     """Returns the workspace of the run that a command names without its experiment; None for that of the folder."""
     if (run_dir := _named_run(arguments)) is None or (facts := _recorded(run_dir)) is None:

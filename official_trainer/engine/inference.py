@@ -49,7 +49,8 @@ class Inference:
         """
         self._task, self._model, self._streams = task, model, RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
-        self._step_of_task, self._name = export.predict_step_of(task), _called(task)
+        self._step_of_task, self._method = export.predict_step_of(task), _method_of(task)
+        self._name = f"{type(task).__name__}.{self._method}"
         self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
 
     def batches(
@@ -94,8 +95,7 @@ class Inference:
         self._streams.begin_step(-number)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
-            method = self._name.rpartition(".")[2]
-            notes = during(task=self._task, method=method, batch=lambda: batch_signature(inputs))
+            notes = during(task=self._task, method=self._method, batch=lambda: batch_signature(inputs))
             with self._streams.named("prediction", number), notes:
                 has_labels = isinstance(inputs, tuple) and len(inputs) == 2
                 features, labels = inputs if has_labels else (inputs, None)
@@ -131,11 +131,10 @@ class Inference:
         return columns, sum(counts)
 
 
-def _called(task: Any) -> str:
-    """Returns the method that the author of a task wrote, for messages."""
+def _method_of(task: Any) -> str:
+    """Returns the name of the method that the author of a task wrote, for messages."""
     own = getattr(type(task), "predict_step", None)
-    is_default = own is None or own is Task.predict_step
-    return f"{type(task).__name__}.{'inference_step' if is_default else 'predict_step'}"
+    return "inference_step" if own is None or own is Task.predict_step else "predict_step"
 
 
 def num_examples_of(inputs: Any) -> tf.Tensor:

@@ -20,7 +20,9 @@ from official_trainer.errors import text_of
 from official_trainer.user_code import is_ours, is_users
 
 _IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_RAISED_IN_PYTHON = "Traceback (most recent call last)"
+RAISED_IN_PYTHON = "Traceback (most recent call last)"
+"""In the text of an error of a graph that comes from Python which the graph called."""
+
 _MOST_COPIES = 20
 _HOLDING_VALUES = os.path.join("tasks", "task.py"), os.path.join("program", "trainer.py")
 """Modules of this package whose steps a user inherits."""
@@ -64,6 +66,11 @@ def _is_copy(error: BaseException, inner: BaseException) -> bool:
     return causes[0] is not None and causes[0] == causes[1]
 
 
+def is_of_graph(error: BaseException) -> bool:
+    """Whether an error was raised by an operation of TensorFlow, which is not imported to tell."""
+    return any(cls.__name__ == "OpError" for cls in type(error).__mro__)
+
+
 def users_frames(error: BaseException, module: str = "") -> list[Frame]:
     """Returns the user's frames that the error came through last, outermost first; empty if there are none.
 
@@ -85,10 +92,10 @@ def all_frames(error: BaseException) -> Sequence[Frame]:
 def _lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
     """Yields what is known of where the error was raised, outermost frames first; the best first."""
     text = text_of(error)
-    if _RAISED_IN_PYTHON in text:  # in a process or thread of its own, as by `tf.numpy_function`
-        yield list(_in_text(text.partition(_RAISED_IN_PYTHON)[2]))
+    if RAISED_IN_PYTHON in text:  # in a process or thread of its own, as by `tf.numpy_function`
+        yield list(_in_text(text.partition(RAISED_IN_PYTHON)[2]))
     copies = copies_of(error)
-    if any(cls.__name__ == "OpError" for cls in type(copies[-1]).__mro__) and len(copies) == 1:
+    if len(copies) == 1 and is_of_graph(error):
         yield _inside_ours(list(_in_text(text)))  # where the operation of a graph was defined
     converted: dict[Frame, None] = {}  # in their order; a copy of Keras's has only those of its callers
     for copy in copies:

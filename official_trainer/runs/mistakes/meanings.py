@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable, Sequence
 
-from official_trainer.errors import first_line, nearest
+from official_trainer.errors import first_line, nearest, text_of
 from official_trainer.runs.mistakes.frames import copies_of
 
 _MOST_NAMES = 5
@@ -169,7 +169,7 @@ def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = ()) -> 
       frames: running frames, whose names may be meant where one is unknown.
     """
     first = copies_of(error)[-1]
-    text = _with_names_of_inputs(f"{type(first).__name__}: {first}", frames)
+    text = _with_names_of_inputs(f"{type(first).__name__}: {text_of(first)}", frames)
     for pattern, meaning, is_data in _DATA:
         if found := re.search(pattern, text):
             return Meaning(meaning.format(*_groups(found)), is_data)

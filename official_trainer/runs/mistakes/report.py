@@ -18,14 +18,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, text_of
 from official_trainer.runs.mistakes import meanings, shapes
 from official_trainer.runs.mistakes.frames import (
+    RAISED_IN_PYTHON,
     Frame,
     all_frames,
     class_definition,
     copies_of,
     definition,
+    is_of_graph,
     python_frames,
     users_frames,
 )
@@ -119,7 +121,7 @@ def _report(error: BaseException, directory: str) -> Report | None:
         bug: BaseException | None = getattr(error, "bug", None)
         return None if bug is None else report_of(bug, directory)
     notes = notes_on(error)
-    if not _frames(error, notes) and not (_is_of_graph(error) and notes):
+    if not _frames(error, notes) and not (is_of_graph(error) and notes):
         return None
     lines, code = _lines(error, notes)
     line = f"  traceback: {_near(_write(error, directory))}"
@@ -140,10 +142,6 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
     ]
     is_data = meaning.is_data or _is_of_pipeline(error)
     return lines, ExitCode.DATA if is_data else ExitCode.FAILED
-
-
-def _is_of_graph(error: BaseException) -> bool:
-    return any(cls.__name__ == "OpError" for cls in type(error).__mro__)
 
 
 def _module_of(notes: Mapping[str, Any]) -> str:
@@ -171,8 +169,8 @@ def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
 
 
 def _is_of_pipeline(error: BaseException) -> bool:
-    text = str(error)
-    return _is_of_graph(error) and bool(_READS.search(text)) and "Traceback (most recent call last)" not in text
+    text = text_of(error)
+    return is_of_graph(error) and bool(_READS.search(text)) and RAISED_IN_PYTHON not in text
 
 
 def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
@@ -220,7 +218,7 @@ def _write(error: BaseException, directory: str) -> str:
             files.write_text_atomically(path, text, durable=False)
             return path
     with tempfile.NamedTemporaryFile(
-        "w", prefix="official-trainer-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        "w", prefix="official-trainer-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
         file.write(text)
     return file.name

@@ -25,7 +25,6 @@ _OF_AUTOGRAPH = {"do_return", "retval_"}
 _MOST_OTHERS = 4
 _LONGEST = 40
 _MOST_BITS = 128
-_MOST_BITS = 128
 
 
 def lines(running: Sequence[types.FrameType], shown: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
