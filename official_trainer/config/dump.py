@@ -58,7 +58,7 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
         origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
         place = one_line(shorten(origin.brief, _LONGEST_COMMENT)) if origin.by_user else ""
         if reference is not None:
-            return f"  # = {one_line(shorten(reference.text, _LONGEST_COMMENT))}" + (f" of {place}" if place else "")
+            return f"  # = {one_line(reference.shown)}" + (f" of {place}" if place else "")
         return "" if origin.kind == "default" else f"  # {place or 'experiment'}"
 
     named = resolved is not None and origins and resolved.experiment

@@ -161,7 +161,7 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
     history = resolved.history(path)
     width = max(len(str(origin)) for origin, _ in history)
     if reference := resolved.trail.references.get(path):
-        history[-1] = history[-1][0], f"{history[-1][1]} = {reference.text}"
+        history[-1] = history[-1][0], f"{history[-1][1]} = {reference.shown}"
     for number, (origin, text) in enumerate(history):
         yield f"  {'set by' if number == 0 else '      '}   {origin!s:<{width}}  {text}"
     for number, line in enumerate(_referred(resolved, path)):
@@ -173,7 +173,7 @@ def _referred(resolved: Resolved, path: str) -> Iterator[str]:
     inside = {place: each for place, each in resolved.trail.references.items() if is_inside(place, path)}
     for place, reference in inside.items():
         if place != path:
-            yield f"{place} = {reference.text}"
+            yield f"{place} = {reference.shown}"
         for used in reference.paths():
             settled = fields.path_of(fields.settle(resolved.config, fields.parse_path(used)))
             origin = resolved.trail.origin(settled)

@@ -86,8 +86,8 @@ class Reference:
 
     @property
     def shown(self) -> str:
-        """The text on one line, for messages and comments."""
-        return shorten(self.text)
+        """The text on one line that only prints, for a terminal and for comments."""
+        return shorten(self.text, 100)
 
     def paths(self) -> list[str]:
         """Returns the fields that it refers to; it was parsed before."""

@@ -184,7 +184,7 @@ class Resolved:
         """
         self.origin(path)
         steps = self.trail.history(path, fields.find(self.config, path))
-        return [(origin, value.text if isinstance(value, Reference) else flow(value)) for origin, value in steps]
+        return [(origin, value.shown if isinstance(value, Reference) else flow(value)) for origin, value in steps]
 
 
 def around(path: str) -> Iterator[str]:

@@ -267,6 +267,15 @@ def test_explained(write):
     assert [*lines[:1], *lines[2:]] == [*EXPLAINED.splitlines()[:1], *EXPLAINED.splitlines()[2:]]
 
 
+@pytest.mark.parametrize("path", ["task.model.text", "task.model.flag_or_text", "task.model"])
+def test_what_is_explained_only_prints(path):
+    """N8: a control character beside a reference is shown as an escape, in the value and in what it was computed of."""
+    config = resolved("task.model.text=${trainer.train_steps}\x1b", "task.model.flag_or_text=${task.model.text}")
+    text = explain(config, path)
+    assert "\x1b" not in text
+    assert "= ${trainer.train_steps}\\x1b" in text or path != "task.model.text"
+
+
 def test_explained_after_it_was_overridden(write):
     """N30: the text, which was never computed."""
     file = write("trainer: {train_steps: '${nowhere}'}")
