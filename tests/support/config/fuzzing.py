@@ -270,11 +270,15 @@ class Campaign:
                 _assert_shown(str(error))
                 return
             self.counts["accepted"] += 1
-            self._assert_kept(name, resolved)
+            replaces = any("!replace" in text for text in (*texts, *overrides, *sets))
+            self._assert_kept(name, resolved, drops=replaces or bool(resolved.warnings))
             _assert_said(resolved, path)
 
-    def _assert_kept(self, name, resolved):
-        """A run's `params.yaml` gives the configuration back, to this package and to any reader of YAML."""
+    def _assert_kept(self, name, resolved, *, drops):
+        """A run's `params.yaml` gives the configuration back, to this package and to any reader of YAML.
+
+        Branches that are not chosen, and so have no effect, are not kept; `drops` says that they may have changed.
+        """
         text = dump(resolved, origins=True)
         _assert_shown(text)
         again = resolve(BASES[name], config_files=[self._write("params.yaml", text)])
@@ -283,7 +287,7 @@ class Campaign:
         bare = dump(resolved)
         if ".nan" not in bare:
             assert again.config.as_dict() == resolved.config.as_dict()
-            assert again.config == resolved.config or resolved.warnings  # of values without effect, which are not kept
+            assert again.config == resolved.config or drops
             assert plain(text, "params.yaml") == resolved.config.as_dict()
             if "$${" not in text:  # an escape of ours
                 assert yaml.load(text, yaml.CSafeLoader) == resolved.config.as_dict()
