@@ -153,11 +153,11 @@ def _width() -> int:
 
 def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int) -> list[str]:
     """Returns the lines of the table; below a run that has no room for it stands the rest, at the words' ends."""
-    from official_trainer.runs import differing
+    from official_trainer.config.text import short_names
 
     cells = [_HEADINGS, *(_cells(run, directory, _now_seconds()) for run in runs)]
     shown = [i for i in range(len(_HEADINGS)) if i == 0 or any(row[i] for row in cells[1:])]
-    names, rows = differing.short_names(path for differs in fields for path in differs), zip(fields, runs, strict=True)
+    names, rows = short_names(path for differs in fields for path in differs), zip(fields, runs, strict=True)
     rest = [[*_in_words(differs, names), *(f"({printable(note)})" for note in run.notes)] for differs, run in rows]
     fixed = terminal.columns([[row[i] for i in shown] for row in cells])
     longest = max((len(word) for words in rest for word in " ".join(words).split()), default=0)

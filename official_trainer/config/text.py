@@ -1,13 +1,13 @@
 """Values as text: one line of YAML that every reader reads in the same way.
 
-Owns: how a value of a configuration is written, and which text is quoted.
+Owns: how a value of a configuration is written, which text is quoted, and the short names of fields.
 Does not own: whole configurations (`dump.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from official_trainer.config import expressions, fields
@@ -78,3 +78,25 @@ def _escape(match: re.Match[str]) -> str:
 def one_line(text: str) -> str:
     """Returns text without anything that would break a comment."""
     return _UNSAFE.sub("?", text)
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Returns the shortest end of each path that no other one has.
+
+    Example:
+      >>> from official_trainer.config.text import short_names
+      >>> short_names(["trainer.train_steps", "task.train_data.seed", "runtime.seed"])
+      {'trainer.train_steps': 'train_steps', 'task.train_data.seed': 'train_data.seed', 'runtime.seed': 'runtime.seed'}
+    """
+    known = list(dict.fromkeys(paths))
+    counts: dict[str, int] = {}
+    for path in known:
+        for end in _ends(path):
+            counts[end] = counts.get(end, 0) + 1
+    return {path: next((end for end in _ends(path) if counts[end] == 1), path) for path in known}
+
+
+def _ends(path: str) -> list[str]:
+    names = path.split(".")
+    longest_start = max(0, len(names) - (2 if names[-1] == "type" else 1))  # `type` alone says nothing
+    return [".".join(names[start:]) for start in range(longest_start, -1, -1)]

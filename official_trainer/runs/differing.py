@@ -1,11 +1,11 @@
 """What differs between the configs of several runs.
 
-Owns: which fields differ, and their short names. Does not own: reading the runs (`recorded.py`).
+Owns: which fields differ. Does not own: reading the runs (`recorded.py`), short names of fields (`config/text.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from official_trainer.config import lines
 from official_trainer.config.text import flow
@@ -56,25 +56,3 @@ def _differing_fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[st
         elif not path.endswith(".type") and len({*texts} - {None}) == 1:
             del found[path]  # other runs have chosen another type, which has no such field
     return found
-
-
-def short_names(paths: Iterable[str]) -> dict[str, str]:
-    """Returns the shortest end of each path that no other one has.
-
-    Example:
-      >>> from official_trainer.runs.differing import short_names
-      >>> short_names(["trainer.train_steps", "task.train_data.seed", "runtime.seed"])
-      {'trainer.train_steps': 'train_steps', 'task.train_data.seed': 'train_data.seed', 'runtime.seed': 'runtime.seed'}
-    """
-    known = list(dict.fromkeys(paths))
-    counts: dict[str, int] = {}
-    for path in known:
-        for end in _ends(path):
-            counts[end] = counts.get(end, 0) + 1
-    return {path: next((end for end in _ends(path) if counts[end] == 1), path) for path in known}
-
-
-def _ends(path: str) -> list[str]:
-    names = path.split(".")
-    longest_start = max(0, len(names) - (2 if names[-1] == "type" else 1))  # `type` alone says nothing
-    return [".".join(names[start:]) for start in range(longest_start, -1, -1)]
