@@ -116,9 +116,13 @@ class JsonlTracker(Tracker):
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out."""
-    rows = []
-    for _, row in _parse(path, _read(path)):
+    """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out.
+
+    Another process may be writing the last line now; nothing is said of it.
+    """
+    text, rows = _read(path), []
+    whole = text[: text.rfind("\n") + 1]
+    for _, row in _parse(path, whole if _is_unfinished(text[len(whole) :]) else text):
         rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
     return rows
 
@@ -131,6 +135,13 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
 def _read(path: str) -> str:
     """Returns the text, with a mark in place of invalid bytes: they make their row invalid, not the file."""
     return files.read_bytes(path).decode("utf-8", "replace")
+
+
+def _is_unfinished(line: str) -> bool:
+    try:
+        return files.parse_json(line) is None
+    except ValueError:
+        return True
 
 
 def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:

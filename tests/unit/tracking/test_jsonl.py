@@ -82,6 +82,18 @@ def test_a_line_that_was_cut_off_is_dropped(path, tracker, caplog, cut):
     assert ("metrics.jsonl:2: not a whole row, left out" in caplog.text) == (cut != 1)
 
 
+def test_a_line_that_is_being_written_is_left_out_without_a_word(path, tracker, caplog):
+    """N15: another process reads the metrics while they are logged; a whole line without its end counts."""
+    tracker.log("train", 10, {"loss": 1.0})
+    tracker.log("train", 20, {"loss": 0.5})
+    whole = path.read_text()
+    path.write_text(whole[:-5])
+    assert [row["step"] for row in read_rows(str(path))] == [10]
+    path.write_text(whole[:-1])
+    assert [row["step"] for row in read_rows(str(path))] == [10, 20]
+    assert not caplog.text
+
+
 def test_the_same_step_and_split_is_there_once(path, tracker):
     """T10: the last step may be evaluated again after a crash."""
     tracker.log("validation", 10, {"loss": 1.0})
