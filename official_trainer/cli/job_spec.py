@@ -86,6 +86,7 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
         flags.read_checkpoint(arguments)
         return mode
     flags.refuse_idle_prediction(arguments, mode)
+    train.read_until_step(arguments, mode)
     if mode not in modes.TRAINING_MODES:
         raise UsageError(f"--mode={mode} does not train: use `official-trainer train --mode={mode}`, or --evaluator")
     if profile.evaluator and modes.TRAINING_MODES[mode] != "never":

@@ -42,6 +42,7 @@ def add_flags(parser: flags.Parser, offered_modes: Iterable[str] = modes.MODES) 
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser, offered_modes)
     parser.switch("allow_config_change", "continue a run with other values than its checkpoint was saved with")
+    parser.value("until_step", "N", "stop after step N, which is saved; the same command without this flag goes on")
     if "predict" in offered_modes:
         help = "train on the first N batches alone, keep nothing, and say whether the loss fell to near zero"
         parser.value("overfit_batches", "N", help)
@@ -57,7 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
         return _overfit(arguments, mode, num_batches)
     if mode != "predict":
         flags.refuse_idle_prediction(arguments, mode)
-    return run_until_stopped(arguments, mode, target.from_flags, allow_config_change=arguments.allow_config_change)
+    allow, until_step = arguments.allow_config_change, read_until_step(arguments, mode)
+    return run_until_stopped(arguments, mode, target.from_flags, allow_config_change=allow, until_step=until_step)
+
+
+def read_until_step(arguments: argparse.Namespace, mode: str) -> int | None:
+    """Returns the step after which training stops, by `--until_step`; None without the flag.
+
+    Raises:
+      UsageError: it is no step, or the mode does not train.
+    """
+    step = flags.read_number(arguments, "until_step", least=1)
+    if step is not None and mode not in modes.TRAINING_MODES:
+        raise UsageError(f"--until_step would have no effect with --mode={mode}; leave one of them out")
+    return step
 
 
 def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
@@ -83,6 +97,7 @@ def run_until_stopped(
     find: Callable[[argparse.Namespace], target.Target],
     *,
     allow_config_change: bool = False,
+    until_step: int | None = None,
 ) -> int:
     """Runs what the flags name in a mode; a signal ends it in order from here on.
 
@@ -91,6 +106,7 @@ def run_until_stopped(
       mode: one of `modes.MODES`.
       find: returns what the flags name.
       allow_config_change: whether a run may continue with another config than its checkpoint's.
+      until_step: the step after which training stops; None for its end.
     """
     checkpoint, prediction = flags.read_checkpoint(arguments), flags.read_prediction(arguments)
     with process.outliving_reader(), StopRequest() as stop:
@@ -106,6 +122,7 @@ def run_until_stopped(
             argv=arguments.argv,
             imports=target.imports(arguments),
             allow_config_change=allow_config_change,
+            until_step=until_step,
             gin=found.gin,
             stop=stop,
             checkpoint=checkpoint,

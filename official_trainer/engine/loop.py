@@ -78,7 +78,7 @@ class Loop:
         self._restore()
         self._start()
         self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
-        while not self._parts.is_done:
+        while not (self._parts.is_done or self._parts.is_paused):
             good_step = self.state.step  # the state was good until here
             try:
                 self._train_window()
@@ -89,7 +89,7 @@ class Loop:
                 self._saving.save_if_due()  # an action may have ended training because of the evaluation
             except NonFiniteError as error:
                 self._recover(error, good_step)
-        self._export()
+        self._pause() if self._parts.is_paused else self._export()
 
     def _restore(self) -> None:
         """Restores the newest checkpoint, or initializes, and drops what was recorded of later steps."""
@@ -204,6 +204,15 @@ class Loop:
         self._seen_by_actions.summary_step = None
         self._parts.trainer.train_loop_begin()
         _logger.warning("%s", report)
+
+    def _pause(self) -> None:
+        """Ends this process at a step that is not the last one, as if it went on: nothing is exported."""
+        state = self.state
+        self._parts.enter("save")
+        self._saving.finish()
+        of = "" if state.end_step is None else f" of {state.end_step}"
+        state.stop_reason = f"stopped at step {state.step}{of}, by --until_step; without it the same command goes on"
+        self._parts.observer.on_stop(state.stop_reason)
 
     def _export(self) -> None:
         self._parts.enter("save")

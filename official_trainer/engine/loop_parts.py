@@ -152,6 +152,7 @@ class LoopParts:
       actions: called at their steps.
       stop: checked between windows and evaluations; all other phases can be interrupted immediately.
       model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
+      until_step: the step at which this process stops before the last one of training; None for no such step.
       extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
       state: step, first and last step, as actions see them.
       phase: the one that began last; empty before the first.
@@ -165,6 +166,7 @@ class LoopParts:
     actions: Schedule = dataclasses.field(default_factory=Schedule)
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     model_dir: str = ""
+    until_step: int | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
     phase: str = dataclasses.field(default="", init=False)
@@ -178,6 +180,11 @@ class LoopParts:
     def is_done(self) -> bool:
         """Whether training has reached its last step."""
         return self.state.end_step is not None and self.state.step >= self.state.end_step
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether this process stops here, and training goes on in another one."""
+        return self.until_step is not None and self.state.step >= self.until_step and not self.is_done
 
     def enter(self, phase: str) -> None:
         """Begins a phase, unless the loop is in it."""

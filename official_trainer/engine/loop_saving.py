@@ -52,7 +52,7 @@ class Saving:
 
     def save_if_due(self) -> None:
         """Saves, if this step is due and not saved yet."""
-        is_due = self._is_planned() or self._is_requested
+        is_due = self._is_planned() or self._is_requested or self._parts.is_paused
         if is_due and self._saved_step != self._parts.state.step:
             self.save()
         self._is_requested = False

@@ -34,6 +34,8 @@ class LoopWindows:
         due = self._parts.due.next_step(state.step)
         if state.end_step is not None:
             due = min(due, state.end_step)
+        if self._parts.until_step is not None:
+            due = min(due, self._parts.until_step)
         acts = self._parts.actions.next_step(state.step, due - 1)
         self._run(due if acts is None else acts)
 

@@ -51,6 +51,8 @@ class Prebuilt:
 class Job:
     """One run to do: an experiment, its config, and where it leaves what it makes.
 
+    Size: a field for each flag that is no setting of the config.
+
     Attributes:
       experiment: registered name.
       resolved: its config, and who set what.
@@ -64,6 +66,7 @@ class Job:
       gin: what the gin flags bind; None without gin flags.
       prebuilt: what the caller has built; None for a job that is described by its config.
       gpus: how many GPUs each process will get, as far as that is known before it runs.
+      until_step: the step at which this process stops, before `trainer.train_steps`; None for no such step.
     """
 
     experiment: str
@@ -78,6 +81,7 @@ class Job:
     gin: Bindings | None = None
     prebuilt: Prebuilt | None = None
     gpus: int = 0
+    until_step: int | None = None
 
     @property
     def is_chief(self) -> bool:

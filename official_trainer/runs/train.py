@@ -105,6 +105,7 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
             actions=schedule,
             stop=stop,
             model_dir=job.model_dir,
+            until_step=job.until_step,
         )
         loop = Loop(parts)
         process.metrics.update(flatten(loop.run()) or observer.last_row())

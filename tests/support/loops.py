@@ -221,7 +221,7 @@ class Observer(LoopObserver):
         return self.disk.results[split, step] if (split, step) in self.disk.rows else None
 
 
-def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, **kwargs):
+def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, until_step=None, **kwargs):
     """Returns a loop over a fake trainer, as a process would build it that finds `disk`."""
     trainer = FakeTrainer(disk, config, **kwargs)
     stop = trainer.stop = stop or StopRequest()
@@ -234,6 +234,7 @@ def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, 
         observer=Observer(disk, **(methods or {})),
         actions=Schedule(actions),
         stop=stop,
+        until_step=until_step,
     )
     return Loop(parts), trainer
 

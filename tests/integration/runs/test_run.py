@@ -123,6 +123,22 @@ def test_a_run_in_two_parts_equals_one_in_one(finished, model_dir, stop_at):
     assert_same_checkpoint(finished[0], model_dir, 80, ignore=numbers)
 
 
+def test_a_run_that_stops_at_steps_equals_one_in_one(finished, model_dir):
+    """N15: `--until_step`, where nothing is due and where all is: checkpoints, rows and the export are the same."""
+    for until_step in (33, 40):
+        metrics = do(model_dir, until_step=until_step)
+        assert committed_steps(model_dir)[-1] == until_step and not files.exists(f"{model_dir}/export")
+        described = record(model_dir)
+        assert (described["status"], described["steps"]["end"]) == ("done", 80)
+        assert described["stopped_early"].startswith(f"stopped at step {until_step} of 80, by --until_step")
+    assert described["final_metrics"] == metrics and "accuracy" in metrics
+    assert do(model_dir) == finished[1]
+    assert record(model_dir)["stopped_early"] is None
+    assert_same_checkpoint(finished[0], model_dir, 80)
+    assert rows(model_dir) == rows(finished[0])
+    assert files.list_dir(f"{model_dir}/export") == ["80"]
+
+
 def test_eval_mode_returns_what_the_run_found(finished):
     """T10, T13: mode eval restores the latest checkpoint and evaluates its averaged weights."""
     model_dir, metrics = finished

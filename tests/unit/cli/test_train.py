@@ -13,7 +13,7 @@ from official_trainer.stopping import StopRequest
 def test_train_hands_over_to_the_engine(engine, workspace):
     """T20, N9: every flag arrives where it belongs."""
     argv = ["train", "--experiment=my_experiment", "--mode=train", "--model_dir=there", "--quiet", "runtime.seed=4"]
-    argv += ["--allow_config_change", "--import=math"]
+    argv += ["--allow_config_change", "--import=math", "--until_step=7"]
     assert cli.main(argv) == 0
     [(what, experiment, resolved, kwargs)] = engine.calls
     assert (what, experiment, resolved.experiment) == ("run", "my_experiment", "my_experiment")
@@ -26,6 +26,7 @@ def test_train_hands_over_to_the_engine(engine, workspace):
         "argv": ["official-trainer", "train", *argv[1:]],
         "imports": ["math"],
         "allow_config_change": True,
+        "until_step": 7,
         "gin": None,
         "checkpoint": "latest",
         "prediction": PredictionSettings(),
@@ -179,6 +180,28 @@ def test_overfitting_is_handed_over_with_the_config_of_the_run(engine, workspace
     ],
 )
 def test_overfitting_is_refused_where_it_means_nothing(engine, workspace, capsys, flags, message):
+    assert cli.main(["train", "my_experiment", *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not engine.calls
+
+
+def test_the_step_at_which_a_process_stops_is_no_setting(engine, workspace):
+    """N15: the config is that of the run to its end, so what follows `trainer.train_steps` stays as it is."""
+    assert cli.main(["train", "my_experiment", "--until_step=3", "trainer.train_steps=9"]) == 0
+    assert cli.main(["train", "my_experiment", "trainer.train_steps=9"]) == 0
+    (_, _, resolved, options), (_, _, to_its_end, others) = engine.calls
+    assert resolved.config == to_its_end.config
+    assert (options["until_step"], others["until_step"]) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--until_step=0"], "--until_step=0: expected a number from 1"),
+        (["--until_step=5", "--mode=eval"], "--until_step would have no effect with --mode=eval; leave one of them"),
+    ],
+)
+def test_a_step_to_stop_at_is_refused_where_it_means_nothing(engine, workspace, capsys, flags, message):
     assert cli.main(["train", "my_experiment", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not engine.calls

@@ -66,6 +66,45 @@ def test_rows_are_the_same_after_any_kills(steps_per_loop, summary, checkpoint, 
     )
 
 
+@settings(max_examples=50)
+@given(st.integers(1, 30), intervals, intervals, intervals, st.lists(st.integers(1, 110), max_size=4))
+def test_processes_that_stop_at_a_step_leave_the_rows_of_an_unbroken_run(
+    steps_per_loop, summary, checkpoint, validation, stops
+):
+    """N15: `--until_step` saves that step, whatever is due there; the last step alone is the end."""
+    disk, reached = Disk(), 0
+    config = config_of(
+        steps_per_loop=steps_per_loop,
+        summary_interval=summary,
+        checkpoint_interval=checkpoint,
+        validation_interval=validation,
+    )
+    ends = []
+    for until_step in stops:
+        loop, trainer = start(disk, config, until_step=until_step, methods={"on_end": lambda *end: ends.append(end)})
+        loop.run()
+        before, reached = reached, min(max(reached, until_step), 100)
+        assert sum(trainer.windows) == reached - before and disk.checkpoints[-1] == reached
+        assert bool(ends) == (reached == 100)
+    loop, _ = start(disk, config)
+    loop.run()
+    assert sorted(disk.rows) == sorted(
+        [("train", s) for s in multiples(summary, 100)] + [("validation", s) for s in multiples(validation, 100)]
+    )
+
+
+def test_a_crash_in_the_evaluation_where_a_process_stops_does_not_lose_it():
+    """N15: given again, the command trains nothing, and makes up for it; what is said of the end names both steps."""
+    disk, said = Disk(), []
+    with pytest.raises(Killed):
+        start(disk, config_of(), until_step=40, kill_at=("evaluate", 40))[0].run()
+    assert disk.checkpoints[-1] == 40 and ("validation", 40) not in disk.rows
+    loop, trainer = start(disk, config_of(), until_step=40, methods={"on_stop": said.append})
+    loop.run()
+    assert ("validation", 40) in disk.rows and trainer.windows == []
+    assert said == ["stopped at step 40 of 100, by --until_step; without it the same command goes on"]
+
+
 def test_order_at_a_step_where_everything_is_due():
     """The summary, then the save, then the evaluation."""
     disk = Disk()
