@@ -17,6 +17,7 @@ from typing import Any
 
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,10 +49,13 @@ def _counted_loop(step: Callable[[Any], Any]) -> WindowLoop:
     `for _ in tf.range(num_steps)` carries a range too, which takes 5 % of a small model's step.
     """
 
+    @do_not_convert
     def loop(iterator: Any, num_steps: tf.Tensor) -> None:
+        traced = convert(step)
+
         def body(nothing: tf.Tensor) -> list[tf.Tensor]:
             with tf.name_scope(""):  # names of ops do not begin with "while/"
-                step(iterator)
+                traced(iterator)
             return [nothing]
 
         tf.while_loop(lambda nothing: True, body, [tf.constant(0)], maximum_iterations=num_steps)

@@ -27,6 +27,8 @@ def do_not_convert(function: Function) -> Function:
 
 def convert(function: Function) -> Function:
     """Returns a user's function as AutoGraph converts it, if AutoGraph is active in the caller; else the function."""
+    if tf.executing_eagerly():  # then AutoGraph would convert it all the same, and a debugger would show other lines
+        return function
     autograph = tf.__internal__.autograph
     converted: Function = autograph.tf_convert(function, autograph.control_status_ctx())
     return converted

@@ -63,9 +63,10 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     names, step = list(specs), predict_step_of(task)
 
     @tf.function(input_signature=[specs])
+    @do_not_convert
     def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[name] for name in names]
-        return by_name(step(tf.nest.pack_sequence_as(model.input, values), model), model)
+        return by_name(convert(step)(tf.nest.pack_sequence_as(model.input, values), model), model)
 
     return {"serving_default": serve}
 

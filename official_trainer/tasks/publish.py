@@ -58,6 +58,7 @@ _request: ContextVar[Tensors | None] = ContextVar("request", default=None)
 # For authors of models and tasks.
 
 
+@do_not_convert
 def scalar(name: str, value: Any) -> None:
     """Publishes one number; over replicas, its mean.
 
@@ -81,6 +82,7 @@ def scalar(name: str, value: Any) -> None:
     _publish("scalar", name, value, _checked_scalar)
 
 
+@do_not_convert
 def histogram(name: str, value: Any) -> None:
     """Publishes the distribution of numbers; over replicas, of all of them together.
 
@@ -104,6 +106,7 @@ def histogram(name: str, value: Any) -> None:
     _publish("histogram", name, value, _checked_histogram)
 
 
+@do_not_convert
 def image(name: str, value: Any, *, max_images: int = 3) -> None:
     """Publishes the first images of a batch, as `name/0`, `name/1`, …; of the first replica.
 

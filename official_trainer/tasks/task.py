@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, publish
-from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import flatten
 from official_trainer.tracking.monitored import Rule
 
@@ -177,6 +177,7 @@ class Task:
         """
         return None
 
+    @do_not_convert
     def process_metrics(self, metrics: list[keras.metrics.Metric], labels: Any, model_outputs: Any) -> None:
         """Updates metrics with one batch of one replica.
 
@@ -186,16 +187,17 @@ class Task:
           model_outputs: what the model returned for it.
         """
         for metric in metrics:
-            metric.update_state(labels, model_outputs)
+            convert(metric.update_state)(labels, model_outputs)
 
+    @do_not_convert
     def after_step(self, model: keras.Model) -> None:
         """Changes the model after each optimizer update (weight constraints and the like); traced with the step.
 
         Args:
           model: of `build_model`, with the updated weights.
         """
-        return None  # AutoGraph cannot convert a function without a statement
 
+    @do_not_convert
     def train_step(
         self,
         inputs: Any,
@@ -217,15 +219,16 @@ class Task:
         """
         features, labels = split_inputs(inputs)
         with tf.GradientTape() as tape:
-            outputs = model(features, training=True)
+            outputs = convert(model.__call__)(features, training=True)
             loss = total_loss(self, labels, outputs, model)
             scaled = scaled_loss(loss, optimizer)
         if update(tape, scaled, model, optimizer):
-            self.after_step(model)
+            convert(self.after_step)(model)
         if metrics:
-            self.process_metrics(metrics, labels, outputs)
+            convert(self.process_metrics)(metrics, labels, outputs)
         return {self.loss: loss}
 
+    @do_not_convert
     def validation_step(
         self, inputs: Any, model: keras.Model, metrics: list[keras.metrics.Metric] | None = None
     ) -> dict[str, Any]:
@@ -240,12 +243,13 @@ class Task:
           Logs; `logs[self.loss]` is this replica's mean loss. Add outputs that `aggregate_logs` needs.
         """
         features, labels = split_inputs(inputs)
-        outputs = self.inference_step(features, model)
+        outputs = convert(self.inference_step)(features, model)
         loss = total_loss(self, labels, outputs, model)
         if metrics:
-            self.process_metrics(metrics, labels, outputs)
+            convert(self.process_metrics)(metrics, labels, outputs)
         return {self.loss: loss}
 
+    @do_not_convert
     def inference_step(self, inputs: Any, model: keras.Model) -> Any:
         """Returns the model's outputs for features alone, as losses and metrics of an evaluation take them.
 
@@ -253,8 +257,9 @@ class Task:
           inputs: features `[batch, …]`.
           model: of `build_model`.
         """
-        return model(inputs, training=False)
+        return convert(model.__call__)(inputs, training=False)
 
+    @do_not_convert
     def predict_step(self, inputs: Any, model: keras.Model, labels: Any = None) -> Any:
         """Returns what `predict` writes for a batch, and what an exported model returns: by default `inference_step`'s.
 
@@ -279,7 +284,7 @@ class Task:
           >>> Digits(params=None).predict_step(tf.ones([1, 3]), zeros)["probabilities"].numpy().tolist()
           [[0.5, 0.5]]
         """
-        return self.inference_step(inputs, model)
+        return convert(self.inference_step)(inputs, model)
 
     # What happens to step outputs during an evaluation. Called on the host, eagerly.
 
@@ -370,6 +375,7 @@ class Task:
         return {}
 
 
+@do_not_convert
 def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:
     """Returns the mean of a task's loss plus everything the model added in its last call, scalar float32.
 
@@ -393,7 +399,7 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
       >>> float(total_loss(Regression(None), tf.ones([2, 1]), outputs, model))
       1.0
     """
-    loss = task.build_losses(labels, outputs)
+    loss = convert(task.build_losses)(labels, outputs)
     terms = [] if loss is None else [tf.reduce_mean(tf.cast(loss, tf.float32))]
     terms += [tf.cast(term, tf.float32) for term in model.losses]
     if not terms:
@@ -404,6 +410,7 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
     return tf.add_n(terms)
 
 
+@do_not_convert
 def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
     """Returns what the gradients of an update are taken of, for one replica's mean `loss`; both scalar float32.
 
@@ -419,9 +426,10 @@ def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Te
     # Gradients are summed over replicas, so each brings its share of the mean.
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     share = loss if replicas == 1 else loss / replicas
-    return optimizer.get_scaled_loss(share) if hasattr(optimizer, "get_scaled_loss") else share
+    return convert(optimizer.get_scaled_loss)(share) if hasattr(optimizer, "get_scaled_loss") else share
 
 
+@do_not_convert
 def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> bool:
     """Applies the gradients of what `scaled_loss` returned to a model: the last line of a `train_step` of your own.
 
@@ -453,7 +461,7 @@ def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimiz
     variables = model.trainable_variables
     gradients = tape.gradient(scaled, variables)
     if hasattr(optimizer, "get_unscaled_gradients"):
-        gradients = optimizer.get_unscaled_gradients(gradients)
+        gradients = convert(optimizer.get_unscaled_gradients)(gradients)
     if publish.is_wanted():
         _publish_gradients(model, variables, gradients)
     optimization.apply_gradients(optimizer, zip(gradients, variables, strict=True), after=scaled)
