@@ -23,6 +23,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shlex
 import socket
 import sys
@@ -51,6 +52,7 @@ _HANDOVER_SECONDS = 0.1
 _HANDOVER_ATTEMPTS = 10
 _NO_FLOCK = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _VALUE_CHARACTERS = 200
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)\S+@")  # of a URL
 
 
 class LockedError(UserError, RuntimeError):
@@ -81,6 +83,8 @@ class DirectoryLock:
       flag: by which the directory was named.
       clock: returns the time in seconds from any origin.
       sleep: waits; what it raises ends the wait, and nothing is held then.
+
+    Size: what was seen of another holder is kept from one `try_acquire` to the next.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class DirectoryLock:
         self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
         self._renewed_seconds = 0.0
         self._lost_to: str | None = None
+        self._seen, self._seen_seconds = b"", 0.0  # of another holder, in `try_acquire`
 
     @property
     def lost_to(self) -> str | None:
@@ -132,19 +137,37 @@ class DirectoryLock:
         assert not self._is_holder(), "acquired twice"
         if not files.is_url(self._directory):
             self._take_flock()
-        self._values = _new_values(self._description)
-        self._lost_to = None
+        self._take(self._await_lease)
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if that needs no wait; returns whether it did.
+
+        That a holder on another machine is gone shows in time: the lock is taken by the call that finds it as a call
+        `LEASE_SECONDS` ago, on the same object, has found it.
+
+        Raises:
+          OSError: the directory is not there or cannot be written.
+        """
+        assert not self._is_holder(), "acquired twice"
         try:
-            self._await_lease()
-            if self._flock.is_held:  # else a temporary file may be that of another process that writes now
-                files.remove_temporaries(self._directory, os.path.basename(self._path))
-            self._write()
-            if _owner(text := _look(self._path)) not in (None, self._values["owner"]):
-                raise self._refusal(text)
-            self._start_renewing()
-        except BaseException:
-            self.release()
-            raise
+            if not files.is_url(self._directory):
+                self._flock.take()
+        except BlockingIOError:
+            return False
+        now = self._clock()  # before the look: this process may be stopped between the two
+        seen = _look(self._path)
+        if not self._is_free(seen):
+            assert seen is not None
+            if seen != self._seen:
+                self._seen, self._seen_seconds = seen, self._clock()
+            if now - self._seen_seconds < LEASE_SECONDS:
+                self._flock.drop()
+                return False
+        try:
+            self._take(lambda: None)
+        except LockedError:  # another process took it at the same time
+            return False
+        return True
 
     def renew(self) -> None:
         """Renews the lease, and checks that this object still holds it; a thread does it while it is held.
@@ -228,10 +251,30 @@ class DirectoryLock:
                     raise self._refusal(text) from None
                 self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
 
+    def _take(self, wait: Callable[[], None]) -> None:
+        """Writes this process down as the holder, once `wait` has returned, and renews that from then on."""
+        self._values = _new_values(self._description)
+        self._lost_to = None
+        try:
+            wait()
+            if self._flock.is_held:  # else a temporary file may be that of another process that writes now
+                files.remove_temporaries(self._directory, os.path.basename(self._path))
+            self._write()
+            if _owner(text := _look(self._path)) not in (None, self._values["owner"]):
+                raise self._refusal(text)
+            self._start_renewing()
+        except BaseException:
+            self.release()
+            raise
+
+    def _is_free(self, seen: bytes | None) -> bool:
+        """Returns whether what the lock file holds needs no wait."""
+        return seen is None or (self._flock.is_held and _parse(seen).get("machine") == _machine())
+
     def _await_lease(self) -> None:
         """Returns as soon as no process holds the lease; a holder that lives is a LockedError."""
         seen = _look(self._path)
-        if seen is None or (self._flock.is_held and _parse(seen).get("machine") == _machine()):
+        if self._is_free(seen):
             return
         _logger.warning(
             "%s was in use by %s: waiting %g seconds to see whether it still is",
@@ -352,7 +395,7 @@ def _identity(directory: str) -> tuple[int, int] | None:
 def _new_values(description: Mapping[str, str]) -> dict[str, Any]:
     """Returns what a lock file holds before its first renewal."""
     return {
-        "command": shlex.join(sys.orig_argv),
+        "command": _PASSWORD.sub(r"\1***@", shlex.join(sys.orig_argv)),
         **description,
         "host": socket.gethostname(),
         "pid": os.getpid(),

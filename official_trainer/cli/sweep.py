@@ -48,6 +48,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
     parser.value("trials", "N", "how many trials are completed or pruned (default: 20)")
     parser.value("parallel", "N", "how many train at the same time (default: 1)")
+    parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
     parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
 
 
@@ -114,6 +115,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         command=lambda model_dir, values: _command(arguments, model_dir, space.overrides(values)),
         refusal=lambda values: _refusal(resolve, space, values),
         grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
+        joins=arguments.join,
     )
     with process.outliving_reader():
         say = (lambda line: None) if arguments.quiet else (lambda line: terminal.show(line))

@@ -11,8 +11,11 @@ it, in their order, also when the trial has gone on meanwhile, so its answers do
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import os
 import sched
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer import files
@@ -26,6 +29,7 @@ from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
@@ -39,6 +43,8 @@ MOST_FAILURES = 5
 """So many trials may fail one after the other."""
 
 _POLL_SECONDS = 0.5
+_LOOK_SECONDS = 2.0
+"""How often a driver looks at the trials of others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,7 @@ class Plan:
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
       refusal: returns why the experiment's config refuses values; empty if it takes them.
       grace_seconds: how long a trial may save after a signal.
+      joins: whether drivers on other machines may work on the same sweep.
     """
 
     directory: str
@@ -60,10 +67,11 @@ class Plan:
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
     refusal: Callable[[Mapping[str, Value]], str]
     grace_seconds: float
+    joins: bool = False
 
 
 class Driver:
-    """Runs the trials of one sweep; the caller holds the lock of its directory."""
+    """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
 
     def __init__(self, plan: Plan, study: Study, say: Callable[[str], None]) -> None:
         """Takes what is done, who decides, and what prints a line."""
@@ -72,6 +80,9 @@ class Driver:
         self._running: dict[int, Process] = {}
         self._reports: dict[int, list[tuple[int, float]]] = {}
         self._timers = sched.scheduler()
+        self._claims = Claims(plan.directory, settle_seconds=SETTLE_SECONDS if plan.joins else 0.0)
+        self._look_seconds = -math.inf  # when to read the records again
+        self._is_waiting = False
 
     def run(self) -> dict[int, Trial]:
         """Runs trials until enough of them are complete or pruned; returns all.
@@ -82,20 +93,46 @@ class Driver:
         """
         if not self._wants_more():
             return self._trials
-        with Signals() as signals, Starter(preload=PRELOAD) as starter, Processes(starter, signals) as processes:
+        preloaded = Starter(preload=PRELOAD)
+        with self._claims, Signals() as signals, preloaded as starter, Processes(starter, signals) as processes:
             while self._fill(processes) or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
-                for number in list(self._running):
-                    self._watch(number, processes)
+                for number, process in list(self._running.items()):
+                    self._while_claimed(process, processes, functools.partial(self._watch, number, processes))
                 if found is not None and found[1] is not None:
-                    self._on_end(found[0], found[1], processes, was_asked=signals.asked is not None)
+                    self._ended(found[0], found[1], processes, was_asked=signals.asked is not None)
                 signals.read()
                 if signals.asked is not None:
                     self._stop(processes, signals)
         return self._trials
 
-    # Which trials run.
+    # Which trials are this process's.
+
+    def _while_claimed(self, process: Process, processes: Processes, act: Callable[[], None]) -> None:
+        """Does something to a trial by its process, which is killed if another driver has taken the trial over."""
+        number = process.member.index
+        if self._running.get(number) is not process:
+            return
+        try:
+            self._claims.check(number)
+            act()
+        except ClaimLostError as lost:
+            self._say(f"{lost}; it is not trained here any more")
+            del self._running[number]
+            processes.kill_one(process)
+            process.lines.end()
+            self._claims.release(number)
+
+    def _ended(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:
+        number = process.member.index
+        end = functools.partial(self._on_end, process, code, processes, was_asked=was_asked)
+        self._while_claimed(process, processes, end)
+        if number not in self._running:
+            self._claims.release(number)
+        self._look_seconds = -math.inf  # at once
+
+    # How many.
 
     def _finished(self) -> int:
         return sum(each.state in ("complete", "pruned") for each in self._trials.values())
@@ -104,21 +141,27 @@ class Driver:
         return self._finished() < self._plan.config.trials
 
     def _fill(self, processes: Processes) -> bool:
-        """Starts trials as long as there is room; returns whether a trial may still be started."""
-        config = self._plan.config
-        while len(self._running) < min(config.parallel, config.trials - self._finished()):
+        """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere."""
+        if time.monotonic() < self._look_seconds:
+            return self._wants_more()
+        self._trials = trials.read_all(self._plan.directory, self._trials)
+        while len(self._running) < self._plan.config.parallel and self._wants_more():
             self._refuse_failures()
-            number = self._next()
+            number = self._claims.next(self._trials, self._plan.config.trials)
+            if number is None:
+                break
+            self._trials = trials.read_all(self._plan.directory, self._trials)  # of who had the claim before, too
             trial = self._trials.get(number) or self._new(number)
             if trial.state is None:
                 self._start(trial, processes)
+            else:
+                self._claims.release(number)
+        is_waiting = not self._running and not self._claims.is_claiming and self._wants_more()
+        if is_waiting and not self._is_waiting:
+            self._say("waiting: other processes work on the trials that are left")
+        self._is_waiting = is_waiting
+        self._look_seconds = time.monotonic() + _LOOK_SECONDS
         return self._wants_more()
-
-    def _next(self) -> int:
-        number = 0
-        while number in self._running or (number in self._trials and self._trials[number].state is not None):
-            number += 1
-        return number
 
     def _refuse_failures(self) -> None:
         ended = [each for each in self._trials.values() if each.state is not None]
@@ -141,13 +184,15 @@ class Driver:
         return trial
 
     def _record(self, trial: Trial) -> None:
+        self._claims.check(trial.number, now=True)
         trials.write(self._plan.directory, trial)
         self._trials[trial.number] = trial
 
     def _start(self, trial: Trial, processes: Processes) -> None:
         place = trials.directory(self._plan.directory, trial.number)
         command = tuple(self._plan.command(files.join(place, trials.RUN), trial.values))
-        output = open(files.join(place, trials.OUTPUT), "ab", buffering=0)  # noqa: SIM115 - its lines close it
+        kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
+        output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
         process = Process(member, Lines(lambda lines: None, output), Restarts())
         self._running[trial.number] = process
@@ -207,7 +252,8 @@ class Driver:
             self._end(trial, state="failed", reason=f"{how}; {seconds}")
             return
         self._say(f"trial {trial.number} {how}; it continues in {seconds:g} s")
-        self._timers.enter(seconds, 0, lambda: processes.start(process))
+        start = functools.partial(processes.start, process)
+        self._timers.enter(seconds, 0, lambda: self._while_claimed(process, processes, start))
 
     def _judge(self, trial: Trial, process: Process, code: int) -> None:
         """Records the end of a trial that ended by itself."""
@@ -248,7 +294,7 @@ class Driver:
         while processes.running:
             found = processes.wait(_POLL_SECONDS)
             if found is not None and found[1] is not None:
-                self._on_end(found[0], found[1], processes, was_asked=True)
+                self._ended(found[0], found[1], processes, was_asked=True)
             signals.read()
             if signals.insisted:
                 processes.kill()

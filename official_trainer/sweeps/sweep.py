@@ -6,14 +6,16 @@ Does not own: running trials (`driver.py`).
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
 from official_trainer.config import Resolved, flat
 from official_trainer.errors import first_few
-from official_trainer.lock import DirectoryLock
+from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan, describe, show
 from official_trainer.sweeps.study import Study
@@ -21,6 +23,7 @@ from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.record import check_name
 
 _FILE = "sweep.json"
+_LOCK_SECONDS = 0.2
 
 
 def run(plan: Plan, study: Study, identity: Mapping[str, Any], say: Callable[[str], None]) -> dict[int, Trial]:
@@ -45,12 +48,36 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], say: Callable[[st
             what = f"--model_dir={plan.directory} holds {first_few(others)}, but no sweep"
             raise SweepError(f"{what}; name a new directory")
     files.make_dirs(plan.directory)
-    with DirectoryLock(plan.directory):
+    with contextlib.ExitStack() as stack:
+        if not plan.joins:
+            stack.push(_only_driver(plan.directory))
+        _describe(plan.directory, identity)
+        return Driver(plan, study, say).run()
+
+
+def _only_driver(directory: str) -> DirectoryLock:
+    """Returns the lock that a driver holds unless it has joined others."""
+    lock = DirectoryLock(directory)
+    try:
+        lock.acquire()
+    except LockedError as error:
+        raise LockedError(f"{error} With --join, this one works on the same sweep beside it.") from error
+    return lock
+
+
+def _describe(directory: str, identity: Mapping[str, Any]) -> None:
+    """Writes down what the sweep is, or refuses another one; several drivers may start at the same time."""
+    path = files.join(directory, _FILE)
+    lock = DirectoryLock(directory, name="description")
+    while not lock.try_acquire():
+        time.sleep(_LOCK_SECONDS)
+    try:
         if files.exists(path):
-            _refuse_changes(plan.directory, identity)
+            _refuse_changes(directory, identity)
         else:
             files.write_text_atomically(path, json.dumps(identity, indent=2) + "\n")
-        return Driver(plan, study, say).run()
+    finally:
+        lock.release()
 
 
 def identity_of(experiment: str, resolved: Resolved, plan: Plan, gin: Sequence[object]) -> dict[str, Any]:

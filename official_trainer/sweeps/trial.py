@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from official_trainer import files
@@ -69,8 +70,12 @@ def write(sweep_dir: str, trial: Trial) -> None:
     files.write_text_atomically(files.join(place, RECORD), json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-def read_all(sweep_dir: str) -> dict[int, Trial]:
+def read_all(sweep_dir: str, known: Mapping[int, Trial] = MappingProxyType({})) -> dict[int, Trial]:
     """Returns the recorded trials by their numbers, in this order.
+
+    Args:
+      sweep_dir: directory of the sweep.
+      known: what an earlier call returned; the record of a trial that has ended is not read again.
 
     Raises:
       SweepError: a record cannot be read.
@@ -78,7 +83,12 @@ def read_all(sweep_dir: str) -> dict[int, Trial]:
     folder = files.join(sweep_dir, "trials")
     names = files.list_dir(folder) if files.exists(folder) else []
     numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
-    return {number: _read(sweep_dir, number) for number in numbers if files.exists(_path(sweep_dir, number))}
+    ended = {number: each for number, each in known.items() if each.state is not None}
+    return {
+        number: ended.get(number) or _read(sweep_dir, number)
+        for number in numbers
+        if number in ended or files.exists(_path(sweep_dir, number))
+    }
 
 
 def _path(sweep_dir: str, number: int) -> str:

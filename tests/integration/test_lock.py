@@ -110,6 +110,42 @@ def no_flock(monkeypatch, number):
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
+# Without a wait.
+
+
+def test_a_lock_that_needs_a_wait_is_tried_again(remote):
+    """N11: it is taken by the call that sees the holder silent for as long as a lease, and not before."""
+    fake = FakeTime(meanwhile=lambda: pytest.fail("waited"))
+    write(remote)
+    mine = make(remote, fake)
+    for _ in range(3):
+        assert not mine.try_acquire()
+        fake.now += LEASE_SECONDS - 1
+        write(remote, renewals=fake.now)
+    assert not mine.try_acquire()
+    fake.now += LEASE_SECONDS
+    assert mine.try_acquire()
+    assert read(remote)["owner"] != "theirs"
+    mine.release()
+    assert mine.try_acquire()  # free: at once
+    mine.release()
+
+
+def test_a_lock_that_is_held_is_tried_in_vain(run_dir):
+    """N11: nothing was written."""
+    with make(run_dir):
+        before = content(run_dir)
+        assert not make(run_dir).try_acquire()
+        assert content(run_dir) == before
+
+
+def test_a_lock_does_not_show_the_password_of_a_url(run_dir, monkeypatch):
+    """N11: the file that says who holds it is read by others."""
+    monkeypatch.setattr(sys, "orig_argv", ["train", "--storage=postgresql://me:se:c/r@et@host/db"])
+    with make(run_dir):
+        assert read(run_dir)["command"] == "train --storage=postgresql://me:***@host/db"
+
+
 # On one machine.
 
 

@@ -244,6 +244,13 @@ class Processes:
                 process.was_told = True
                 self._starter.signal(number, signal.SIGTERM)
 
+    def kill_one(self, process: Process) -> None:
+        """Sends SIGKILL to one process, if it runs."""
+        for number, running in self.running.items():
+            if running is process:
+                process.was_told = process.was_killed = True
+                self._starter.signal(number, signal.SIGKILL)
+
     def kill(self, *roles: str) -> None:
         """Sends SIGKILL."""
         for number, process in self._of(roles).items():
