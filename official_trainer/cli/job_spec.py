@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer.cli import flags, target, terminal, train
+from official_trainer.cli import flags, sweep, target, terminal, train
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
@@ -94,6 +94,41 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
     return mode
 
 
+def refuse_idle_sweep(arguments: argparse.Namespace) -> None:
+    """Refuses flags of `sweep` for a job that trains, and those of `train` for a sweep.
+
+    Raises:
+      UsageError: such a flag is given.
+    """
+    if arguments.command == "sweep":
+        shared = _words(arguments, flags.add_run_flags)
+        given = [word for word in _words(arguments, train.add_flags) if word not in shared]
+        fix = "leave it out"
+    else:
+        given = _words(arguments, sweep.add_sweep_flags)
+        fix = "write `-- sweep` before the experiment, or leave it out"
+    if given:
+        raise UsageError(f"{' '.join(given)} would have no effect with `-- {arguments.command}`; {fix}")
+
+
+def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
+    """Returns the job that works on a sweep, once it has passed the checks that each worker makes at its start.
+
+    Raises:
+      UsageError: the profile has processes that a sweep has no use for, or the job would contain a password.
+      ConfigError: the file of the sweep or the experiment's configuration has a problem.
+    """
+    from official_trainer.launch.spec import sweep_job
+
+    if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
+        raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
+    arguments.join = True
+    plan, *_ = sweep.planned(arguments)
+    words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]
+    job = sweep_job(profile.workers, words, grace_seconds=plan.grace_seconds + _GRACE_MARGIN_SECONDS)
+    return dataclasses.replace(job, model_dir=plan.directory, cwd=os.getcwd())
+
+
 def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:
     """Returns the job, once it has passed the checks that each process makes at its start.
 
@@ -122,13 +157,18 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
         gpus=profile.resources.gpus,
     )
     check(startable)
-    parser = flags.Parser("train", usage="", description="")
-    train.add_flags(parser, MODES)
     grace = resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS
     gpus = {role: profile.resources_of(role).gpus for role in counts}
-    job = training_job(counts, parser.words(arguments), grace_seconds=grace, gpus=gpus)
+    job = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy)
+
+
+def _words(arguments: argparse.Namespace, add_flags: Callable[[flags.Parser], None]) -> list[str]:
+    """Returns the flags of a command line that are declared by `add_flags`, as words."""
+    parser = flags.Parser("", usage="", description="")
+    add_flags(parser)
+    return parser.words(arguments)
 
 
 def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -> list[int]:

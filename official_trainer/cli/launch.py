@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, job_spec, process, terminal, train
+from official_trainer.cli import flags, job_spec, process, sweep, terminal, train
 from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, nearest
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from official_trainer.launch.verdict import Outcome
 
 USAGE = (
-    "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] --experiment=NAME [flags of train] [PATH=VALUE …]"
+    "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] [train|sweep] --experiment=NAME [its flags] "
+    "[PATH=VALUE …]"
 )
 EXAMPLES = (
     ("official-trainer launch local --workers=2 -- --experiment=digits_cnn", "two workers on this machine"),
@@ -42,6 +43,11 @@ EXAMPLES = (
         "official-trainer launch slurm --profile=launch/slurm.yaml --submit -- digits_cnn "
         "--model_dir=/shared/runs/digits",
         "submit it",
+    ),
+    (
+        "official-trainer launch slurm --profile=launch/sweep.yaml -- sweep digits_mlp "
+        "--space='task.model.mlp.dropout=float(0, 0.5)' --model_dir=/shared/runs/sweep",
+        "show an array of workers that share a sweep",
     ),
     (
         "official-trainer launch kubernetes --profile=launch/kubernetes.yaml -- digits_cnn --model_dir=/runs/digits",
@@ -69,7 +75,7 @@ _NOT_HERE = ("name", "resources", "ps_resources")
 
 
 def add_flags(parser: flags.Parser) -> None:
-    """Declares where the job runs, how many processes it has, and the flags of `train`."""
+    """Declares where the job runs, how many processes it has, and the flags of `train` and `sweep`."""
     from official_trainer.launch import targets
 
     parser.group("Target of the job")
@@ -91,8 +97,10 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
-    parser.accept_command()
+    parser.accept_command("train", "sweep")
     train.add_flags(parser, job_spec.MODES)
+    parser.group("Only with `-- sweep`")
+    sweep.add_sweep_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,7 +110,11 @@ def run(arguments: argparse.Namespace) -> int:
     known = (LOCAL, *targets.names())
     if arguments.target not in known:
         raise UsageError(_no_such_target(arguments.target, known))
+    job_spec.refuse_idle_sweep(arguments)
     if arguments.target == LOCAL:
+        if arguments.command == "sweep":
+            fix = "`official-trainer sweep` itself runs one on this machine, with --parallel=N trials at the same time"
+            raise UsageError(f"launch local does not run a sweep; {fix}")
         return _run_here(arguments)
     from official_trainer.cli import submit
 

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         self.epilog = ""
         self.choices: dict[str, Sequence[str]] = {}
         """Words to offer for flags and positional arguments; the verb checks what is given."""
-        self._takes_command = False
+        self._commands: tuple[str, ...] = ()
         self._value_names: list[str] = []
         self._optional_names: list[str] = []
         self._switch_names: list[str] = []
@@ -104,9 +104,12 @@ class Parser(argparse.ArgumentParser):
         """Adds a sentence below the flags of the help."""
         self.epilog = f"{self.epilog} {text}".strip()
 
-    def accept_command(self) -> None:
-        """Accepts a `--` before the flags of the command that the verb starts."""
-        self._takes_command = True
+    def accept_command(self, *names: str) -> None:
+        """Accepts a `--` before the flags of the command that the verb starts, and after it the name of the command.
+
+        `read` returns the name as `command`; the first one if none is given.
+        """
+        self._commands = names
 
     def positional(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
         """Declares a positional argument, None by default."""
@@ -132,17 +135,18 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
-        if self._takes_command and "--" in argv:  # it only separates the flags of that command, for readers
-            argv = [word for number, word in enumerate(argv) if number != argv.index("--")]
+        command, argv = self._command(argv)
         words = _Words(self._value_names, self._switch_names, self._optional_names)
         words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
         arguments.idle = words.idle
+        if self._commands:
+            arguments.command = command
         for name, on in words.switches.items():
             setattr(arguments, name, on)
         for name, word in zip(self._position_names, words.positionals, strict=False):
             setattr(arguments, name, word)
-        late = [word for word in words.positionals if self._takes_command and word.startswith("--")]
+        late = [word for word in words.positionals if self._commands and word.startswith("--")]
         extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
         problems = words.problems + [words.unexpected(word) for word in extra]
         if late:
@@ -150,6 +154,16 @@ class Parser(argparse.ArgumentParser):
         if problems and not arguments.help:
             raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
         return arguments
+
+    def _command(self, argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """Returns the name of the command that the verb starts, and the words without that and without its `--`."""
+        if not self._commands or "--" not in argv:
+            return "".join(self._commands[:1]), argv
+        place = argv.index("--")  # which separates the flags of the command for readers, and for its name
+        before, after = argv[:place], argv[place + 1 :]
+        if after and after[0] in self._commands:
+            return after[0], [*before, *after[1:]]
+        return self._commands[0], [*before, *after]
 
     def words(self, arguments: argparse.Namespace) -> list[str]:
         """Returns the command line that gives this parser's flags the values of `arguments`."""

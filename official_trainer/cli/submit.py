@@ -18,8 +18,8 @@ from official_trainer import files
 from official_trainer.cli import job_spec, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.launch import submission
+from official_trainer.errors import ExitCode
+from official_trainer.launch import submission, targets
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.submission import Record
@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         submit=rendered.submit,
         files=tuple(rendered.files),
         profile=engine.profile.as_dict(),
+        is_sweep=job.is_sweep,
     )
     report_submitted(submission.submit(folder, engine, rendered, record), folder, engine)
     return int(ExitCode.DONE)
@@ -96,34 +97,37 @@ def _refuse_idle(arguments: argparse.Namespace, engine: type[Target[Any]]) -> No
 
 
 def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> tuple[Target[Any], JobSpec]:
-    """Returns the target and the job, once it has passed the checks of its processes; of each run of a sweep too.
+    """Returns the target and the job, once it has passed the checks of its processes.
 
     Raises:
-      UsageError: a flag has no effect here, or a run of a sweep is refused.
+      UsageError: a flag has no effect here, or the target cannot run such a job.
       ConfigError: the profile or the experiment's configuration has a problem.
     """
     profile = job_spec.read_profile(arguments, target_class.profile_class())
-    engine = target_class(profile)
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
-    mode = job_spec.read_mode(arguments, profile)
+    is_sweep = arguments.command == "sweep"
+    engine = target_class(profile, is_sweep=is_sweep)
+    job = (_sweep if is_sweep else _training)(arguments, engine)
+    name = submission.job_name(profile.name, experiment, job.model_dir)
+    return engine, dataclasses.replace(job, name=name)
+
+
+def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
+    mode = job_spec.read_mode(arguments, engine.profile)
     if mode == "predict":
         fix = "start `official-trainer predict` as the tasks of a job of your own, or use `launch local`"
         raise UsageError(f"--mode=predict: `launch {engine.name}` starts what trains; {fix}")
-    variants = engine.variants()
-    check = check_ready if variants else _check_in(arguments.model_dir)
-    job = job_spec.check_job(arguments, profile, mode, check)
-    for number, overrides in enumerate(variants):
-        place = files.join(arguments.model_dir, str(number))
-        sets = [*(arguments.set or ()), *overrides]
-        changed = argparse.Namespace(**{**vars(arguments), "model_dir": place, "set": sets})
-        try:
-            job_spec.check_job(changed, profile, mode, _check_in(place))
-        except UserError as error:
-            raise UsageError(f"run {number} of the profile ({', '.join(overrides)}): {error}") from error
-    name = submission.job_name(profile.name, experiment, job.model_dir)
-    return engine, dataclasses.replace(job, name=name)
+    return job_spec.check_job(arguments, engine.profile, mode, _check_in(arguments.model_dir))
+
+
+def _sweep(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
+    if not engine.runs_sweeps:
+        known = " and ".join(name for name in targets.names() if targets.get(name).runs_sweeps)
+        fix = "`official-trainer sweep` runs one on this machine"
+        raise UsageError(f"launch {engine.name} cannot run a sweep; {known} can, and {fix}")
+    return job_spec.check_sweep(arguments, engine.profile)
 
 
 def _unwritable(job: JobSpec) -> Iterator[str]:
@@ -146,8 +150,6 @@ def _check_in(model_dir: str) -> Callable[[Job], object]:
 
 def _refuse_running(folder: str) -> None:
     """Refuses a job that still runs: two would train in one directory."""
-    from official_trainer.launch import targets
-
     record = submission.read(folder)
     if record is None or record.target not in targets.names():
         return
@@ -170,12 +172,11 @@ def _show(rendered: Rendered, folder: str) -> None:
 
 def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
     """Prints the summary of a job to stderr, and the commands that --submit would run."""
-    runs = len(engine.variants())
     restarts = engine.restarts()
     does = f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"
     rows = [
         ("processes", _processes(engine.profile, job)),
-        ("run directory", _places(job.model_dir, runs)),
+        ("sweep" if job.is_sweep else "run directory", job.model_dir),
         ("max_restarts", f"{engine.name} does not count them" if restarts is None else str(restarts)),
         ("--submit", does) if rendered.submit else ("to start it", engine.needs),
     ]
@@ -186,14 +187,6 @@ def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: st
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
     for argv in rendered.submit:  # quoted as for a shell, although none runs them
         print(f"    {shlex.join(argv)}", file=sys.stderr)
-
-
-def _places(model_dir: str, runs: int) -> str:
-    """Returns the run directory, or those of several runs."""
-    if not runs:
-        return model_dir
-    places = dict.fromkeys(files.join(model_dir, str(number)) for number in (0, runs - 1))
-    return " to ".join(places) + f", one for each of {runs} runs" * (runs > 1)
 
 
 def _processes(profile: Profile, job: JobSpec) -> str:

@@ -14,7 +14,7 @@ import copy
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal
@@ -23,7 +23,9 @@ from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
+    from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.space import Value
+    from official_trainer.sweeps.study import Study
 
 USAGE = "EXPERIMENT|show DIR|best DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -45,11 +47,16 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group(flags.WHICH_RUN)
     parser.positional("directory", "DIR", "with `show` and `best`: the directory of a sweep")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
+    add_sweep_flags(parser)
+    parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
+    parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
+
+
+def add_sweep_flags(parser: flags.Parser) -> None:
+    """Declares the flags of a sweep that the workers of a job have too."""
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
     parser.value("trials", "N", "how many trials are completed or pruned (default: 20)")
     parser.value("parallel", "N", "how many train at the same time (default: 1)")
-    parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
-    parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,6 +97,23 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    from official_trainer.sweeps import sweep
+
+    plan, study, identity = planned(arguments)
+    with process.outliving_reader():
+        say = (lambda line: None) if arguments.quiet else (lambda line: terminal.show(line))
+        sweep.run(plan, study, identity, say)
+    terminal.show("\n".join(terminal.columns(sweep.table(plan.directory))))
+    return int(ExitCode.DONE)
+
+
+def planned(arguments: argparse.Namespace) -> tuple[Plan, Study, dict[str, Any]]:
+    """Returns what a sweep does, what draws its values, and what stays the same while it lasts.
+
+    Raises:
+      UsageError: no directory is named.
+      ConfigError: the file of the sweep, its space or the experiment's configuration has a problem.
+    """
     from official_trainer.runs.job import Job, check_ready
     from official_trainer.sweeps import space as spaces
     from official_trainer.sweeps import sweep
@@ -117,12 +141,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
         joins=arguments.join,
     )
-    with process.outliving_reader():
-        say = (lambda line: None) if arguments.quiet else (lambda line: terminal.show(line))
-        identity = sweep.identity_of(experiment, resolved, plan, gin.sources if gin else ())
-        sweep.run(plan, study, identity, say)
-    terminal.show("\n".join(terminal.columns(sweep.table(directory))))
-    return int(ExitCode.DONE)
+    return plan, study, sweep.identity_of(experiment, resolved, plan, gin.sources if gin else ())
 
 
 def _settings(arguments: argparse.Namespace) -> Resolved:

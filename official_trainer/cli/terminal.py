@@ -64,7 +64,7 @@ def width(stream: TextIO | None = None) -> int | None:
 
 def show(text: str) -> None:
     """Writes text that holds values from elsewhere, such as names and the content of files, to stdout."""
-    print(printable(text))
+    print(printable(text), flush=True)  # a sweep prints for hours, and its output may be a file
 
 
 def columns(rows: Sequence[Sequence[str]], *, fit: int | None = None, text: int = -1) -> list[str]:

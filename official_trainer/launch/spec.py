@@ -20,7 +20,7 @@ DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
 DATA_ROLES = (DISPATCHER, DATA_WORKER)
 """The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
 
-_FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override)=(/.*)")
+_FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=(/.*)")
 
 ALL_ROLES = (*ROLES, *DATA_ROLES)
 
@@ -56,6 +56,7 @@ class JobSpec:
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
       grace_seconds: how long a process may save after SIGTERM before it is killed.
+      is_sweep: whether its workers do not train together: each works on the trials of a sweep.
     """
 
     roles: tuple[Role, ...]
@@ -64,6 +65,7 @@ class JobSpec:
     model_dir: str = ""
     cwd: str = ""
     strategy: str = ""
+    is_sweep: bool = False
 
     @property
     def has_servers(self) -> bool:
@@ -119,6 +121,18 @@ def training_job(
         if counts.get(role)
     ]
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
+
+
+def sweep_job(workers: int, argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
+    """Returns the job that works on a sweep; each of its workers is a process alone.
+
+    Args:
+      workers: how many there are.
+      argv: the flags of `sweep`, with `--join`.
+      grace_seconds: see `JobSpec`.
+    """
+    role = Role(name=WORKER, count=workers, argv=("official_trainer", "sweep", *argv))
+    return JobSpec(roles=(role,), grace_seconds=grace_seconds, is_sweep=True)
 
 
 def with_data_service(job: JobSpec, ports: Sequence[int], work_dir: str) -> JobSpec:

@@ -27,6 +27,7 @@ from official_trainer.launch.target import Argv, Rendered, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
+_EARLIER_FIELDS = ("sweep", "sweep_at_once")  # of profiles for Slurm, in records of earlier versions
 _DIGITS = 8
 _LONGEST_NAME = 30
 _LONGEST_COMMAND = 120
@@ -56,6 +57,7 @@ class Record:
       submit: the engine's commands that submitted it, as lists of words.
       files: names of its files.
       profile: every value of its profile.
+      is_sweep: whether its workers work on a sweep.
     """
 
     target: str
@@ -67,6 +69,7 @@ class Record:
     submit: tuple[Argv, ...]
     files: Sequence[str]
     profile: dict[str, Any]
+    is_sweep: bool = False
 
 
 def job_name(wanted: str, experiment: str, model_dir: str) -> str:
@@ -178,7 +181,9 @@ def target_of(record: Record) -> Target[Any]:
       ConfigError: the profile is that of another version of this package.
     """
     target = targets.get(record.target)
-    return target(config.resolve(target.profile_class(), params_overrides=[json.dumps(record.profile)]).config)
+    values = {name: value for name, value in record.profile.items() if name not in _EARLIER_FIELDS}
+    profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
+    return target(profile, is_sweep=record.is_sweep)
 
 
 def read(folder: str) -> Record | None:

@@ -59,23 +59,19 @@ class Target(abc.ABC, Generic[P]):
       profile_class: the class of its profiles.
       needs: where to get its programs, for the message that one is missing.
       is_supervised: whether `job supervise` has to restart its jobs, because the engine does not.
+      runs_sweeps: whether its jobs can be the workers of a sweep.
       profile: of the job.
+      is_sweep: whether the job is that of a sweep, as in its `JobSpec`.
     """
 
     name: ClassVar[str]
     profile_class: ClassVar[type[Profile]]
     needs: ClassVar[str]
     is_supervised: ClassVar[bool] = False
+    runs_sweeps: ClassVar[bool] = False
 
-    def __init__(self, profile: P) -> None:
-        self.profile = profile
-
-    def variants(self) -> tuple[tuple[str, ...], ...]:
-        """Returns the overrides (`PATH=VALUE`) of each run of a sweep; empty for a single run.
-
-        Run N trains in the folder N of the run directory. Each is checked as a job of its own.
-        """
-        return ()
+    def __init__(self, profile: P, *, is_sweep: bool = False) -> None:
+        self.profile, self.is_sweep = profile, is_sweep
 
     @abc.abstractmethod
     def problems(self, job: JobSpec) -> Iterator[str]:

@@ -79,6 +79,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
       descriptor: of the pipe to the launcher.
       preload: modules to import before any process is forked; if empty, each process starts Python again.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells all processes of a job; the launcher decides
     if preload:
         from official_trainer.lazy import load
 
@@ -152,7 +153,8 @@ class _Starter:
         os.setsid()
         _die_with(me)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.dup2(output, 1)
         os.dup2(output, 2)
         for descriptor in (output, self._woken, self._wake):

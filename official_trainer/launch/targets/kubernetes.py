@@ -45,6 +45,7 @@ class Kubernetes(Target[KubernetesProfile]):
     name = "kubernetes"
     profile_class = KubernetesProfile
     needs = "kubectl, with a context for the cluster"
+    runs_sweeps = True
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
@@ -59,6 +60,8 @@ class Kubernetes(Target[KubernetesProfile]):
         if profile.kind == "tfjob" and any(role.name == EVALUATOR for role in job.roles):
             what = "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint"
             yield f"{what}; use kind: jobset, or leave the evaluator out"
+        if profile.kind == "tfjob" and job.is_sweep:
+            yield "kind: the pods of a TFJob train together, and the workers of a sweep do not; use kind: jobset"
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
@@ -121,7 +124,7 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
 
 
 def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the JobSet: restarted as a whole, except workers of parameter servers and the evaluator."""
+    """Returns the JobSet: restarted as a whole, except workers of a sweep or of servers, and the evaluator."""
     waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
     # Workers and servers end after the chief, and only its success counts.
     success = {"operator": "All", "targetReplicatedJobs": waited_for} if job.has_servers else None
@@ -180,7 +183,7 @@ def _labels(job: JobSpec, profile: KubernetesProfile) -> dict[str, str]:
 
 
 def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
-    is_single = role.name == EVALUATOR or (role.name == WORKER and job.has_servers)
+    is_single = job.is_sweep or role.name == EVALUATOR or (role.name == WORKER and job.has_servers)
     spec = {
         "completionMode": "Indexed",
         "completions": role.count,
@@ -237,7 +240,7 @@ def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str
 
 def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[str, Any]]:
     variables: list[dict[str, Any]] = []
-    if profile.kind == "jobset":
+    if profile.kind == "jobset" and not job.is_sweep:
         layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
         variables = [{"name": LAYOUT, "value": layout}] + [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated
 
-from official_trainer import files
 from official_trainer.config import Between, Positive
 from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
 from official_trainer.distributed.environment import HOSTS, ROLE
@@ -36,7 +35,7 @@ _ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the 
 _RUNNING = re.compile("PENDING|CONFIGURING|RUNNING|SUSPENDED|COMPLETING|SIGNALING|STAGE_OUT|STOPPED|REQUEUE|RESIZING")
 _OURS = {
     "account": "set account",
-    "array": "set sweep",
+    "array": "a sweep sets it to its workers, so leave it out",
     "constraint": "set constraint",
     "cpus-per-task": "set resources.cpus",
     "gpus-per-task": "set resources.gpus",
@@ -74,9 +73,6 @@ class SlurmProfile(Profile):
       python: the interpreter on the nodes; empty for the one that submits.
       setup_script: a shell script that is sourced first.
       setup: commands that run first, each as a list of words: `[[module, load, cuda]]`.
-      sweep: overrides for each of several runs, as an array: `[["task.hidden=[64]"], ["task.hidden=[128]"]]`. Run N
-        trains in the folder N of the run directory.
-      sweep_at_once: how many of them run at the same time; None for as many as fit.
       node_local: folders that each node has for itself, where run directories are refused.
       sbatch: other options of sbatch, such as `--reservation=night`.
     """
@@ -93,8 +89,6 @@ class SlurmProfile(Profile):
     python: str = ""
     setup_script: str = ""
     setup: tuple[tuple[str, ...], ...] = ()
-    sweep: tuple[tuple[str, ...], ...] = ()
-    sweep_at_once: Positive | None = None
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
 
@@ -116,8 +110,6 @@ class SlurmProfile(Profile):
         if self.ps_resources not in (Resources(), self.resources):
             what = "has no effect: all processes of an allocation get `resources`; leave it out"
             yield "ps_resources", what
-        if self.sweep_at_once and not self.sweep:
-            yield "sweep_at_once", "has no effect without sweep; leave it out"
         yield from command_problems("setup", self.setup)
 
     def resources_of(self, role: str) -> Resources:
@@ -137,8 +129,7 @@ class Slurm(Target[SlurmProfile]):
     profile_class = SlurmProfile
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
-    def variants(self) -> tuple[tuple[str, ...], ...]:
-        return self.profile.sweep
+    runs_sweeps = True
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
@@ -151,6 +142,11 @@ class Slurm(Target[SlurmProfile]):
                         f"{what} is {path}, and every node has its own {folder}; use a directory that all nodes share, "
                         f"or remove {folder} from node_local in the profile"
                     )
+        if job.is_sweep:
+            for name in ("nodes", "tasks_per_node"):
+                if (count := getattr(profile, name)) not in (None, 1):
+                    yield f"{name}: each worker of a sweep is a job of one process, not of {count}; set it to 1"
+            return
         tasks, nodes, tasks_per_node = profile.num_tasks, profile.nodes or 0, profile.tasks_per_node or 0
         if nodes > tasks:
             yield f"nodes: {nodes} nodes for {tasks} processes leave some nodes empty; request fewer nodes"
@@ -186,9 +182,10 @@ class Slurm(Target[SlurmProfile]):
         return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files())
 
     def log_files(self) -> tuple[str, ...]:
+        if self.is_sweep:
+            return tuple(f"slurm-{number}.out" for number in range(self.profile.workers))
         _, *others = [role for role, count in self.profile.counts.items() if count]  # the first shares the script's log
-        runs = [f"-{number}" for number in range(len(self.profile.sweep))] or [""]
-        return tuple(f"{name}{run}.out" for run in runs for name in ("slurm", *others))
+        return tuple(f"{name}.out" for name in ("slurm", *others))
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
         return (("scancel", job_id),)
@@ -196,12 +193,16 @@ class Slurm(Target[SlurmProfile]):
 
 def _script(job: JobSpec, own: SlurmProfile) -> str:
     """Returns the script for the first node of the allocation: the options of sbatch, then the template."""
+    workers = None
+    if job.is_sweep:  # each of them is a task of an array, with a script like that of a job of one process
+        workers = job.roles[0].count
+        job = dataclasses.replace(job, roles=(dataclasses.replace(job.roles[0], count=1),))
     names = [role.name for role in job.roles]
     trained = [name for name in (CHIEF, WORKER) if name in names]
     return script(
         "slurm.sh",
         blocks=["servers" if PS in names else "workers", *names],
-        options="\n".join(f"#SBATCH {option}" for option in _options(job, own)),
+        options="\n".join(f"#SBATCH {option}" for option in _options(job, own, workers)),
         preparation="\n".join(_preparation(job, own)),
         steps="\n".join(_steps(job, own)),
         waits="\n".join(f"ended {name}" for name in trained),
@@ -230,7 +231,7 @@ def _resources(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
 
 
 def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the lines that set up the shell: directory, variables, commands, and the overrides of a run of a sweep."""
+    """Yields the lines that set up the shell: directory, variables, commands."""
     quote, failed = shlex.quote, f"|| exit {int(ExitCode.CONFIG)}"
     yield f"cd -- {quote(job.cwd)} {failed}"
     for name, value in {**job.roles[0].environ, **own.environ}.items():  # all processes are given the same
@@ -239,31 +240,23 @@ def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
         yield f"source {quote(path if '/' in path else f'./{path}')} {failed}"
     for words in own.setup:
         yield f"{shlex.join(words)} {failed}"  # the command's name is quoted too, so it is no keyword of the shell
-    yield "more=()"
-    if own.sweep:
-        yield "case $SLURM_ARRAY_TASK_ID in"
-        for number, overrides in enumerate(own.sweep):
-            place = files.join(job.model_dir, str(number))
-            flags = shlex.join([f"--model_dir={place}", *(f"--set={each}" for each in overrides)])
-            yield f"{number}) more=({flags}) ;;"
-        yield "esac"
 
 
 def _steps(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
     """Yields the lines that find the node of each process and start a step for each role."""
     firsts = [sum(role.count for role in job.roles[:number]) for number in range(len(job.roles))]
     hosts = [f"{role.name}=$(nodes {first} {role.count})" for role, first in zip(job.roles, firsts, strict=True)]
-    yield f"slots {own.num_tasks}"
+    yield f"slots {sum(role.count for role in job.roles)}"
     yield f'{HOSTS}="{";".join(hosts)}"'
     yield f"export {HOSTS}"
     for role, first in zip(job.roles, firsts, strict=True):
         log = role.name if first else ""
         command = shlex.join([own.python or sys.executable, "-m", *role.argv])
-        yield f'step {role.name} "{log}" {first} {role.count} {command} "${{more[@]}}"'
+        yield f'step {role.name} "{log}" {first} {role.count} {command}'
 
 
-def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the options of sbatch; every value is checked, or consists of digits."""
+def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[str]:
+    """Yields the options of sbatch; every value is checked, or consists of digits; `workers` are those of a sweep."""
     yield f"--job-name={job.name}"
     for name in ("partition", "account", "qos", "constraint"):
         if value := getattr(own, name):
@@ -273,7 +266,7 @@ def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
     yield f"--signal=TERM@{min(own.signal_seconds or int(job.grace_seconds) + 1, _LONGEST_LEAD)}"
     if own.nodes:
         yield f"--nodes={own.nodes}"
-    yield f"--ntasks={own.num_tasks}"
+    yield f"--ntasks={sum(role.count for role in job.roles)}"
     if own.tasks_per_node:
         yield f"--ntasks-per-node={own.tasks_per_node}"
     yield f"--cpus-per-task={own.resources.cpus or 1}"
@@ -281,9 +274,9 @@ def _options(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
         yield f"--gpus-per-task={own.resources.gpus}"
     if (memory := own.resources.memory_gib) is not None:
         yield f"--mem-per-cpu={-int(-memory * 1024 // (own.resources.cpus or 1))}M"
-    if own.sweep:
-        yield f"--array=0-{len(own.sweep) - 1}" + (f"%{own.sweep_at_once}" if own.sweep_at_once else "")
+    if workers:
+        yield f"--array=0-{workers - 1}"
     yield "--requeue" if own.requeue else "--no-requeue"
     yield "--open-mode=append"
-    yield f"--output=slurm{'-%a' if own.sweep else ''}.out"
+    yield f"--output=slurm{'-%a' if workers else ''}.out"
     yield from own.sbatch

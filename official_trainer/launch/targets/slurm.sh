@@ -38,7 +38,7 @@ step() {  # role, name of the log, first place, how many, command
   local role=$1 log=$2 first=$3
   local options=(--overlap --distribution=arbitrary --ntasks="$4" @@{resources}) mine="${offsets[*]:$3:$4}"
   options+=(--kill-on-bad-exit=0 --wait=0 --input=none --open-mode=append)
-  [ -z "$log" ] || options+=("--output=$folder/$log${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}.out")
+  [ -z "$log" ] || options+=("--output=$folder/$log.out")
   (($4 == 1)) || options+=(--label)
   count[$role]=$4
   printf '%s\n' "${places[@]:first:$4}" >"$state/$role.hosts"

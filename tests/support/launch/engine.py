@@ -60,9 +60,6 @@ class Scripted(Target):
         if profile.max_restarts > 90:
             yield "too many restarts"
 
-    def variants(self):
-        return (("trainer.optimizer_confi.x=1",),) if self.profile.max_restarts == 99 else ()
-
     def render(self, job):
         profile = self.profile
         text = f"{profile.workers} workers of {job.name}\n{job.roles[0].argv}\n"

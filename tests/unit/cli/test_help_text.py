@@ -79,7 +79,7 @@ def test_examples_of_a_verb_are_commands_of_it(verb, capsys):
     examples = VERBS[verb].EXAMPLES
     assert examples
     assert shown[::2] == [f"  # {why}" for _, why in examples]
-    assert [shlex.split(line) for line in shown[1::2]] == [command.split() for command, _ in examples]
+    assert [shlex.split(line) for line in shown[1::2]] == [shlex.split(command) for command, _ in examples]
     assert all(command.split()[:2] == ["official-trainer", verb] for command, _ in examples)
 
 

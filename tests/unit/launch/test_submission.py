@@ -181,7 +181,16 @@ def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
         (["scripted", "digits_mlp", "--submit", "--dry_run"], "--submit with --dry_run: keep one of the two"),
         (["scripted", "digits_mlp", "--profile=none.yaml"], "none.yaml"),
         (["scripted", "digits_mlp", "--workers=4", "--ps=9"], "this job cannot be run as it is\ntoo many servers"),
-        (["scripted", "digits_mlp", "--max_restarts=99"], "did you mean 'optimizer_config'?"),
+        (["scripted", "--", "sweep", "digits_mlp"], "launch scripted cannot run a sweep; "),
+        (["local", "--", "sweep", "digits_mlp"], "launch local does not run a sweep; `official-trainer sweep` itself"),
+        (
+            ["scripted", "--", "train", "digits_mlp", "--trials=4"],
+            "--trials=4 would have no effect with `-- train`; write `-- sweep` before the experiment, or leave it out",
+        ),
+        (
+            ["scripted", "--", "sweep", "digits_mlp", "--mode=train"],
+            "--mode=train would have no effect with `-- sweep`; leave it out",
+        ),
         (["local", "digits_mlp", "--submit"], "`launch local` starts the processes at once; leave it out"),
     ],
 )

@@ -3,6 +3,7 @@
 No control plane runs here. What one would say of an object is asked of the schemas that its authors publish.
 """
 
+import dataclasses
 import functools
 import operator
 
@@ -12,6 +13,7 @@ import yaml
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
+from official_trainer.launch.spec import sweep_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission
@@ -92,6 +94,26 @@ def test_workers_are_restarted_together_and_servers_for_the_chief():
     assert servers["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief", "evaluator"]
     led = manifest_of(f"{IMAGE}\nworkers: 2\nchief: true")
     assert {job["backoffLimit"] for job in replicated(led).values()} == {0}
+
+
+def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
+    """N21: each is restarted alone, and in no cluster; a TFJob would make one of them."""
+    profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 4\nvolumes: [{{claim: runs, path: /runs}}]")
+    job = sweep_job(3, ["digits_mlp", "--space=/home/me/x.yaml", "--join"], grace_seconds=30)
+    job = dataclasses.replace(job, name="x-1", model_dir="/runs/x")
+    (problem,) = Kubernetes(profile).problems(job)
+    assert problem.startswith("--space=/home/me/x.yaml is a file of this machine")
+    (text,) = Kubernetes(profile).render(job).files.values()
+    manifest = yaml.safe_load(text)
+    assert list(admission.problems_of_jobset(manifest)) == []
+    spec = replicated(manifest)["worker"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert spec["backoffLimit"] == 4
+    container = container_of(manifest)
+    assert container["args"] == ["sweep", "digits_mlp", "--space=/home/me/x.yaml", "--join"]
+    assert list(values_of(container)) == ["PYTHONUNBUFFERED"]
+    *_, problem = Kubernetes(profile_of(f"{IMAGE}\nkind: tfjob")).problems(job)
+    assert problem == "kind: the pods of a TFJob train together, and the workers of a sweep do not; use kind: jobset"
 
 
 def test_exit_codes_say_what_ends_a_job_for_good():

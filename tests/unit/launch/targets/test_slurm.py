@@ -1,5 +1,6 @@
 """The target Slurm without Slurm: what is rendered, what is refused, and the script with stand-ins for its programs."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from official_trainer.config import FrozenDict
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
-from official_trainer.launch.spec import training_job
+from official_trainer.launch.spec import sweep_job, training_job
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
 from tests.support.launch.stand_ins import StandIns
 from tests.support.workspace import copy_workspace
@@ -63,21 +64,44 @@ def test_every_option_is_a_line_for_sbatch():
         time_limit="1-12:00:00",
         nodes=2,
         tasks_per_node=2,
-        sweep=(("a=1",), ("a=2",), ("a=3",)),
-        sweep_at_once=2,
         resources=Resources(cpus=8, memory_gib=12.5, gpus=2),
         sbatch=("--reservation=night", "--exclusive"),
     )
     assert header(script(profile)) == [
         "--job-name=x-1", "--partition=low,high", "--account=us", "--qos=long", "--constraint=[rack1|rack2]&intel",
         "--time=1-12:00:00", "--signal=TERM@41", "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=8",
-        "--gpus-per-task=2", "--mem-per-cpu=1600M", "--array=0-2%2", "--requeue", "--open-mode=append",
-        "--output=slurm-%a.out", "--reservation=night", "--exclusive",
+        "--gpus-per-task=2", "--mem-per-cpu=1600M", "--requeue", "--open-mode=append",
+        "--output=slurm.out", "--reservation=night", "--exclusive",
     ]  # fmt: skip
     assert header(script(SlurmProfile(signal_seconds=9, requeue=False))) == [
         "--job-name=x-1", "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
         "--output=slurm.out",
     ]  # fmt: skip
+
+
+def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
+    """N21: each is a job of one process, which works on the sweep beside the others."""
+    profile = SlurmProfile(workers=3, nodes=1, python=stand_ins.python)
+    found = sweep_job(3, ["digits_mlp", "--space=a b.yaml", "--join"], grace_seconds=40)
+    found = dataclasses.replace(found, name="x-1", model_dir="/runs/x", cwd="/")
+    target = Slurm(profile, is_sweep=True)
+    assert not list(target.problems(found))
+    (text,) = target.render(found).files.values()
+    assert header(text) == [
+        "--job-name=x-1", "--signal=TERM@41", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--array=0-2",
+        "--requeue", "--open-mode=append", "--output=slurm-%a.out",
+    ]  # fmt: skip
+    code, said = stand_ins.run(text, tmp_path, SLURM_ARRAY_TASK_ID="1", codes={"worker.0": 143})
+    assert code == 143 and stand_ins.requeued == "requeue 7", said
+    assert [path.name for path in stand_ins.notes.iterdir() if "." in path.name] == ["worker.0"]
+    words, environ, _ = stand_ins.noted("worker.0")
+    assert words == [b"-m", b"official_trainer", b"sweep", b"digits_mlp", b"--space=a b.yaml", b"--join"]
+    node = "NodeName=n1 NodeAddr=10.0.0.1 Port=1"
+    with mock.patch("official_trainer.distributed.environment.run_scontrol", lambda *words: node):
+        assert cluster_env({name: os.fsdecode(value) for name, value in environ.items()}) is None  # it trains alone
+    assert target.log_files() == ("slurm-0.out", "slurm-1.out", "slurm-2.out")
+    two = Slurm(SlurmProfile(workers=3, nodes=2), is_sweep=True)
+    assert list(two.problems(found)) == ["nodes: each worker of a sweep is a job of one process, not of 2; set it to 1"]
 
 
 def test_each_process_finds_its_place(stand_ins, tmp_path):
@@ -122,11 +146,9 @@ NAMES = WORDS.map(lambda text: text.replace("/", "")[:40] or "x").filter(lambda 
     words=st.lists(WORDS, max_size=4),
     value=WORDS,
     setup=st.lists(WORDS, max_size=3),
-    overrides=st.lists(WORDS, max_size=3),
     place=NAMES,
-    model_dir=NAMES,
 )
-def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, overrides, place, model_dir):
+def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, place):
     """N20: the script runs, and every word arrives as it was given, byte for byte; none becomes a command."""
     top = tmp_path_factory.mktemp("fuzz")
     stand_ins = StandIns(top / "stand ins")
@@ -142,15 +164,13 @@ def test_no_word_is_read_by_a_shell(tmp_path_factory, words, value, setup, overr
         environ=FrozenDict({"VALUE": value}),
         setup_script="set up",
         setup=(tuple(setup),),
-        sweep=(("never",), tuple(overrides)),
     )
-    text = script(profile, words, cwd=str(cwd), model_dir=f"/runs/{model_dir}")
+    text = script(profile, words, cwd=str(cwd))
     assert len(header(text)) == text.count("\n#SBATCH --", 0, text.index("\nfolder=$PWD"))
-    code, said = stand_ins.run(text, cwd, SLURM_ARRAY_TASK_ID="1", HOME="/home")
+    code, said = stand_ins.run(text, cwd, HOME="/home")
     assert code == 0, said
     argv, environ, where = stand_ins.noted("worker.0")
-    expected = ["-m", "official_trainer", "train", *words, "--mode=train", f"--model_dir=/runs/{model_dir}/1"]
-    expected += [f"--set={each}" for each in overrides]
+    expected = ["-m", "official_trainer", "train", *words, "--mode=train"]
     assert argv == [word.encode() for word in expected]
     assert environ["VALUE"] == value.encode()
     assert where == os.fsencode(str(cwd)) == environ["SOURCED"]
@@ -244,7 +264,6 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"sbatch": ["reservation=x"]}, "sbatch: 'reservation=x' is not a valid option; write --name or --name=value"),
         ({"sbatch": ["--comment=a b"]}, "'--comment=a b' is not a valid option"),
         ({"ps_resources": {"cpus": 2}}, "ps_resources: has no effect: all processes of an allocation get"),
-        ({"sweep_at_once": 2}, "sweep_at_once: has no effect without sweep"),
         ({"setup": [[]]}, "setup: a command is empty"),
         ({"setup": "module load cuda"}, "write [[module, load, cuda]]"),
         ({"setup": ["module load cuda"]}, "write [module, load, cuda]"),
@@ -256,7 +275,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which only a shell understands"),
         ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
         ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
-        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; set sweep"),
+        ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; a sweep sets it"),
         ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
         (
             {"environ": {"GITHUB_PAT": "x"}},
@@ -273,8 +292,6 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ),
         ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that their product is 4"),
         ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has its own /tmp"),
-        ({"sweep": [["trainer.train_stepz=1"]]}, "did you mean 'train_steps'?"),
-        ({"sweep": [["runtime.seed=1"], ["a=1"]]}, "run 1 of the profile (a=1): "),
     ],
 )
 def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, fields, said):
@@ -287,22 +304,6 @@ def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, f
     assert cli.main(words) == 2
     assert said in capfd.readouterr().err
     assert not Path("launches").exists()
-
-
-def test_each_run_of_a_sweep_is_checked_in_its_own_folder(tmp_path, monkeypatch, capfd):
-    """N20: one that is there already goes on if its config may; the folder around them is no run."""
-    copy_workspace(tmp_path, "experiments")
-    monkeypatch.chdir(tmp_path)
-    Path("p.yaml").write_text('{"node_local": [], "sweep": [["runtime.seed=1"], ["runtime.seed=2"]]}')
-    words = ["launch", "slurm", "--profile=p.yaml", "digits_mlp", "--model_dir=run"]
-    for number, experiment in (("0", "digits_mlp"), ("1", "digits_mlp")):
-        Path("run", number).mkdir(parents=True)
-        Path("run", number, "run.json").write_text(json.dumps({"experiment": experiment, "run_id": "1"}))
-    assert cli.main(words) == 0
-    Path("run/1/run.json").write_text('{"experiment": "other", "run_id": "1"}')
-    capfd.readouterr()
-    assert cli.main(words) == 2
-    assert "run/1" in capfd.readouterr().err
 
 
 def test_a_directory_in_memory():
@@ -330,14 +331,12 @@ def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
 def test_the_commands_of_slurm():
     """N20: lists of words, in the folder of the job."""
     profile = SlurmProfile(workers=2, evaluator=True)
-    target, several = targets.get("slurm")(profile), Slurm(SlurmProfile(sweep=((), ())))
+    target = targets.get("slurm")(profile)
     assert target.render(job(profile)).submit == (("sbatch", "--parsable", "job.sbatch"),)
     assert [target.id_of("x-1", said) for said in ("12\n", "12;cluster\n", "welcome\n12\n")] == ["12"] * 3
     assert [target.id_of("x-1", said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
     assert target.status("12")[:3] == ("squeue", "--states=all", "--jobs=12")
     assert target.logs("12", follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
-    assert several.logs("12", follow=False) == ("tail", "--lines=+1", "slurm-0.out", "slurm-1.out")
-    assert several.log_files() == ("slurm-0.out", "slurm-1.out")
     assert (target.restarts(), Slurm(SlurmProfile(requeue=False)).restarts()) == (10, 0)
     assert target.cancel("12") == (("scancel", "12"),)
     assert target.is_running(0, "JOBID STATE\n12 PENDING") and not target.is_running(0, "JOBID STATE\n12 COMPLETED")
