@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shlex
 import tomllib
 
 import pytest
@@ -46,7 +47,7 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
     if is_new:
         assert cli.main(["init", str(folder)]) == 0
         words = [word.replace("digits_cnn", "my_experiment") for word in words]
-        assert " ".join(words) in (folder / "launch/README.md").read_text()
+        assert shlex.join(words) in (folder / "launch/README.md").read_text()
     else:
         copy_workspace(folder, "experiments", "launch")
     slurm = folder / "launch/slurm.yaml"
