@@ -13,6 +13,7 @@ import argparse
 import copy
 import functools
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from official_trainer.errors import ExitCode
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
     from official_trainer.sweeps.driver import Plan
+    from official_trainer.sweeps.observer import Observer
     from official_trainer.sweeps.space import Value
     from official_trainer.sweeps.study import Study
 
@@ -101,8 +103,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     plan, study, identity = planned(arguments)
     with process.outliving_reader():
-        say = (lambda line: None) if arguments.quiet else (lambda line: terminal.show(line))
-        sweep.run(plan, study, identity, say)
+        sweep.run(plan, study, identity, _observer(plan, quiet=arguments.quiet))
     terminal.show("\n".join(terminal.columns(sweep.table(plan.directory))))
     return int(ExitCode.DONE)
 
@@ -142,6 +143,23 @@ def planned(arguments: argparse.Namespace) -> tuple[Plan, Study, dict[str, Any]]
         joins=arguments.join,
     )
     return plan, study, sweep.identity_of(experiment, resolved, plan, gin.sources if gin else ())
+
+
+def _observer(plan: Plan, *, quiet: bool) -> Observer:
+    """Returns what shows a sweep: a table on a terminal, lines elsewhere."""
+    from official_trainer.cli.live_table import LiveTable
+    from official_trainer.sweeps.observer import Observer, PlainLines, names_of
+    from official_trainer.sweeps.progress import Progress
+    from official_trainer.tracking.console import can_redraw
+
+    names = names_of(plan.config.space)
+    if quiet:
+        return Observer()
+    if not can_redraw(sys.stdout):
+        return PlainLines(names, terminal.show)
+    asked, parallel = plan.config.trials, plan.config.parallel
+    progress = Progress(plan.directory, asked=asked, parallel=parallel, objective=plan.objective)
+    return LiveTable(progress, names, sys.stdout)
 
 
 def _settings(arguments: argparse.Namespace) -> Resolved:

@@ -10,13 +10,14 @@ it, in their order, also when the trial has gone on meanwhile, so its answers do
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import sched
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -30,6 +31,8 @@ from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
+from official_trainer.sweeps.failures import Failure, failure_of, refuse_more
+from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
@@ -37,10 +40,6 @@ from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking import EVALUATION
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.monitored import find_metric
-from official_trainer.tracking.record import read_run
-
-MOST_FAILURES = 5
-"""So many trials may fail one after the other."""
 
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 2.0
@@ -73,9 +72,10 @@ class Plan:
 class Driver:
     """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
 
-    def __init__(self, plan: Plan, study: Study, say: Callable[[str], None]) -> None:
-        """Takes what is done, who decides, and what prints a line."""
-        self._plan, self._study, self._say = plan, study, say
+    def __init__(self, plan: Plan, study: Study, observer: Observer) -> None:
+        """Takes what is done, who decides, and what shows it."""
+        self._plan, self._study, self._observer = plan, study, observer
+        self._say = observer.say
         self._trials = trials.read_all(plan.directory)
         self._running: dict[int, Process] = {}
         self._reports: dict[int, list[tuple[int, float]]] = {}
@@ -91,13 +91,18 @@ class Driver:
           SweepError: trials fail one after the other, or the evaluation lacks the metric.
           PreemptedError: a signal came; the trials have saved.
         """
+        self._observer.begin(self._trials)
         if not self._wants_more():
             return self._trials
-        preloaded = Starter(preload=PRELOAD)
-        with self._claims, Signals() as signals, preloaded as starter, Processes(starter, signals) as processes:
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._claims)
+            signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
+            processes = held.enter_context(Processes(starter, signals))
+            held.enter_context(self._saving(processes, signals))
             while self._fill(processes) or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
+                self._observer.look()
                 for number, process in list(self._running.items()):
                     self._while_claimed(process, processes, functools.partial(self._watch, number, processes))
                 if found is not None and found[1] is not None:
@@ -164,22 +169,14 @@ class Driver:
         return self._wants_more()
 
     def _refuse_failures(self) -> None:
-        ended = [each for each in self._trials.values() if each.state is not None]
-        last = sorted(ended, key=lambda each: each.number)[-MOST_FAILURES:]
-        if len(last) == MOST_FAILURES and all(each.state == "failed" for each in last):
-            where = " ".join(trials.directory(self._plan.directory, each.number) for each in last)
-            raise SweepError(
-                f"the last {MOST_FAILURES} trials failed; the last one: {last[-1].reason}\n"
-                f"Mend the cause, remove their directories, and give the same command again: rm -r {where}",
-                ExitCode.FAILED,
-            )
+        refuse_more(self._plan.directory, self._trials.values())
 
     def _new(self, number: int) -> Trial:
         """Draws and records a trial; one that the config refuses has failed."""
         trial = Trial(number=number, values=self._study.draw(number, self._trials))
         if reason := self._plan.refusal(trial.values):
             trial = dataclasses.replace(trial, state="failed", reason=reason)
-            self._say(f"trial {number} failed: {reason}")
+            self._observer.end(trial, f"failed: {reason}")
         self._record(trial)
         return trial
 
@@ -197,8 +194,7 @@ class Driver:
         process = Process(member, Lines(lambda lines: None, output), Restarts())
         self._running[trial.number] = process
         self._reports[trial.number] = []
-        shown = ", ".join(f"{path.rpartition('.')[2]}={show(value)}" for path, value in trial.values.items())
-        self._say(f"trial {trial.number} {'continues' if newest_step(self._run_of(trial)) else 'starts'}: {shown}")
+        self._observer.start(trial, continues=newest_step(self._run_of(trial)) is not None)
         processes.start(process)
 
     def _run_of(self, trial: Trial) -> str:
@@ -215,6 +211,7 @@ class Driver:
             if row["split"] != EVALUATION or (reports and row["step"] <= reports[-1][0]):
                 continue
             reports.append((row["step"], self._value(numbers_of(row))))
+            self._observer.report(trial, *reports[-1])
             if self._study.prunes(trial, reports, self._trials):
                 step = reports[-1][0]
                 self._end(trial, state="pruned", step=step, reason=f"by {self._plan.config.pruner}")
@@ -251,7 +248,7 @@ class Driver:
             process.lines.end()
             self._end(trial, state="failed", reason=f"{how}; {seconds}")
             return
-        self._say(f"trial {trial.number} {how}; it continues in {seconds:g} s")
+        self._observer.wait(trial, how, seconds)
         start = functools.partial(processes.start, process)
         self._timers.enter(seconds, 0, lambda: self._while_claimed(process, processes, start))
 
@@ -262,7 +259,9 @@ class Driver:
         if code == ExitCode.NON_FINITE:
             self._end(trial, state="pruned", reason="the loss is not finite")
         elif code:
-            self._end(trial, state="failed", reason=f"{_how(process, code)}: {self._error_of(trial, process)}")
+            place = trials.directory(self._plan.directory, trial.number)
+            failure = failure_of(place, _how(process, code), code, process.lines.last)
+            self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
         elif not self._reports[trial.number]:
             raise SweepError(f"trial {trial.number} is done, and was never evaluated; set task.validation_data")
         elif not numbers:
@@ -272,40 +271,46 @@ class Driver:
             step, value = best if objective.evaluation == "best" else numbers[-1]
             self._end(trial, state="complete", step=step, value=value)
 
-    def _error_of(self, trial: Trial, process: Process) -> str:
-        """Returns the error of a run on one line: as its record has it, else the last line that it printed."""
-        record = read_run(self._run_of(trial)) or {}
-        lines = str(record.get("error") or next(iter(reversed(process.lines.last)), "")).splitlines()
-        return "; ".join(line.strip() for line in lines)
-
-    def _end(self, trial: Trial, **result: object) -> None:
+    def _end(self, trial: Trial, failure: Failure | None = None, **result: object) -> None:
         reports = tuple(each for each in self._reports[trial.number] if not math.isnan(each[1]))
         ended = dataclasses.replace(trial, reports=reports, **result)  # type: ignore[arg-type]
         self._record(ended)
-        self._say(f"trial {trial.number} {describe(ended, self._plan.objective.metric)}")
+        self._observer.end(ended, describe(ended, self._plan.objective.metric), failure)
 
     def _stop(self, processes: Processes, signals: Signals) -> None:
         """Has all trials save, and ends."""
-        self._say(f"{signals.asked}: waiting up to {self._plan.grace_seconds:g} s for {len(processes.running)} trials")
+        self._save(processes, signals, str(signals.asked))
+        done = f"{self._finished()} of {self._plan.config.trials} trials are done"
+        raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
+
+    @contextlib.contextmanager
+    def _saving(self, processes: Processes, signals: Signals) -> Iterator[None]:
+        """If the sweep cannot go on, the trials that run save before it ends."""
+        try:
+            yield
+        except SweepError:
+            with contextlib.suppress(SweepError):  # which has the same reason, in another trial
+                self._save(processes, signals, "the sweep ends")
+            raise
+
+    def _save(self, processes: Processes, signals: Signals, why: str) -> None:
+        """Returns when all trials have saved and ended, or were killed."""
+        if processes.running:
+            count = f"{len(processes.running)} trial{'s' if len(processes.running) > 1 else ''} to save"
+            self._say(f"{why}: waiting up to {self._plan.grace_seconds:g} s for {count}")
         processes.terminate()
         for waiting in self._timers.queue:  # what is to be continued stays as it is
             self._timers.cancel(waiting)
         self._timers.enter(self._plan.grace_seconds, 0, processes.kill)
         while processes.running:
             found = processes.wait(_POLL_SECONDS)
+            self._observer.look()
             if found is not None and found[1] is not None:
                 self._ended(found[0], found[1], processes, was_asked=True)
             signals.read()
             if signals.insisted:
                 processes.kill()
             self._timers.run(blocking=False)
-        done = f"{self._finished()} of {self._plan.config.trials} trials are done"
-        raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
-
-
-def show(value: Value) -> str:
-    """Returns a value as lines and tables show it."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def describe(trial: Trial, metric: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -17,23 +17,24 @@ from official_trainer.config import Resolved, flat
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.driver import Driver, Plan, describe, show
+from official_trainer.sweeps.driver import Driver, Plan, describe
+from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.sweeps.trial import SweepError, Trial, show
 from official_trainer.tracking.record import check_name
 
 _FILE = "sweep.json"
 _LOCK_SECONDS = 0.2
 
 
-def run(plan: Plan, study: Study, identity: Mapping[str, Any], say: Callable[[str], None]) -> dict[int, Trial]:
+def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observer) -> dict[int, Trial]:
     """Runs a sweep, or continues it; returns its trials.
 
     Args:
       plan: what it does.
       study: draws and prunes.
       identity: see `identity_of`.
-      say: prints a line.
+      observer: shows it; it is closed at the end.
 
     Raises:
       SweepError: the directory holds something else or another sweep, or the sweep cannot go on.
@@ -52,7 +53,8 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], say: Callable[[st
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
         _describe(plan.directory, identity)
-        return Driver(plan, study, say).run()
+        stack.enter_context(contextlib.closing(observer))
+        return Driver(plan, study, observer).run()
 
 
 def _only_driver(directory: str) -> DirectoryLock:

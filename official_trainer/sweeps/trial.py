@@ -43,6 +43,7 @@ class Trial:
       step: of the evaluation with that value, or of the one after which it was pruned.
       reason: why it failed or was pruned.
       reports: (step, value) of its evaluations, up to its end.
+      cause: if it failed, what failures by the same error have in common; empty if that is not known.
     """
 
     number: int
@@ -52,6 +53,12 @@ class Trial:
     step: int | None = None
     reason: str = ""
     reports: tuple[tuple[int, float], ...] = ()
+    cause: str = ""
+
+
+def show(value: Value) -> str:
+    """Returns a value as lines and tables show it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def directory(sweep_dir: str, number: int) -> str:

@@ -1,8 +1,8 @@
 """The output of a run for the user: a progress bar and aligned results on a terminal, plain lines elsewhere.
 
 Owns: the wording and the frequency of this output; that it fits the terminal, and that control characters are shown,
-not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module imports rich,
-and only on a terminal.
+not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module and
+`cli/live_table.py` import rich, and only on a terminal.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class _Bar(_View):
     def __init__(self, stream: TextIO) -> None:
         from rich import console, live
 
-        self._console = _rich_console(stream)
+        self._console = rich_console(stream)
         self._live = live.Live(
             console=self._console,
             auto_refresh=False,  # no thread; the loop calls often enough
@@ -346,7 +346,8 @@ def can_redraw(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _rich_console(stream: TextIO) -> Any:
+def rich_console(stream: TextIO) -> Any:
+    """Returns a `rich.console.Console` that writes to a terminal what it is given, as it is."""
     from rich import console
 
     return console.Console(file=stream, force_terminal=True, highlight=False, markup=False)
@@ -369,7 +370,7 @@ def working(text: str, *, quiet: bool = False) -> Iterator[None]:
 
     shown = live.Live(
         spinner.Spinner("dots", text),
-        console=_rich_console(sys.stderr),
+        console=rich_console(sys.stderr),
         transient=True,
         redirect_stdout=sys.stdout.isatty(),  # what is piped stays there
     )

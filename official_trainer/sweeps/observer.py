@@ -1,0 +1,98 @@
+"""What a driver tells of a sweep while it runs, and the plain lines of it.
+
+Owns: the events, and their lines where the output is no terminal.
+Does not own: what is shown on a terminal (`cli/live_table.py`), when something happens (`driver.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from official_trainer.config.text import short_names
+from official_trainer.sweeps.failures import Failure
+from official_trainer.sweeps.trial import Trial, show
+
+_LINE = 120
+
+
+class Observer:
+    """Is told of each event; this one shows nothing."""
+
+    def begin(self, trials: Mapping[int, Trial]) -> None:
+        """The sweep begins with these trials on record."""
+
+    def start(self, trial: Trial, *, continues: bool) -> None:
+        """A trial is started; or it `continues` from its newest checkpoint."""
+
+    def report(self, trial: Trial, step: int, value: float) -> None:
+        """A trial was evaluated at a step, with this value of the metric that is compared."""
+
+    def wait(self, trial: Trial, how: str, seconds: float) -> None:
+        """The process of a trial has ended, as `how` says, and starts again in `seconds`."""
+
+    def end(self, trial: Trial, result: str, failure: Failure | None = None) -> None:
+        """A trial has ended, or the config refuses what was drawn for it.
+
+        Args:
+          trial: as it is recorded.
+          result: how it ended, in words.
+          failure: what is known of its error; None if it has not failed by one.
+        """
+
+    def say(self, text: str) -> None:
+        """Something is to be said about the sweep as a whole."""
+
+    def look(self) -> None:
+        """Time has passed; the driver calls it about twice a second."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class PlainLines(Observer):
+    """One line for each event, and once the whole report of an error."""
+
+    def __init__(self, paths: Mapping[str, str], write: Callable[[str], None]) -> None:
+        """Takes what the fields that are drawn are called, see `names_of`, and what prints a line."""
+        self._names, self._write = paths, write
+        self._has_shown_report = False
+
+    def start(self, trial: Trial, *, continues: bool) -> None:
+        self._write(f"trial {trial.number} {'continues' if continues else 'starts'}: {self.drawn(trial)}")
+
+    def wait(self, trial: Trial, how: str, seconds: float) -> None:
+        self._write(f"trial {trial.number} {how}; it continues in {seconds:g} s")
+
+    def end(self, trial: Trial, result: str, failure: Failure | None = None) -> None:
+        for line in self.lines_of_end(trial, result, failure, _LINE):
+            self._write(line)
+
+    def say(self, text: str) -> None:
+        self._write(text)
+
+    def drawn(self, trial: Trial) -> str:
+        """Returns what was drawn on one line."""
+        return ", ".join(f"{self._names.get(path, path)}={show(value)}" for path, value in trial.values.items())
+
+    def lines_of_end(self, trial: Trial, result: str, failure: Failure | None, width: int) -> list[str]:
+        """Returns a line, and for a failure where more is; for the first one its report too."""
+        lines = [cut(f"trial {trial.number} {result}", width)]
+        if failure is not None:
+            lines.append(f"  {failure.path}")
+            if not self._has_shown_report and failure.report:
+                lines += [f"  {line}".rstrip() for line in failure.report]
+            self._has_shown_report = True
+        return lines
+
+
+def names_of(space: Mapping[str, object]) -> dict[str, str]:
+    """Returns what the fields of a space are called in lines and tables: short, and each with a name of its own."""
+    names = short_names(space)
+    branches = [name.removesuffix(".type") for name in names.values()]  # `optimizer` says more than `type`
+    return names if len(set(branches)) < len(branches) else dict(zip(names, branches, strict=True))
+
+
+def cut(text: str, width: int) -> str:
+    """Returns text on one line that is not wider than `width`."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

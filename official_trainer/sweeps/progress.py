@@ -1,0 +1,140 @@
+"""How far a sweep is: its counts, its best trial, what its running trials do, and when it will be done.
+
+Owns: these facts, from what the driver tells and from the records of the running trials.
+Does not own: how they are shown (`cli/live_table.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.failures import Failure
+from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.settings import Objective
+from official_trainer.sweeps.trial import Trial
+
+_DOING = {"train": "train", "evaluate": "eval", "save": "save", "export": "export"}
+_ENDED = ("done", "failed", "preempted", "refused")  # an earlier process wrote it: this one has not begun
+
+
+@dataclasses.dataclass
+class Running:
+    """A trial that runs.
+
+    Attributes:
+      trial: its record.
+      since: when it was started.
+      doing: what it does.
+      step: its last known step; None before.
+      end_step: its last step; None while that is not known.
+      value: of the metric that is compared, in its last evaluation; None before.
+      waits: whether its process has ended, and is to be started again.
+    """
+
+    trial: Trial
+    since: float
+    doing: str = "start"
+    step: int | None = None
+    end_step: int | None = None
+    value: float | None = None
+    waits: bool = False
+
+
+class Progress(Observer):
+    """What is known of a sweep while it runs.
+
+    Attributes:
+      asked: how many trials are to be complete or pruned.
+      objective: what they are compared by.
+      ended: the trials that have ended, the newest last.
+      running: those that run, by number.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        asked: int,
+        parallel: int,
+        objective: Objective,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.asked, self.objective = asked, objective
+        self.ended: dict[int, Trial] = {}
+        self.running: dict[int, Running] = {}
+        self._directory, self._parallel = directory, parallel
+        self._clock, self._began = clock, clock()
+        self._seconds = 0.0  # that the trials took which have ended since then
+        self._counted = 0  # how many of them count
+
+    def begin(self, trials: Mapping[int, Trial]) -> None:
+        self.ended = {number: each for number, each in trials.items() if each.state is not None}
+
+    def start(self, trial: Trial, *, continues: bool) -> None:
+        self.running[trial.number] = Running(trial, self._clock())
+
+    def report(self, trial: Trial, step: int, value: float) -> None:
+        if trial.number in self.running:
+            self.running[trial.number].value = value
+
+    def wait(self, trial: Trial, how: str, seconds: float) -> None:
+        running = self.running[trial.number]
+        running.doing, running.waits = "wait", True
+
+    def end(self, trial: Trial, result: str, failure: Failure | None = None) -> None:
+        self.ended[trial.number] = trial
+        running = self.running.pop(trial.number, None)
+        if running is not None:
+            self._seconds += self._clock() - running.since
+            self._counted += trial.state in ("complete", "pruned")
+
+    def look(self) -> None:
+        for number, running in self.running.items():
+            place = files.join(trials.directory(self._directory, number), trials.RUN)
+            status, record = _read(place, STATUS_FILE), _read(place, RUN_FILE)
+            phase = status.get("phase")
+            if phase is None or phase in _ENDED:
+                continue
+            running.doing = _DOING.get(phase, "start")
+            running.step = status.get("step") or running.step
+            running.end_step = (record.get("steps") or {}).get("end")
+
+    def count(self, *states: str) -> int:
+        """Returns how many trials have ended in one of the states."""
+        return sum(each.state in states for each in self.ended.values())
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the sweep was started, or started again."""
+        return self._clock() - self._began
+
+    @property
+    def ranking(self) -> list[Trial]:
+        """The complete trials, the best first; of equal ones the earliest."""
+        sign = -1 if self.objective.direction == "max" else 1
+        complete = [each for each in self.ended.values() if each.state == "complete" and each.value is not None]
+        return sorted(complete, key=lambda each: (sign * (each.value or 0.0), each.number))
+
+    @property
+    def left_seconds(self) -> float | None:
+        """How long the rest will take, if the others take as long as those that have ended; None before one has."""
+        if not self._counted:
+            return None
+        each = self._seconds / self._counted  # pruned trials are shorter, failed ones take time and do not count
+        now = self._clock()
+        spent = sum(min(now - running.since, each) for running in self.running.values())
+        left = self.asked - self.count("complete", "pruned")
+        return max(0.0, left * each - spent) / max(1, min(left, self._parallel))
+
+
+def _read(place: str, name: str) -> dict[str, Any]:
+    try:
+        return files.read_json(files.join(place, name))
+    except Exception:  # not there yet, replaced just now, or on a storage that fails: the next look may have it
+        return {}

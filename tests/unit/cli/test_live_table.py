@@ -1,0 +1,124 @@
+"""The table of a running sweep: what it shows, and that it fits the terminal."""
+
+import io
+import json
+import os
+
+import pytest
+
+from official_trainer.cli.live_table import LiveTable, layout
+from official_trainer.sweeps.observer import names_of
+from official_trainer.sweeps.progress import Progress
+from official_trainer.sweeps.settings import Objective
+from official_trainer.sweeps.trial import Trial
+
+RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
+NAMES = names_of(
+    dict.fromkeys(
+        (
+            "task.model.type",
+            RATE,
+            "task.model.mlp.dropout",
+            "task.train_data.global_batch_size",
+            "trainer.optimizer_config.optimizer.type",
+        )
+    )
+)
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def trial(number, **fields):
+    drawn = ("mlp" if number % 2 else "cnn", 10.0 ** -(1 + number % 4) / 3, 0.1 * (number % 5), 32, "adam")
+    return Trial(number=number, values=dict(zip(NAMES, drawn, strict=True)), **fields)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def progress(tmp_path, clock):
+    """A sweep with trials 3 and 4 running, after five that took 10 s each, two at a time."""
+    progress = Progress(str(tmp_path), asked=8, parallel=2, objective=Objective("accuracy", "max", "best"), clock=clock)
+    ends = {
+        0: {"state": "complete", "value": 0.9, "step": 300},
+        1: {"state": "pruned", "step": 50, "reports": ((50, 0.25),)},
+        2: {"state": "complete", "value": 0.95, "step": 250},
+        5: {"state": "failed", "reason": "x"},
+    }
+    for number, fields in ends.items():
+        progress.start(trial(number), continues=False)
+        clock.seconds += 10
+        progress.end(trial(number, **fields), "")
+    for number in (3, 4):
+        progress.start(trial(number), continues=False)
+    run = tmp_path / "trials" / "3" / "run"
+    run.mkdir(parents=True)
+    (run / "status.json").write_text(json.dumps({"phase": "train", "step": 120}))
+    (run / "run.json").write_text(json.dumps({"steps": {"end": 300}}))
+    progress.report(trial(3), 100, 0.5)
+    progress.look()
+    return progress
+
+
+def texts(progress, width, height=24):
+    return [line.text for line in layout(progress, NAMES, width, height)]
+
+
+def test_in_80_columns_the_table_has_all_trials_that_matter(progress, clock):
+    """N21: running ones with their step and last value, the best, the newest; the time that is left."""
+    clock.seconds += 5
+    assert texts(progress, 78) == [
+        "3/8 done  2 running  1 pruned  1 failed  best 0.95 (trial 2)  0:45  eta 0:28",
+        "#  state      step  accuracy  model  init…rate  dropout  glob…size  optimizer",
+        "3  train   120/300  0.5       mlp    3.333e-05  0.3      32         adam",
+        "4  start                      cnn    0.03333    0.4      32         adam",
+        "2  best        250  0.95      cnn    0.0003333  0.2      32         adam",
+        "0  2nd         300  0.9       cnn    0.03333    0        32         adam",
+        "5  failed                     mlp    0.003333   0        32         adam",
+        "1  pruned       50  0.25      mlp    0.003333   0.1      32         adam",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 38, 58, 78, 118, 200])
+@pytest.mark.parametrize("height", [5, 12, 24])
+def test_the_table_fits_every_terminal(progress, width, height):
+    """N21: and the names of its columns stay different."""
+    lines = texts(progress, width, height)
+    assert all(len(line) <= width for line in lines)
+    assert len(lines) <= max(3, height // 2 + 1)
+    titles = [name for name in lines[1].split() if name != "…"]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_branch_is_called_as_what_it_is_chosen_for():
+    """N21: `optimizer`, not `type`; two that would have one name keep longer ones."""
+    assert list(NAMES.values()) == ["model", "initial_learning_rate", "dropout", "global_batch_size", "optimizer"]
+    assert list(names_of({"a.x.type": "", "b.x.type": ""}).values()) == ["a.x", "b.x"]
+    assert list(names_of({"a.x.type": "", "a.x": ""}).values()) == ["x.type", "x"]
+
+
+def test_ended_trials_scroll_by_above_the_table_also_after_the_terminal_became_narrower(progress, monkeypatch):
+    """N21: what the terminal made of the wider lines is cleared, and the lines above are written again."""
+    wide = [100]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((wide[0], 24)))
+    stream = io.StringIO()
+    table = LiveTable(progress, NAMES, stream)
+    table.begin({})
+    table.start(trial(6), continues=False)
+    table.end(trial(6, state="complete", value=0.5, step=1), "complete: accuracy 0.5 at step 1")
+    assert stream.getvalue().count("trial 6 complete: accuracy 0.5 at step 1\n") == 1
+    wide[0] = 40
+    before = len(stream.getvalue())
+    table.start(trial(7), continues=False)
+    assert "\x1b[2J\x1b[Htrial 6 complete: accuracy 0.5 at step 1\n" in stream.getvalue()[before:]
+    table.close()
+    assert stream.getvalue().endswith("\x1b[2K"), repr(stream.getvalue()[-80:])
