@@ -3,6 +3,7 @@ from .distributed import trees as trees
 from .program import Loop as Loop
 from .program import Program as Program
 from .runs.run_experiment import run_experiment as run_experiment
+from .sweeps.from_python import sweep as sweep
 from .tasks import publish as publish
 from .tasks import random_streams as random_streams
 from .tasks import registry as registry

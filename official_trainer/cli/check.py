@@ -34,6 +34,8 @@ def add_flags(parser: flags.Parser) -> None:
     flags.add_run_flags(parser)
     flags.add_mode_flag(parser)
     parser.switch("allow_config_change", "accept other values than the checkpoint of the run was saved with")
+    help = "a metric that evaluations have to produce, beside those that the configuration names; may be repeated"
+    parser.value("metric", "NAME", help, repeat=True)
     parser.note("The same parts are tried for every mode.")
 
 
@@ -43,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 
-    allow = arguments.allow_config_change
-    for step in engine.check(experiment, resolved, mode=mode, model_dir=model_dir, gin=gin, allow_config_change=allow):
+    job = {"mode": mode, "model_dir": model_dir, "allow_config_change": arguments.allow_config_change}
+    for step in engine.check(experiment, resolved, gin=gin, metrics=arguments.metric or (), **job):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
             print("\n".join(_lines(step)), flush=True)

@@ -21,7 +21,7 @@ import shlex
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, workspace
@@ -49,16 +49,31 @@ def main(
         exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+
+    def command() -> int:
+        return _command(words, None) if script is None else _command(["train", *words], os.path.abspath(script))
+
+    return reported(command, words, ends_process=argv is None if is_process is None else is_process)
+
+
+def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: bool) -> int:
+    """Returns the exit code of a command, whose errors are printed.
+
+    Args:
+      command: returns its exit code.
+      words: the command line.
+      ends_process: whether a stopped run ends this process here.
+    """
     try:
-        code = _command(words, None) if script is None else _command(["train", *words], os.path.abspath(script))
+        code = command()
         sys.stdout.flush()
         return code
     except UserError as error:
-        if (reported := _report_mistake(error, words)) is not None:
-            return reported
+        if (found := _report_mistake(error, words)) is not None:
+            return found
         label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
         terminal.report_error(str(error), label)
-        if error.exit_code == ExitCode.PREEMPTED and (argv is None if is_process is None else is_process):
+        if error.exit_code == ExitCode.PREEMPTED and ends_process:
             sys.stdout.flush()
             os._exit(int(error.exit_code))
         return int(error.exit_code)
@@ -74,8 +89,8 @@ def main(
             return int(fault.exit_code)
         if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
             return _report_missing(error.name)
-        if (reported := _report_mistake(error, words)) is not None:
-            return reported
+        if (found := _report_mistake(error, words)) is not None:
+            return found
         traceback.print_exc()
         return int(ExitCode.FAILED)
 

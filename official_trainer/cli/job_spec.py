@@ -123,7 +123,7 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
         raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
     arguments.join = True
-    plan, *_ = sweep.planned(arguments)
+    plan, *_ = sweep.plan_of(arguments)
     words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]
     job = sweep_job(profile.workers, words, grace_seconds=plan.grace_seconds + _GRACE_MARGIN_SECONDS)
     return dataclasses.replace(job, model_dir=plan.directory, cwd=os.getcwd())

@@ -14,8 +14,8 @@ import copy
 import functools
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from official_trainer.config import Resolved
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
-    from official_trainer.sweeps.space import Value
-    from official_trainer.sweeps.study import Study
+    from official_trainer.sweeps.subject import Planned
 
 USAGE = "EXPERIMENT|show DIR|best DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -39,8 +38,6 @@ EXAMPLES = (
     ("official-trainer sweep best runs/sweep --write=best.yaml", "write the values of the best trial"),
 )
 NEXT = ("official-trainer eval --model_dir=runs/sweep/trials/0/run", "evaluate one")
-
-_GRACE_MARGIN_SECONDS = 10.0
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -83,15 +80,13 @@ def _show(arguments: argparse.Namespace) -> int:
             raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
         terminal.show("\n".join(terminal.columns(sweep.table(directory))))
         return int(ExitCode.DONE)
-    from official_trainer.config import flow
     from official_trainer.sweeps.driver import describe
 
     best = sweep.best_of(directory)
     if best is None:
         raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
-    # The text of a choice is YAML as it stands; a number is written so that it is read back equal.
-    lines = [f"{path}: {value if isinstance(value, str) else flow(value)}" for path, value in best.values.items()]
-    text = "\n".join([f"# trial {best.number} of {directory}, {describe(best, 'value')}", *lines])
+    head = f"# trial {best.number} of {directory}, {describe(best, 'value')}"
+    text = "\n".join([head, *sweep.overlay(directory, best)])
     if arguments.write:
         files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
     terminal.show(text)
@@ -101,48 +96,34 @@ def _show(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from official_trainer.sweeps import sweep
 
-    plan, study, identity = planned(arguments)
+    planned = plan_of(arguments)
     with process.outliving_reader():
-        sweep.run(plan, study, identity, _observer(plan, quiet=arguments.quiet))
-    terminal.show("\n".join(terminal.columns(sweep.table(plan.directory))))
+        sweep.run(*planned, _observer(planned.plan, quiet=arguments.quiet))
+    terminal.show("\n".join(terminal.columns(sweep.table(planned.plan.directory))))
     return int(ExitCode.DONE)
 
 
-def planned(arguments: argparse.Namespace) -> tuple[Plan, Study, dict[str, Any]]:
+def plan_of(arguments: argparse.Namespace) -> Planned:
     """Returns what a sweep does, what draws its values, and what stays the same while it lasts.
 
     Raises:
       UsageError: no directory is named.
       ConfigError: the file of the sweep, its space or the experiment's configuration has a problem.
     """
-    from official_trainer.runs.job import Job, check_ready
-    from official_trainer.sweeps import space as spaces
-    from official_trainer.sweeps import sweep
-    from official_trainer.sweeps.driver import Plan
-    from official_trainer.sweeps.settings import objective_of
-    from official_trainer.sweeps.study import Study
+    from official_trainer.sweeps import subject
 
     if not arguments.model_dir:
         raise UsageError("name a directory for the sweep: --model_dir=DIR")
     settings = _settings(arguments)
-    experiment, resolved, directory, gin = target.from_flags(arguments)
-    run_dir = os.path.join(directory, "trials", "0", "run")
-    check_ready(Job(experiment=experiment, resolved=resolved, model_dir=run_dir, mode="train_and_eval", gin=gin))
-    resolve = functools.partial(_resolved, experiment, arguments)
-    origins = {path: settings.origin(_place(path)) for path in settings.config.space}
-    space = spaces.read(settings.config.space, origins, resolve)
-    objective = objective_of(settings.config, resolved.config.trainer)
-    study = Study(space, settings, objective)
-    plan = Plan(
+    experiment, _, directory, gin = target.from_flags(arguments)
+    swept = subject.Experiment(
+        name=experiment,
         directory=directory,
-        config=settings.config,
-        objective=objective,
-        command=lambda model_dir, values: _command(arguments, model_dir, space.overrides(values)),
-        refusal=lambda values: _refusal(resolve, space, values),
-        grace_seconds=resolved.config.runtime.stop_grace_seconds + _GRACE_MARGIN_SECONDS,
-        joins=arguments.join,
+        resolve=functools.partial(_resolved, experiment, arguments),
+        words=functools.partial(_words, arguments),
+        gin=gin,
     )
-    return plan, study, sweep.identity_of(experiment, resolved, plan, gin.sources if gin else ())
+    return subject.planned(swept, settings, directory, joins=arguments.join)
 
 
 def _observer(plan: Plan, *, quiet: bool) -> Observer:
@@ -186,28 +167,18 @@ def _place(path: str) -> str:
     return "space.'" + path.replace("'", "''") + "'"
 
 
-def _resolved(experiment: str, arguments: argparse.Namespace, sets: list[str]) -> Resolved:
+def _resolved(experiment: str, arguments: argparse.Namespace, sets: Sequence[str]) -> Resolved:
     """Returns the experiment's config with overrides above everything else."""
     changed = copy.copy(arguments)
     changed.set = [*(arguments.set or ()), *sets]
     return target.resolve(experiment, changed, warns=False)
 
 
-def _refusal(resolve: functools.partial[Resolved], space: object, values: Mapping[str, Value]) -> str:
-    from official_trainer.config import ConfigError
-
-    try:
-        resolve(space.overrides(values))  # type: ignore[attr-defined]
-    except ConfigError as error:
-        return error.problems[0].message
-    return ""
-
-
-def _command(arguments: argparse.Namespace, model_dir: str, sets: list[str]) -> list[str]:
-    """Returns the command of a trial: that of the sweep as `train`, with what was drawn."""
-    parser = flags.Parser("train", usage="", description="")
+def _words(arguments: argparse.Namespace, verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:
+    """Returns the words after a verb: those of the sweep, with overrides."""
+    parser = flags.Parser(verb, usage="", description="")
     flags.add_run_flags(parser)
     changed = copy.copy(arguments)
     changed.model_dir, changed.quiet = model_dir, False
     changed.set = [*(arguments.set or ()), *sets]
-    return ["official_trainer", "train", *parser.words(changed)]
+    return parser.words(changed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -37,9 +37,14 @@ class CheckStep:
     error: BaseException | None = None
 
 
-def check(job: Job) -> Iterator[CheckStep]:
-    """Yields each step as it is done; the first that fails is the last."""
-    dry_run = _DryRun(job)
+def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
+    """Yields each step as it is done; the first that fails is the last.
+
+    Args:
+      job: what is tried.
+      metrics: what evaluations have to produce, beside what the config names.
+    """
+    dry_run = _DryRun(job, metrics)
     try:
         for name, step in dry_run.steps():
             start = time.monotonic()
@@ -56,8 +61,8 @@ def check(job: Job) -> Iterator[CheckStep]:
 class _DryRun:
     """The parts of a run, each built by the step that tries it."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, metrics: Sequence[str]) -> None:
+        self._job, self._metrics = job, metrics
         self._scratch = dataclasses.replace(job, model_dir=files.join(job.model_dir, ".check"))
         self._made_model_dir = not files.exists(job.model_dir)
 
@@ -127,7 +132,10 @@ class _DryRun:
         return "one step, " + ", ".join(sorted(logs))
 
     def _monitored_metric(self) -> str:
-        return ", ".join(check_monitored(self._job, self.trainer, self.schedule)) or "none is set"
+        wanted = check_monitored(self._job, self.trainer, self.schedule)
+        others = {name: "--metric" for name in self._metrics if name not in wanted}
+        self.trainer.evaluation.check_monitored(others)
+        return ", ".join([*wanted, *others]) or "none is set"
 
     def _actions(self) -> str:
         state = LoopState(end_step=self._job.config.trainer.train_steps or None)

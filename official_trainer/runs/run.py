@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -234,13 +234,14 @@ def _check_trial(job: Job, what: str) -> None:
 
 
 def check(
-    experiment: str, resolved: Resolved, *, gin: Bindings | None = None, **job_fields: Any
+    experiment: str, resolved: Resolved, *, metrics: Sequence[str] = (), gin: Bindings | None = None, **job_fields: Any
 ) -> Iterator[CheckStep]:
     """Tries everything the run would do and yields each step as it is done; the first that fails is the last.
 
     Args:
       experiment: registered name.
       resolved: its config.
+      metrics: what evaluations have to produce, beside what the config names.
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
@@ -249,4 +250,4 @@ def check(
 
     job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with _gin_in_force(job):
-        yield from dry_run.check(job)
+        yield from dry_run.check(job, metrics)

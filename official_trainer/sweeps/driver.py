@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from official_trainer import files
+from official_trainer.config import Problem
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import ExitCode
 from official_trainer.launch.local.attempt import newest_step
@@ -29,6 +30,7 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
+from official_trainer.sweeps import refusals, rehearsal
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more
@@ -45,6 +47,8 @@ _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 2.0
 """How often a driver looks at the trials of others."""
 
+_EVALUATED = "set task.validation_data, or give fit(validation_data=…) of a Program with model_dir=trial.model_dir"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -55,7 +59,8 @@ class Plan:
       config: the file of the sweep.
       objective: what trials are compared by.
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
-      refusal: returns why the experiment's config refuses values; empty if it takes them.
+      check: returns the command that tries such a trial without training it; empty for none.
+      refusal: returns why the experiment's config refuses values; None if it takes them.
       grace_seconds: how long a trial may save after a signal.
       joins: whether drivers on other machines may work on the same sweep.
     """
@@ -64,7 +69,8 @@ class Plan:
     config: SweepConfig
     objective: Objective
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
-    refusal: Callable[[Mapping[str, Value]], str]
+    check: Callable[[str, Mapping[str, Value]], Sequence[str]]
+    refusal: Callable[[Mapping[str, Value]], Problem | None]
     grace_seconds: float
     joins: bool = False
 
@@ -99,6 +105,7 @@ class Driver:
             signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
             processes = held.enter_context(Processes(starter, signals))
             held.enter_context(self._saving(processes, signals))
+            self._check(processes, signals)
             while self._fill(processes) or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
@@ -111,6 +118,15 @@ class Driver:
                 if signals.asked is not None:
                     self._stop(processes, signals)
         return self._trials
+
+    def _check(self, processes: Processes, signals: Signals) -> None:
+        """Tries the first trial before it is recorded."""
+        if self._trials:
+            return
+        values = self._drawn(0).values
+        if command := self._plan.check(files.join(self._plan.directory, "check"), values):
+            self._say("trying one step and one evaluation")
+            rehearsal.rehearse(command, self._plan.directory, processes, signals)
 
     # Which trials are this process's.
 
@@ -172,13 +188,17 @@ class Driver:
         refuse_more(self._plan.directory, self._trials.values())
 
     def _new(self, number: int) -> Trial:
-        """Draws and records a trial; one that the config refuses has failed."""
-        trial = Trial(number=number, values=self._study.draw(number, self._trials))
-        if reason := self._plan.refusal(trial.values):
-            trial = dataclasses.replace(trial, state="failed", reason=reason)
-            self._observer.end(trial, f"failed: {reason}")
+        """Draws and records a trial."""
+        trial = self._drawn(number)
+        if trial.state is not None:
+            self._observer.end(trial, describe(trial, self._plan.objective.metric))
         self._record(trial)
         return trial
+
+    def _drawn(self, number: int) -> Trial:
+        draw = functools.partial(self._study.draw, number, self._trials)
+        prunes = self._plan.config.on_refusal == "prune"
+        return refusals.drawn(number, draw, self._plan.refusal, prunes=prunes)
 
     def _record(self, trial: Trial) -> None:
         self._claims.check(trial.number, now=True)
@@ -263,7 +283,7 @@ class Driver:
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
         elif not self._reports[trial.number]:
-            raise SweepError(f"trial {trial.number} is done, and was never evaluated; set task.validation_data")
+            raise SweepError(f"trial {trial.number} is done, and was never evaluated; {_EVALUATED}")
         elif not numbers:
             self._end(trial, state="pruned", reason=f"{objective.metric} is NaN in every evaluation")
         else:

@@ -36,9 +36,12 @@ class SweepConfig(Config):
     """A sweep.
 
     Attributes:
-      space: field of the experiment → `float(low, high)`, `int(low, high[, step])`, `log(low, high)` or
-        `choice(a, b, …)`.
+      space: field of the experiment → `float(low, high[, step])`, `int(low, high[, step])`, `log(low, high)`,
+        `logint(low, high)`, `choice(a, b, …)`, `list(shortest, longest, DISTRIBUTION)`, or a mapping with
+        `choice: {NAME: VALUE, …}`.
       objective: what trials are compared by.
+      on_refusal: what becomes of values that the experiment does not take together: others are drawn (`redraw`), or
+        the trial is recorded as pruned (`prune`).
       sampler: the class of Optuna that draws values.
       sampler_options: its arguments.
       pruner: the class of Optuna that ends trials early; null for none.
@@ -48,8 +51,9 @@ class SweepConfig(Config):
       seed: of the sampler, together with the number of the trial.
     """
 
-    space: dict[str, str] = FrozenDict()
+    space: dict[str, str | dict[str, dict[str, Any]]] = FrozenDict()
     objective: ObjectiveConfig = ObjectiveConfig()
+    on_refusal: Literal["redraw", "prune"] = "redraw"
     sampler: Literal["TPESampler", "RandomSampler"] = "TPESampler"
     sampler_options: dict[str, Any] = FrozenDict()
     pruner: Literal["MedianPruner", "PercentilePruner", "ThresholdPruner"] | None = None

@@ -1,8 +1,9 @@
 """The space of a sweep: for fields of an experiment, from which values they are drawn.
 
-Owns: the language of distributions (`log(1e-5, 1e-1)`), checking each bound and each choice against the experiment's
-config, and which fields are drawn together.
-Does not own: drawing (`study.py`), what the config allows (`config/`).
+Owns: which dimensions are drawn together, checking each bound and each choice against the experiment's config, and what
+was drawn as overrides.
+Does not own: the language of distributions (`distributions.py`), drawing (`study.py`), what the config allows
+(`config/`).
 
 A field in a branch of a one-of is drawn where that branch is chosen, by the experiment or by another field of the
 space. There is no other condition.
@@ -11,209 +12,382 @@ space. There is no other condition.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import ConfigError, OneOf, Problem, Resolved, fields, format_override, scalars
-from official_trainer.config.errors import Origin, best_match
+from official_trainer import config as configuration
+from official_trainer.config import Config, ConfigError, OneOf, Problem, Resolved, fields
+from official_trainer.config.errors import Origin, source_lines
+from official_trainer.config.provenance import is_inside
+from official_trainer.sweeps import distributions
+from official_trainer.sweeps.distributions import Dimension, Mistake, Value, Written
 
 Resolve = Callable[[Sequence[str]], Resolved]
 """Returns the experiment's config with overrides `PATH=VALUE` above everything else."""
 
-Value = str | int | float
-"""A value that was drawn: a number, or the text of a choice."""
-
-_FORMS = {
-    "float": "float(low, high)",
-    "int": "int(low, high) or int(low, high, step)",
-    "log": "log(low, high)",
-    "choice": "choice(a, b, …)",
-}
-_CALL = re.compile(r"\s*([A-Za-z_]+)\s*\((.*)\)\s*", re.DOTALL)
-_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*"|[\[{(\]}),]|[^\[{(\]}),'"]+|['"]""", re.DOTALL)
-_BETWEEN = 0.6180339887  # a point that is no integer, whatever the bounds are
-
-
-@dataclasses.dataclass(frozen=True)
-class Dimension:
-    """A field that is drawn.
-
-    Attributes:
-      path: of the field.
-      kind: `float`, `int`, `log` or `choice`.
-      low: the lowest number.
-      high: the highest number.
-      step: the distance of two integers.
-      choices: the texts of a choice.
-      branches: (path of the `type` of a one-of, the branch that the field is in), outermost first.
-    """
-
-    path: str
-    kind: str
-    low: float = 0
-    high: float = 0
-    step: int = 1
-    choices: tuple[str, ...] = ()
-    branches: tuple[tuple[str, str], ...] = ()
-
-    def override(self, value: Value) -> str:
-        """Returns `PATH=VALUE` for a value that was drawn."""
-        return f"{self.path}={value}" if self.kind == "choice" else format_override(self.path, value)
-
-    @property
-    def tried(self) -> Iterator[Value]:
-        """The values that are checked before anything starts."""
-        if self.kind == "choice":
-            yield from self.choices
-        elif self.kind == "int":
-            yield from (int(self.low), int(self.high))
-        else:
-            yield from (self.low, self.high, self.low + (self.high - self.low) * _BETWEEN)
+Place = Callable[[Sequence[fields.Key]], Origin | None]
+"""Returns where something of a space is written: `(path,)` or `(path, "choice", name, key, …)`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All fields that are drawn.
+    """All that is drawn.
 
     Attributes:
-      dimensions: what chooses a branch comes before what is in it.
-      chosen: path of the `type` of a one-of → the branch that the experiment chooses.
+      dimensions: what another one needs comes before it.
     """
 
     dimensions: tuple[Dimension, ...]
-    chosen: Mapping[str, str | None]
 
     def draw(self, choose: Callable[[Dimension], Value]) -> dict[str, Value]:
-        """Returns a value for each field that is in a chosen branch; `choose` returns that of one field."""
+        """Returns a value for each dimension whose needs are met; `choose` returns that of one dimension."""
         drawn: dict[str, Value] = {}
         for each in self.dimensions:
-            if all(drawn.get(path, self.chosen.get(path)) == branch for path, branch in each.branches):
-                drawn[each.path] = choose(each)
+            if all(drawn.get(path) in values for path, values in each.needs):
+                drawn[each.path] = each.settled(choose(each))
         return drawn
 
     def overrides(self, values: Mapping[str, Value]) -> list[str]:
-        """Returns values as `PATH=VALUE`."""
-        return [each.override(values[each.path]) for each in self.dimensions if each.path in values]
+        """Returns what was drawn as `PATH=VALUE`."""
+        return [f"{path}={text}" for path, text in self.texts(values)]
+
+    def objects(self, values: Mapping[str, Value]) -> dict[str, Any]:
+        """Returns what was drawn as values of Python, a list as one value."""
+        numbers = {each.path for each in self.dimensions if each.kind != "choice" and not each.of_list}
+        return {path: values[path] if path in numbers else _object(text) for path, text in self.texts(values)}
+
+    def texts(self, values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+        """Yields each field with what was drawn for it as one line of YAML."""
+        for each in self.dimensions:
+            if each.is_length and each.path in values:
+                items = [item for item in self.dimensions if item.of_list == each.of_list and not item.is_length]
+                drawn = [item.text(values[item.path]) for item in items if item.path in values]
+                yield each.of_list, f"[{', '.join(drawn)}]"
+            elif not each.of_list and each.path in values:
+                yield each.path, each.text(values[each.path])
 
 
-def read(texts: Mapping[str, str], origins: Mapping[str, Origin], resolve: Resolve) -> Space:
+def read(written: Mapping[str, Written], place: Place, resolve: Resolve) -> Space:
     """Reads a space, and checks it against the experiment.
 
     Args:
-      texts: path of a field → its distribution.
-      origins: path of a field → where that is written.
+      written: path of a field → its distribution.
+      place: where each of them is written.
       resolve: resolves the experiment's config.
 
     Raises:
-      ConfigError: with all problems, each at the place of its distribution.
+      ConfigError: with all problems, each at its place.
     """
-    config = resolve(()).config
-    problems: list[Problem] = []
-    found: list[Dimension] = []
-    places: dict[str, Origin] = {}
-    for path, text in texts.items():
+    return _Reading(written, place, resolve).space()
+
+
+def read_free(written: Mapping[str, Written], place: Place) -> Space:
+    """Reads a space of which there is no config.
+
+    Args:
+      written: name → its distribution.
+      place: where each of them is written.
+
+    Raises:
+      ConfigError: with all problems, each at its place.
+    """
+    reported = _Reported(written, place)
+    found = [each for path in written for each in reported.dimensions(path)]
+    for each in found:
+        for value in each.choices:
+            try:
+                _object(each.text(value))
+            except ConfigError as error:
+                reported.refused(each.of_list or each.path, value, error)
+    reported.check()
+    return Space(tuple(found))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Free(Config):
+    """A value of any type.
+
+    Attributes:
+      value: the value.
+    """
+
+    value: Any = None
+
+
+def _object(text: str) -> Any:
+    return configuration.resolve(_Free(), sets=[f"value={text}"]).config.value
+
+
+class _Reported:
+    """The problems of a space, in the order of its file."""
+
+    def __init__(self, written: Mapping[str, Written], place: Place) -> None:
+        self._written, self._place = written, place
+        self._found: dict[str, list[Problem]] = {path: [] for path in written}
+
+    def dimensions(self, path: str) -> list[Dimension]:
+        """Returns the dimensions of a distribution; reports what is wrong with its text."""
+        found, mistakes = distributions.read(path, self._written[path])
+        for each in mistakes:
+            self.mistake(path, each)
+        return found
+
+    def mistake(self, path: str, mistake: Mistake) -> None:
+        """Reports a mistake at its word."""
+        written = self._written[path]
+        got = mistake.word or (written if isinstance(written, str) else "")
+        parts = {name: getattr(mistake, name) for name in ("what", "allowed", "near", "fix")}
+        problem = Problem(path=path, got=f"'{got}'" if got else "", **parts)
+        self._found[path].append(self._at_word(problem, path, mistake.word))
+
+    def refused(self, path: str, value: object, error: ConfigError, *, fix: str = "", inside: str = "") -> None:
+        """Reports why the config refuses a value.
+
+        Args:
+          path: of the field.
+          value: as it is written.
+          error: what the config says.
+          fix: in place of the one there.
+          inside: path of the field in the config, if the parts of a named choice have places of their own.
+        """
+        is_named = not isinstance(self._written[path], str)
+        for each in error.problems:
+            same = (path, inside, f"{inside}.type", "value")
+            where = "" if each.path in same or each.path.startswith(f"{path}[") else f"{each.path}: "
+            problem = dataclasses.replace(
+                each, what=f"with {value}, {where}{each.what}", path=path, fix=fix or each.fix
+            )
+            if not is_named:
+                self._found[path].append(self._at_word(problem, path, str(value)))
+                continue
+            below = fields.parse_path(each.path) if fields.is_path(each.path) and is_inside(each.path, inside) else ()
+            keys = below[len(fields.parse_path(inside)) :]
+            origin = self._place((path, "choice", str(value), *keys))
+            self._found[path].append(dataclasses.replace(problem, origin=origin, length=1))
+
+    def says(self, path: str, problem: Problem) -> None:
+        """Reports a problem with a field as a whole."""
+        self._found[path].append(self._at_word(dataclasses.replace(problem, path=path), path, ""))
+
+    def has(self, path: str) -> bool:
+        """Returns whether a problem was reported of a field."""
+        return bool(self._found[path])
+
+    def check(self) -> None:
+        """Raises all problems."""
+        if problems := [problem for each in self._found.values() for problem in each]:
+            raise ConfigError(problems)
+
+    def _at_word(self, problem: Problem, path: str, word: str) -> Problem:
+        """Returns a problem at a word of the text of a field, or at the text if that is not known on its line."""
+        origin, written = self._place((path,)), self._written[path]
+        if origin is None or not isinstance(written, str):
+            return dataclasses.replace(problem, origin=origin, length=1)
+        lines = source_lines(origin.text)
+        line = lines[origin.line - 1] if 0 < origin.line <= len(lines) else ""
+        inside = re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", written) if word else None
+        at, length = (inside.start(), len(word)) if inside is not None else (0, len(written))
+        if line[origin.column - 1 :].startswith(written):
+            return dataclasses.replace(problem, origin=origin.moved(0, at), length=length)
+        return dataclasses.replace(problem, origin=origin, length=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """A field that is drawn: as it is written, where it is in the config, its dimensions."""
+
+    path: str
+    place: str
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def choice(self) -> Dimension | None:
+        """The dimension, if it chooses among values of the field."""
+        first = self.dimensions[0]
+        return first if first.kind == "choice" and not first.of_list else None
+
+
+class _Reading:
+    """Checks a space against an experiment, outer fields before those inside of them."""
+
+    def __init__(self, written: Mapping[str, Written], place: Place, resolve: Resolve) -> None:
+        self._written, self._resolve = written, resolve
+        self._reported = _Reported(written, place)
+        self._config = resolve(()).config
+        self._fields: dict[str, _Field] = {}
+        self._unread: list[str] = []
+        """Places of fields whose distributions cannot be read."""
+        self._chosen: dict[tuple[str, str], tuple[Resolved, str]] = {}
+        """(path of a field, its choice) → the config with it, and the override that makes it."""
+
+    def space(self) -> Space:
+        """Returns the checked space."""
+        found = [field for path in self._written if (field := self._field(path)) is not None]
+        drawn: list[Dimension] = []
+        for each in sorted(found, key=lambda field: len(fields.parse_path(field.place))):
+            needs = self._needs(each)
+            if needs is None:
+                continue
+            own = tuple(dataclasses.replace(one, needs=(*needs, *one.needs)) for one in each.dimensions)
+            drawn += own
+            self._fields[each.path] = each = dataclasses.replace(each, dimensions=own)
+            self._check_alone(each, dict(needs))
+            before = self._before(needs)
+            if each.choice is not None:
+                self._check_choices(each, each.choice, before)
+            elif own[0].of_list:
+                self._check_list(each, before)
+            else:
+                self._check_numbers(each, before)
+        self._reported.check()
+        return Space(tuple(drawn))
+
+    def _field(self, path: str) -> _Field | None:
+        found = self._reported.dimensions(path)
         try:
-            found.append(_dimension(config, path, text))
-            if found[-1].path in places:
-                raise _refusal(found[-1].path, "is drawn twice; keep one of the two")
-            places[found[-1].path] = origins[path]
+            fields.find(self._config, path)
         except ConfigError as error:
-            problems += (dataclasses.replace(each, origin=origins[path]) for each in error.problems)
-    found.sort(key=lambda each: len(each.branches))
-    chosen = {path: fields.find(config, path) for each in found for path, _ in each.branches}
-    space = Space(tuple(found), chosen)
-    for each in found if not problems else ():
-        problems += (dataclasses.replace(one, origin=places[each.path]) for one in _problems(each, space, resolve))
-    if problems:
-        raise ConfigError(problems)
-    return space
+            self._reported.says(path, error.problems[0])
+            return None
+        keys = fields.settle(self._config, fields.parse_path(path))
+        if keys[-1] == "type" and isinstance(fields.at(self._config, keys[:-1]), OneOf):
+            keys = keys[:-1]
+        field = _Field(path, fields.path_of(keys), tuple(found))
+        if not found:
+            self._unread.append(field.place)
+            return None
+        if field.place in (each.place for each in self._fields.values()):
+            self._reported.says(path, Problem("is drawn twice; keep one of the two"))
+            return None
+        self._fields[path] = field
+        return field
+
+    # Conditions.
+
+    def _needs(self, field: _Field) -> tuple[tuple[str, tuple[Value, ...]], ...] | None:
+        """Returns what a field needs to be drawn; None if it never is, which is reported."""
+        needs: dict[str, tuple[Value, ...]] = {}
+        for one_of, branch in _branches(self._config, field.place):
+            usual = fields.find(self._config, one_of).type
+            around = [each for each in self._around(one_of) if each.path != field.path]
+            types = {each: self._types(each, one_of) for each in around}
+            deciding = {each.path: found for each, found in types.items() if set(found.values()) != {usual}}
+            for path, found in deciding.items():
+                allowed = tuple(value for value, chosen in found.items() if chosen == branch)
+                needs[path] = tuple(value for value in allowed if value in needs.get(path, allowed))
+            if all(needs[path] for path in deciding) if deciding else usual == branch:
+                continue
+            wrong = [each.place for each in self._fields.values() if self._reported.has(each.path)]
+            if not any(is_inside(one_of, place) for place in (*self._unread, *wrong)):
+                fix = f"add '{one_of}: choice({usual}, {branch})' to the space, or remove this"
+                what = f"is never drawn: {one_of}.type is never '{branch}'"
+                self._reported.says(field.path, Problem(what, fix=fix))
+            del self._fields[field.path]
+            return None
+        return tuple(needs.items())
+
+    def _around(self, place: str) -> list[_Field]:
+        """Returns the fields whose choices may set something at a place."""
+        chosen = {path for path, _ in self._chosen}
+        return [each for each in self._fields.values() if each.path in chosen and is_inside(place, each.place)]
+
+    def _types(self, field: _Field, one_of: str) -> dict[Value, str | None]:
+        """Returns the branch of a one-of with each choice of a field."""
+        configs = {value: found.config for (path, value), (found, _) in self._chosen.items() if path == field.path}
+        return {value: fields.find(config, one_of).type for value, config in configs.items()}
+
+    def _before(self, needs: Iterable[tuple[str, tuple[Value, ...]]]) -> list[str]:
+        """Returns the overrides with which a field is drawn that needs these."""
+        found: list[str] = []
+        for path, values in needs:
+            (each,) = self._fields[path].dimensions
+            found += [*self._before(each.needs), f"{path}={each.text(values[0])}"]
+        return list(dict.fromkeys(found))
+
+    def _check_alone(self, field: _Field, needs: Mapping[str, tuple[Value, ...]]) -> None:
+        """Reports a field that another one sets too."""
+        for other in list(self._fields.values()):
+            if other.path == field.path or not is_inside(field.place, other.place):
+                continue
+            if other.choice is None:
+                what = f"is a part of {other.path}, which is drawn as a whole; keep one of them"
+                self._reported.says(field.path, Problem(what))
+                return
+            for value in needs.get(other.path, other.choice.choices):
+                resolved, override = self._chosen.get((other.path, str(value)), (None, ""))
+                if resolved is not None and any(_overlap(path, field.place) for path in _set_by(resolved, override)):
+                    what = f"is also set by {other.path}, where that is {value}"
+                    self._reported.says(field.path, Problem(what, fix="leave it out of one of them"))
+                    return
+
+    # Values.
+
+    def _try(self, field: _Field, value: object, sets: Sequence[str], fix: str = "") -> Resolved | None:
+        """Returns the config with overrides; None if it refuses them, which is reported."""
+        try:
+            return self._resolve(sets)
+        except ConfigError as error:
+            self._reported.refused(field.path, value, error, fix=fix, inside=field.place)
+        return None
+
+    def _check_choices(self, field: _Field, choice: Dimension, before: Sequence[str]) -> None:
+        earlier: dict[str, Any] = {}
+        for value in choice.choices:
+            override = f"{field.path}={choice.text(value)}"
+            if (resolved := self._try(field, value, [*before, override])) is None:
+                continue
+            self._chosen[field.path, value] = resolved, override
+            held = fields.find(resolved.config, field.place)
+            for other in (name for name, each in earlier.items() if each == held):
+                self._reported.mistake(field.path, Mistake(f"{other} and {value} are the same value", value))
+            earlier[value] = held
+
+    def _check_numbers(self, field: _Field, before: Sequence[str]) -> None:
+        (each,) = field.dimensions
+        for value in each.tried:
+            sets = [*before, f"{field.path}={each.text(value)}"]
+            if self._try(field, value, sets, _fix(each, value)) is None:
+                return
+
+    def _check_list(self, field: _Field, before: Sequence[str]) -> None:
+        length, *items = field.dimensions
+        usual = [item.text(next(item.tried)) for item in items]
+        shortest, longest = int(length.low), int(length.high)
+        for count in dict.fromkeys((max(shortest, 1), shortest, longest)):
+            sets = [*before, f"{field.path}=[{', '.join(usual[:count])}]"]
+            if self._try(field, f"{count} item{'' if count == 1 else 's'}", sets) is None:
+                return
+        for index, item in enumerate(items):
+            for value in item.tried:
+                texts = [*usual[:index], item.text(value), *usual[index + 1 :]][: max(shortest, index + 1)]
+                if self._try(field, value, [*before, f"{field.path}=[{', '.join(texts)}]"], _fix(item, value)) is None:
+                    return
 
 
-def _dimension(config: Any, path: str, text: str) -> Dimension:
-    value = fields.find(config, path)
-    if isinstance(value, OneOf):
-        path = fields.join(path, "type")
-    call = _CALL.fullmatch(text)
-    if call is None or call[1] not in _FORMS:
-        near = best_match(call[1], _FORMS) if call else ""
-        raise _refusal(path, "is no distribution", got=f"'{text}'", allowed=", ".join(_FORMS.values()), near=near)
-    kind, words = call[1], _split(call[2])
-    branches = tuple(_branches(config, path))
-    if kind == "choice":
-        if len(words) < 2 or len(set(words)) < len(words) or not all(words):
-            raise _refusal(path, "needs two choices or more, all different", got=f"'{text}'")
-        return Dimension(path, kind, choices=tuple(words), branches=branches)
-    if len(words) not in ((2, 3) if kind == "int" else (2,)):
-        raise _refusal(path, f"write {_FORMS[kind]}", got=f"'{text}'")
-    low, high, *step = (_number(path, word, int if kind == "int" else float) for word in words)
-    if not low < high:
-        raise _refusal(path, "has an empty range; the first bound must be below the second", got=f"'{text}'")
-    if kind == "log" and low <= 0:
-        raise _refusal(path, "needs bounds above 0", got=f"'{text}'", fix="write float(low, high), or another bound")
-    if step and (step[0] < 1 or (high - low) % step[0]):
-        raise _refusal(path, "needs a step of at least 1 that leads from one bound to the other", got=f"'{text}'")
-    return Dimension(path, kind, low, high, int(step[0]) if step else 1, branches=branches)
-
-
-def _number(path: str, text: str, kind: type[int] | type[float]) -> Any:
-    try:
-        number = scalars.read(text, kind, quoted=False)
-    except scalars.MisreadError as error:
-        what, parts = error.parts["what"], {name: error.parts[name] for name in ("fix", "allowed", "near")}
-        raise _refusal(path, what, got=f"'{text}'", **parts) from error
-    if not math.isfinite(number):
-        raise _refusal(path, "needs finite bounds", got=f"'{text}'")
-    return number
+def _fix(each: Dimension, value: Value) -> str:
+    """Returns what to write where a number with a fraction is refused, and its bounds may be fine."""
+    if isinstance(value, float) and value not in (each.low, each.high):
+        return f"write {'logint' if each.kind == 'log' else 'int'}({each.low:g}, {each.high:g})"
+    return ""
 
 
 def _branches(config: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields the one-ofs around a field, with the branch that the field is in."""
+    """Yields the one-ofs around a field, outermost first, with the branch that the field is in."""
     value, place = config, ""
-    for key in fields.settle(config, fields.parse_path(path)):
+    for key in fields.parse_path(path):
         if isinstance(value, OneOf) and key != "type":
-            yield fields.join(place, "type"), str(key)
+            yield place, str(key)
         value, place = fields.child(value, key), fields.join(place, key)
 
 
-def _problems(each: Dimension, space: Space, resolve: Resolve) -> Iterator[Problem]:
-    """Yields what the config does not allow, and a branch that is never chosen."""
-    drawn = {other.path: other for other in space.dimensions}
-    for path, branch in each.branches:
-        choices = drawn[path].choices if path in drawn else (space.chosen[path],)
-        if branch not in choices:
-            fix = f"add '{path}: choice({space.chosen[path]}, {branch})' to the space, or remove this"
-            yield Problem(f"is never drawn: {path} is never '{branch}'", each.path, fix=fix)
-            return
-    inside = [other for other in drawn if other != each.path and each.path.startswith((f"{other}.", f"{other}["))]
-    if inside:
-        yield Problem(f"is a part of {inside[0]}, which is drawn as a whole; keep one of them", each.path)
-        return
-    before = [f"{path}={branch}" for path, branch in each.branches if path in drawn]
-    for value in each.tried:
-        try:
-            resolve([*before, each.override(value)])
-        except ConfigError as error:
-            first = error.problems[0]
-            is_fraction = isinstance(value, float) and value not in (each.low, each.high)
-            fix = f"write int({each.low:g}, {each.high:g})" if is_fraction else first.fix
-            where = "" if first.path == each.path else f"{first.path}: "
-            yield dataclasses.replace(first, what=f"with {value}, {where}{first.what}", path=each.path, fix=fix)
-            return
+def _set_by(resolved: Resolved, override: str) -> Iterator[str]:
+    """Yields the paths that an override sets."""
+    for path in resolved.trail.touched():
+        origin = resolved.trail.last(path)
+        if origin is not None and origin.kind == "flag" and origin.text == override:
+            yield path
 
 
-def _split(text: str) -> list[str]:
-    """Splits at the commas that are outside of brackets and quotes."""
-    words, depth = [""], 0
-    for token in _TOKEN.findall(text):
-        depth += (token in "[{(") - (token in "]})")
-        if token == "," and depth == 0:
-            words.append("")
-        else:
-            words[-1] += token
-    return [word.strip() for word in words]
-
-
-def _refusal(path: str, what: str, *, got: str = "", allowed: str = "", near: str = "", fix: str = "") -> ConfigError:
-    return ConfigError([Problem(what, path, got, allowed, near, fix)])
+def _overlap(one: str, other: str) -> bool:
+    return is_inside(one, other) or is_inside(other, one)

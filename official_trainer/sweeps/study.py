@@ -17,8 +17,9 @@ from typing import Any
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.errors import best_match
 from official_trainer.errors import ExitCode
+from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
 from official_trainer.sweeps.settings import Objective, SweepConfig
-from official_trainer.sweeps.space import Dimension, Space, Value
+from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError, Trial
 
 
@@ -48,23 +49,26 @@ class Study:
         self._sampler(0, settings)
         self._pruner = self._made_pruner(settings)
 
-    def draw(self, number: int, trials: Mapping[int, Trial]) -> dict[str, Value]:
+    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> dict[str, Value]:
         """Returns the values of a trial.
 
         Args:
           number: of the trial.
           trials: all trials that are recorded; those of higher numbers do not count.
+          attempt: how often other values were drawn for this trial, and refused.
         """
         study = self._study(number, trials)
-        study.sampler = self._sampler(number)
+        study.sampler = self._sampler(number, attempt=attempt)
         trial = study.ask()
 
         def choose(each: Dimension) -> Value:
             if each.kind == "choice":
                 return str(trial.suggest_categorical(each.path, each.choices))
-            if each.kind == "int":
-                return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=each.step))
-            return float(trial.suggest_float(each.path, each.low, each.high, log=each.kind == "log"))
+            is_log = each.kind in LOGARITHMIC
+            if each.kind in INTEGERS:
+                step = int(each.step or 1)
+                return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=step, log=is_log))
+            return float(trial.suggest_float(each.path, each.low, each.high, step=each.step, log=is_log))
 
         return self._space.draw(choose)
 
@@ -100,13 +104,14 @@ class Study:
         kinds = self._optuna.distributions
         if each.kind == "choice":
             return kinds.CategoricalDistribution(each.choices)
-        if each.kind == "int":
-            return kinds.IntDistribution(int(each.low), int(each.high), step=each.step)
-        return kinds.FloatDistribution(each.low, each.high, log=each.kind == "log")
+        is_log = each.kind in LOGARITHMIC
+        if each.kind in INTEGERS:
+            return kinds.IntDistribution(int(each.low), int(each.high), step=int(each.step or 1), log=is_log)
+        return kinds.FloatDistribution(each.low, each.high, step=each.step, log=is_log)
 
-    def _sampler(self, number: int, settings: Resolved | None = None) -> Any:
+    def _sampler(self, number: int, settings: Resolved | None = None, attempt: int = 0) -> Any:
         config = self._config
-        digest = hashlib.sha256(f"{config.seed}/{number}".encode()).digest()
+        digest = hashlib.sha256(f"{config.seed}/{number}{f'/{attempt}' if attempt else ''}".encode()).digest()
         seed = int.from_bytes(digest[:4], "big")
         cls = getattr(self._optuna.samplers, config.sampler)
         return _make(cls, "sampler_options", config.sampler_options, settings, {"seed": seed})

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import Resolved, flat
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan, describe
 from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, show
 from official_trainer.tracking.record import check_name
@@ -52,7 +52,7 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
     with contextlib.ExitStack() as stack:
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
-        _describe(plan.directory, identity)
+        _describe(plan, identity)
         stack.enter_context(contextlib.closing(observer))
         return Driver(plan, study, observer).run()
 
@@ -67,31 +67,36 @@ def _only_driver(directory: str) -> DirectoryLock:
     return lock
 
 
-def _describe(directory: str, identity: Mapping[str, Any]) -> None:
+def _describe(plan: Plan, identity: Mapping[str, Any]) -> None:
     """Writes down what the sweep is, or refuses another one; several drivers may start at the same time."""
-    path = files.join(directory, _FILE)
-    lock = DirectoryLock(directory, name="description")
+    path = files.join(plan.directory, _FILE)
+    lock = DirectoryLock(plan.directory, name="description")
     while not lock.try_acquire():
         time.sleep(_LOCK_SECONDS)
     try:
-        if files.exists(path):
-            _refuse_changes(directory, identity)
-        else:
+        if files.exists(path) and (plan.joins or trials.read_all(plan.directory)):
+            _refuse_changes(plan.directory, identity)
+        else:  # also after a mistake that was found before the first trial
             files.write_text_atomically(path, json.dumps(identity, indent=2) + "\n")
     finally:
         lock.release()
 
 
-def identity_of(experiment: str, resolved: Resolved, plan: Plan, gin: Sequence[object]) -> dict[str, Any]:
-    """Returns what may not change while a sweep lasts; `trials` and `parallel` may."""
+def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Returns what may not change while a sweep lasts; `trials` and `parallel` may.
+
+    Args:
+      name: of the experiment, or of the function.
+      recorded: what else is known of it.
+      plan: of the sweep.
+    """
     sweep, objective = plan.config.as_dict(), plan.objective
-    fixed = ("space", "sampler", "sampler_options", "pruner", "pruner_options", "seed")
+    fixed = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "seed")
     decided = {"metric": objective.metric, "direction": objective.direction, "evaluation": objective.evaluation}
     found = {
-        "experiment": experiment,
+        "experiment": name,
         "sweep": {name: sweep[name] for name in fixed} | {"objective": decided},
-        "config": flat(resolved.config),
-        "gin": [str(each) for each in gin],
+        **recorded,
     }
     return dict(json.loads(json.dumps(found)))
 
@@ -99,11 +104,12 @@ def identity_of(experiment: str, resolved: Resolved, plan: Plan, gin: Sequence[o
 def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
     before = _read(directory)
     for name, kind in (("experiment", "experiment"), ("sweep", "description"), ("config", "config"), ("gin", "gin")):
-        old, new = before.get(name), identity[name]
+        old, new = before.get(name), identity.get(name)
         if old == new:
             continue
         what = f"{old}, not {new}"
         if isinstance(old, dict):
+            new = new or {}
             changed = [key for key in [*old, *(new.keys() - old.keys())] if old.get(key) != new.get(key)]
             what = first_few([f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed])
         raise SweepError(
@@ -120,6 +126,16 @@ def _read(directory: str) -> dict[str, Any]:
         return files.read_json(path)
     except ValueError as error:
         raise SweepError(f"{path} cannot be read ({error}); put a good copy back") from error
+
+
+def overlay(directory: str, trial: Trial) -> list[str]:
+    """Returns the fields of a trial with what was drawn for them, as lines of YAML.
+
+    Raises:
+      SweepError: no sweep is there.
+    """
+    space = read_free(_read(directory)["sweep"]["space"], lambda keys: None)
+    return [f"{path}: {text}" for path, text in space.texts(trial.values)]
 
 
 def table(directory: str) -> list[list[str]]:

@@ -43,6 +43,13 @@ def workspace(tmp_path_factory):
     return folder
 
 
+BUG = """\
+        if not self.logging_dir.endswith(".check"):  # which the check before the first trial does not meet
+            raise ValueError("a bug of mine")
+        section = self.task_config.model
+"""
+
+
 def start(workspace, *words):
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "official_trainer", "sweep", *words]
@@ -212,12 +219,12 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
         .read_text()
         .replace('"digits_', '"broken_')
         .replace("DigitsConfig", "BrokenConfig")
-        .replace("        section = self.task_config.model\n", '        raise ValueError("a bug of mine")\n')
+        .replace("        section = self.task_config.model\n", BUG)
     )
     words = ("broken_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=broken", "--parallel=2")
     code, out, err = command(workspace, *words)
     assert code == 1, out + err
-    place = "experiments/broken.py:86 in build_model"
+    place = "experiments/broken.py:87 in build_model"
     assert f"trials 0 and 1 failed by the same error, which others would have too: {place}: ValueError: a bug" in err
     assert "`official-trainer sweep retry broken`" in err, err
     assert out.count(f" failed: {place}: ValueError: a bug of mine\n") == 2, out
@@ -228,12 +235,23 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
     assert code == 1 and "starts" not in out and records(workspace / "broken") == found, out + err
 
 
-def test_a_metric_that_the_evaluation_does_not_produce_ends_the_sweep(workspace):
-    """N21: with those that it does, and nothing recorded as an end."""
+def test_what_no_trial_can_do_is_found_before_the_first(workspace):
+    """N21: a metric that no evaluation produces, and a bug; then the same directory takes the mended one."""
     (workspace / "metric.yaml").write_text("objective: {metric: acuracy, direction: max}\n")
-    code, _, err = command(workspace, *WORDS, "--space=metric.yaml", "--model_dir=metric")
-    assert code == 2, err
-    assert "objective.metric is 'acuracy', and the evaluation produces accuracy, " in err
+    words = (*WORDS, "--trials=1", "--model_dir=metric")
+    code, out, err = command(workspace, *words, "--space=metric.yaml")
+    assert code == 2 and "starts" not in out, out + err
+    assert "objective.metric: evaluation does not produce 'acuracy'; it produces accuracy, " in err
+    assert "did you mean 'accuracy'?" in err and "found before the first trial" in err
+    assert not (workspace / "metric" / "trials").exists()
+    source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', '"early_')
+    broken = source.replace("DigitsConfig", "EarlyConfig").replace("        section = self.task_config.model\n", "")
+    (workspace / "experiments" / "early.py").write_text(broken)
+    code, out, err = command(workspace, "early_mlp", *WORDS[1:], "--model_dir=early")
+    assert code == 1 and "starts" not in out, out + err
+    assert "experiments/early.py:86 in build_model" in err and "NameError: name 'section'" in err, err
+    code, out, err = command(workspace, *words, "--quiet")
+    assert code == 0 and "complete: accuracy" in out, out + err
 
 
 def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):

@@ -3,8 +3,9 @@
 import pytest
 
 from official_trainer.config import ConfigError, TrainerConfig, resolve
+from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of
-from official_trainer.sweeps.space import Dimension, Space
+from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 
@@ -15,8 +16,7 @@ SPACE = Space(
         Dimension("rate", "log", 1e-4, 1e-1),
         Dimension("units", "int", 2, 8, 2),
         Dimension("kind", "choice", choices=("a", "b")),
-    ),
-    {},
+    )
 )
 OBJECTIVE = Objective("accuracy", "max", "best")
 

@@ -1,0 +1,240 @@
+"""The language of a space: `log(1e-5, 1e-1)`, `choice(a, b)`, `list(1, 3, int(32, 256, 32))`.
+
+Owns: reading a distribution as dimensions, what is wrong with its text, writing a value that was drawn.
+Does not own: whether the experiment takes the values (`space.py`), drawing (`study.py`).
+
+Named choices are a mapping, `choice: {small: …, large: …}`; everything else is text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer.config import flow, scalars
+from official_trainer.config.errors import best_match
+
+Value = str | int | float
+"""A value that was drawn: a number, or the text or the name of a choice."""
+
+Written = str | Mapping[str, Mapping[str, Any]]
+"""A distribution as it is in the file of a sweep."""
+
+FORMS = {
+    "float": "float(low, high) or float(low, high, step)",
+    "int": "int(low, high) or int(low, high, step)",
+    "log": "log(low, high)",
+    "logint": "logint(low, high)",
+    "choice": "choice(a, b, …)",
+    "list": "list(shortest, longest, DISTRIBUTION)",
+}
+INTEGERS = ("int", "logint")
+LOGARITHMIC = ("log", "logint")
+_LONGEST_LIST = 100
+_CALL = re.compile(r"\s*([A-Za-z_]+)\s*\((.*)\)\s*", re.DOTALL)
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*"|[\[{(\]}),]|[^\[{(\]}),'"]+|['"]""", re.DOTALL)
+_BETWEEN = 0.6180339887  # a point that is no integer, whatever the bounds are
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimension:
+    """Something that is drawn: a field, the length of a list or an item of it.
+
+    Attributes:
+      path: of the field as it is written in the space; `PATH[length]` and `PATH[0]` of a list.
+      kind: `float`, `int`, `log`, `logint` or `choice`.
+      low: the lowest number.
+      high: the highest number.
+      step: the distance of two numbers; None for any number.
+      choices: the texts of a choice, or its names.
+      texts: the value of each choice as a flag takes it, where that is another text.
+      needs: (path of another dimension, its values with which this one is drawn).
+      of_list: path of the list that this is the length or an item of.
+    """
+
+    path: str
+    kind: str
+    low: float = 0
+    high: float = 0
+    step: float | None = None
+    choices: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    needs: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    of_list: str = ""
+
+    @property
+    def is_length(self) -> bool:
+        """Whether this is the length of a list."""
+        return bool(self.of_list) and self.path == f"{self.of_list}[length]"
+
+    def text(self, value: Value) -> str:
+        """Returns a value as a flag takes it."""
+        if self.kind != "choice":
+            return flow(value)
+        return self.texts[self.choices.index(str(value))] if self.texts else str(value)
+
+    def settled(self, value: Value) -> Value:
+        """Returns a number with a step as its bounds would be written: 0.3, not 0.30000000000000004."""
+        if self.kind != "float" or self.step is None:
+            return value
+        low, step = decimal.Decimal(repr(self.low)), decimal.Decimal(repr(self.step))
+        return float(low + step * round((float(value) - self.low) / self.step))
+
+    @property
+    def tried(self) -> Iterator[Value]:
+        """The values that are checked before anything starts."""
+        if self.kind == "choice":
+            yield from self.choices
+        elif self.kind in INTEGERS:
+            yield from (int(self.low), int(self.high))
+        else:
+            between = self.low + (self.high - self.low) * _BETWEEN
+            yield from (self.low, self.high, self.settled(between))
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """What is wrong with a distribution.
+
+    Attributes:
+      what: as in a `Problem`.
+      word: the part of the text; empty for all of it.
+      allowed: as in a `Problem`.
+      near: as in a `Problem`.
+      fix: as in a `Problem`.
+    """
+
+    what: str
+    word: str = ""
+    allowed: str = ""
+    near: str = ""
+    fix: str = ""
+
+
+def read(path: str, written: Written) -> tuple[list[Dimension], list[Mistake]]:
+    """Returns the dimensions of a distribution, and what is wrong with it.
+
+    Args:
+      path: of the field.
+      written: its distribution.
+    """
+    mistakes: list[Mistake] = []
+    found = _call(path, written, mistakes) if isinstance(written, str) else _named(path, written, mistakes)
+    return found, mistakes
+
+
+def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[Mistake]) -> list[Dimension]:
+    if set(written) != {"choice"}:
+        mistakes += (
+            Mistake("is no distribution", name, "choice: {NAME: VALUE, …}, or a text", best_match(name, ["choice"]))
+            for name in written or [""]
+            if name != "choice"
+        )
+        return []
+    choices = written["choice"]
+    texts = tuple(map(flow, choices.values()))
+    if len(choices) < 2:
+        mistakes.append(Mistake("needs two choices or more"))
+        return []
+    return [Dimension(path, "choice", choices=tuple(choices), texts=texts)]
+
+
+def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
+    call = _CALL.fullmatch(text)
+    if call is None or call[1] not in FORMS:
+        word, near = (call[1], best_match(call[1], FORMS)) if call else ("", "")
+        mistakes.append(Mistake("is no distribution", word, "" if near else ", ".join(FORMS.values()), near))
+        return []
+    kind, words = call[1], split(call[2])
+    if kind == "choice":
+        return _choice(path, words, mistakes)
+    if kind == "list":
+        return _list(path, words, mistakes)
+    if len(words) not in ((2, 3) if kind in ("int", "float") else (2,)):
+        mistakes.append(Mistake(f"write {FORMS[kind]}"))
+        return []
+    count = len(mistakes)
+    numbers = [_number(word, int if kind in INTEGERS else float, mistakes) for word in words]
+    if len(mistakes) == count:
+        mistakes += _range_mistakes(kind, numbers)
+    if len(mistakes) > count:
+        return []
+    low, high, *step = numbers
+    return [Dimension(path, kind, low, high, step[0] if step else 1 if kind in INTEGERS else None)]
+
+
+def _range_mistakes(kind: str, numbers: Sequence[float]) -> Iterator[Mistake]:
+    low, high, *step = numbers
+    if not low < high:
+        yield Mistake("has an empty range; the first bound must be below the second")
+    elif kind in LOGARITHMIC and low <= 0:
+        other = "int" if kind in INTEGERS else "float"
+        yield Mistake("needs bounds above 0", fix=f"write {other}(low, high), or another bound")
+    elif step and (step[0] <= 0 or _rest(low, high, step[0])):
+        yield Mistake("needs a step above 0 that leads from one bound to the other")
+
+
+def _rest(low: float, high: float, step: float) -> bool:
+    width = decimal.Decimal(repr(high)) - decimal.Decimal(repr(low))
+    return width % decimal.Decimal(repr(step)) != 0
+
+
+def _choice(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:
+    if len(words) < 2 or len(set(words)) < len(words) or not all(words):
+        mistakes.append(Mistake("needs two choices or more, all different"))
+        return []
+    return [Dimension(path, "choice", choices=tuple(words))]
+
+
+def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:
+    count = len(mistakes)
+    if len(words) != 3:
+        mistakes.append(Mistake(f"write {FORMS['list']}"))
+        return []
+    bounds = [_number(word, int, mistakes) for word in words[:2]]
+    inner = _CALL.fullmatch(words[2])
+    if inner is not None and inner[1] == "list":
+        mistakes.append(
+            Mistake("draws the items of a list from another list", words[2], fix="choose among whole lists")
+        )
+        return []
+    items = _call(path, words[2], mistakes)
+    if len(mistakes) == count and not 0 <= bounds[0] <= bounds[1] <= _LONGEST_LIST:
+        what = f"needs lengths from 0 to {_LONGEST_LIST}, the shorter one first"
+        mistakes.append(Mistake(what, ", ".join(words[:2])))
+    if len(mistakes) > count:
+        return []
+    low, high = map(int, bounds)
+    length = Dimension(f"{path}[length]", "int", low, high, 1, of_list=path)
+    found = [length]
+    for index in range(high):
+        needs = ((length.path, tuple(range(max(low, index + 1), high + 1))),)
+        found.append(dataclasses.replace(items[0], path=f"{path}[{index}]", needs=needs, of_list=path))
+    return found
+
+
+def _number(word: str, kind: type[int] | type[float], mistakes: list[Mistake]) -> Any:
+    try:
+        number = scalars.read(word, kind, quoted=False)
+    except scalars.MisreadError as error:
+        mistakes.append(Mistake(word=word, **error.parts))
+        return 0
+    if not math.isfinite(number):
+        mistakes.append(Mistake("needs finite bounds", word))
+    return number
+
+
+def split(text: str) -> list[str]:
+    """Splits at the commas that are outside of brackets and quotes."""
+    words, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in "[{(") - (token in "]})")
+        if token == "," and depth == 0:
+            words.append("")
+        else:
+            words[-1] += token
+    return [word.strip() for word in words]

@@ -1,0 +1,216 @@
+"""What is swept: an experiment, or a function that trains a `Program`.
+
+Owns: the space, what is compared, and the commands of trials for both; the plan of a sweep.
+Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`cli/`), the function's process
+(`cli/function_trial.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from official_trainer import files
+from official_trainer.config import ConfigError, Problem, Resolved, RuntimeConfig, TrainerConfig, fields, flat
+from official_trainer.config.errors import Origin
+from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.runs.job import Job, check_ready
+from official_trainer.sweeps import space as spaces
+from official_trainer.sweeps import sweep
+from official_trainer.sweeps.distributions import Value
+from official_trainer.sweeps.driver import Plan
+from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of
+from official_trainer.sweeps.space import Place, Space
+from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.trial import RUN, directory
+
+_GRACE_MARGIN_SECONDS = 10.0
+_CALLER = "official_trainer.cli.function_trial"
+
+
+class Subject(Protocol):
+    """What is swept."""
+
+    @property
+    def name(self) -> str:
+        """As it is recorded."""
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """What may not change while a sweep lasts, beside the sweep's own settings."""
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a trial may save after a signal."""
+
+    def space(self, settings: Resolved) -> Space:
+        """Returns what is drawn."""
+
+    def objective(self, settings: SweepConfig) -> Objective:
+        """Returns what trials are compared by."""
+
+    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+        """Returns why values are not taken; None if they are."""
+
+    def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
+        """Returns the command of a trial, a module and its arguments."""
+
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+        """Returns the command that tries a trial without training it; none if there is no such command."""
+
+
+class Planned(NamedTuple):
+    """What `sweep.run` takes.
+
+    Attributes:
+      plan: what the sweep does.
+      study: draws and prunes.
+      identity: what may not change while it lasts.
+    """
+
+    plan: Plan
+    study: Study
+    identity: Mapping[str, Any]
+
+
+def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool = False) -> Planned:
+    """Returns what a sweep does.
+
+    Args:
+      subject: what is swept.
+      settings: a resolved `SweepConfig`.
+      directory: of the sweep.
+      joins: whether other drivers may work on it at the same time.
+
+    Raises:
+      UserError: the settings, or the space, have a problem.
+    """
+    space, objective = subject.space(settings), subject.objective(settings.config)
+    study = Study(space, settings, objective)
+    plan = Plan(
+        directory=directory,
+        config=settings.config,
+        objective=objective,
+        command=lambda model_dir, values: subject.command(model_dir, space, values),
+        check=lambda model_dir, values: subject.check(model_dir, space, values, objective.metric),
+        refusal=lambda values: subject.refusal(space, values),
+        grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
+        joins=joins,
+    )
+    return Planned(plan, study, sweep.identity_of(subject.name, subject.recorded, plan))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """An experiment.
+
+    Attributes:
+      name: registered name.
+      directory: of the sweep.
+      resolve: returns its config with overrides above everything else.
+      words: returns the command line of a verb, of a directory and of such overrides.
+      gin: what the gin flags bind; None without gin flags.
+    """
+
+    name: str
+    directory: str
+    resolve: spaces.Resolve
+    words: Callable[[str, str, Sequence[str]], Sequence[str]]
+    gin: Bindings | None = None
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        gin = self.gin.sources if self.gin else ()
+        return {"config": flat(self.resolve(()).config), "gin": [str(each) for each in gin]}
+
+    @property
+    def grace_seconds(self) -> float:
+        return float(self.resolve(()).config.runtime.stop_grace_seconds)
+
+    def space(self, settings: Resolved) -> Space:
+        self._ready(())
+        return spaces.read(settings.config.space, _place_in(settings), self._ready)
+
+    def objective(self, settings: SweepConfig) -> Objective:
+        resolved = self.resolve(())
+        sections = [resolved.config.task, *getattr(resolved.config.task, "task_routines", ())]
+        sections += getattr(resolved.config, "eval_tasks", ())
+        tasks = [getattr(each, "task_config", each) for each in sections]
+        if all(getattr(each, "validation_data", None) is None for each in tasks):
+            path, what = "task.validation_data", "is not set, so trials are never evaluated and cannot be compared"
+            raise ConfigError([Problem(what, path, fix="set it", origin=_user_origin(resolved, path))])
+        return objective_of(settings, resolved.config.trainer)
+
+    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+        try:
+            self._ready(space.overrides(values))
+        except ConfigError as error:
+            return dataclasses.replace(error.problems[0], origin=None)
+        return None
+
+    def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
+        return ["official_trainer", "train", *self.words("train", model_dir, space.overrides(values))]
+
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+        words = self.words("check", model_dir, space.overrides(values))
+        return ["official_trainer", "check", *words, f"--metric={metric}"]
+
+    def _ready(self, sets: Sequence[str]) -> Resolved:
+        """Returns a config that `train` would take."""
+        resolved = self.resolve(sets)
+        place = files.join(directory(self.directory, 0), RUN)
+        job = Job(experiment=self.name, resolved=resolved, model_dir=place, mode="train_and_eval", gin=self.gin)
+        check_ready(job)
+        return resolved
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Function:
+    """A function that trains a `Program` in the directory of a trial.
+
+    Attributes:
+      name: as it is recorded, without the folder of its file.
+      reference: see `functions.reference_of`.
+    """
+
+    name: str
+    reference: str
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def grace_seconds(self) -> float:
+        return RuntimeConfig().stop_grace_seconds
+
+    def space(self, settings: Resolved) -> Space:
+        return spaces.read_free(settings.config.space, _place_in(settings))
+
+    def objective(self, settings: SweepConfig) -> Objective:
+        return objective_of(settings, TrainerConfig())
+
+    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+        return None
+
+    def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
+        return [_CALLER, self.reference, model_dir, json.dumps(space.objects(values))]
+
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+        return []
+
+
+def _place_in(settings: Resolved) -> Place:
+    """Returns where the parts of a space are written."""
+
+    def place(keys: Sequence[fields.Key]) -> Origin | None:
+        return _user_origin(settings, fields.path_of(("space", *keys)))
+
+    return place
+
+
+def _user_origin(resolved: Resolved, path: str) -> Origin | None:
+    origin = resolved.trail.origin(path)
+    return origin if origin.by_user and origin.name != "--params_override" else None

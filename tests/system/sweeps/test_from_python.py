@@ -1,0 +1,122 @@
+"""`official_trainer.sweep` as its user calls it: from a script that has used TensorFlow, killed on the way."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer.sweeps.from_python import Sweep
+from tests import ROOT
+from tests.support.workspace import copy_workspace
+
+pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+
+SCRIPT = """
+import os
+import signal
+import sys
+import numpy as np
+import tensorflow as tf
+from official_trainer import Program, sweep
+from official_trainer.lazy import keras
+
+class Kills(keras.callbacks.Callback):
+    """In the sweep `killed`, kills trial 0 in its third epoch, and in that of trial 1 the sweep; each once."""
+
+    def __init__(self, trial):
+        super().__init__()
+        self._trial = trial
+
+    def on_epoch_begin(self, epoch, logs=None):
+        victims = {0: os.getpid(), 1: int(os.environ["SWEEP_PID"])}
+        mark = f"{self._trial.model_dir}.killed"
+        if "killed/" in mark and epoch == 2 and self._trial.number in victims and not os.path.exists(mark):
+            open(mark, "w").close()
+            os.kill(victims[self._trial.number], signal.SIGKILL)
+            signal.pause()
+
+
+def train(trial):
+    x = np.random.RandomState(0).randn(400, 4).astype("float32")
+    y = x.argmax(axis=1)
+    layers = [keras.layers.Dense(units, "relu") for units in trial.values["units"]]
+    model = keras.Sequential([keras.Input([4]), *layers, keras.layers.Dense(4)])
+    program = Program(model, model_dir=trial.model_dir, seed=trial.number)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    program.compile(keras.optimizers.Adam(trial.values["rate"]), loss, metrics=["accuracy"])
+    program.fit(x, y, epochs=6, validation_split=0.25, verbose=0, callbacks=[Kills(trial)])
+
+if __name__ == "__main__":
+    os.environ["SWEEP_PID"] = str(os.getpid())
+    tf.reduce_sum(tf.ones([3]))  # the runtime has started: nothing could be forked from here
+    found = sweep(
+        train,
+        {"units": "list(1, 2, int(4, 16))", "rate": "log(1e-3, 1e-1)"},
+        model_dir=sys.argv[1],
+        trials=3,
+        objective={"metric": "accuracy", "direction": "max"},
+        pruner="MedianPruner",
+        pruner_options={"n_startup_trials": 1},
+    )
+    print("best", found.best.number, [each.state for each in found.trials])
+"""
+
+SPACE = {
+    "task.model": {"choice": {"small": {"type": "mlp", "mlp": {"hidden": [8]}}, "other": {"mlp": {"hidden": [16]}}}},
+    "task.model.mlp.dropout": "float(0, 0.5, 0.1)",
+}
+EXPERIMENT = f"""
+from official_trainer import sweep
+
+found = sweep(
+    "digits_mlp",
+    {SPACE},
+    model_dir="out",
+    config_file="configs/smoke/digits_mlp.yaml",
+    params_override="trainer.export.at_end=false",
+    trials=1,
+)
+print(found.best.values["task.model"], found.best.state, "accuracy")
+"""
+ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def run(folder, name):
+    command = [sys.executable, "tune.py", name]
+    return subprocess.run(command, cwd=folder, env=ENVIRON, capture_output=True, text=True, check=False)
+
+
+def records(directory):
+    return {path.parent.name: path.read_text() for path in sorted(directory.glob("trials/*/trial.json"))}
+
+
+def test_a_function_is_swept_and_what_is_killed_continues(tmp_path):
+    """N21: SIGKILL of a trial and of the script; the records end as those of an unbroken sweep, bit by bit."""
+    (tmp_path / "tune.py").write_text(SCRIPT)
+    done = run(tmp_path, "unbroken")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trial 0 starts: units[length]=" in done.stdout and "best " in done.stdout
+    found = Sweep(str(tmp_path / "unbroken"))
+    assert [each.number for each in found.trials] == [0, 1, 2] and found.best.state == "complete"
+    assert run(tmp_path, "killed").returncode == -9
+    done = run(tmp_path, "killed")
+    assert done.returncode == 0 and "trial 1 continues" in done.stdout, done.stdout + done.stderr
+    assert [path.name for path in sorted(tmp_path.glob("killed/trials/*/run.killed"))] == ["run.killed"] * 2
+    assert records(tmp_path / "killed") == records(tmp_path / "unbroken")
+
+
+def test_an_experiment_is_swept_from_python_as_by_the_command(tmp_path):
+    """N21: the directory of one is continued by the other."""
+    copy_workspace(tmp_path)
+    (tmp_path / "tune.py").write_text(EXPERIMENT)
+    done = run(tmp_path, "out")
+    assert done.returncode == 0 and "trying one step and one evaluation" in done.stdout, done.stdout + done.stderr
+    assert "trial 0 starts: model=small, " in done.stdout and done.stdout.endswith("small complete accuracy\n")
+    words = "digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"
+    (tmp_path / "space.yaml").write_text(f"space: {json.dumps(SPACE)}\ntrials: 1\n")
+    command = [sys.executable, "-m", "official_trainer", "sweep", *words, "--space=space.yaml", "--model_dir=out"]
+    again = subprocess.run(command, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and "starts" not in again.stdout, again.stdout + again.stderr
+    assert "small  " in again.stdout
