@@ -13,7 +13,7 @@ from tests.support.workspace import copy_workspace
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
-SCRIPT = """
+SCRIPT = '''
 import os
 import signal
 import sys
@@ -61,7 +61,7 @@ if __name__ == "__main__":
         pruner_options={"n_startup_trials": 1},
     )
     print("best", found.best.number, [each.state for each in found.trials])
-"""
+'''
 
 SPACE = {
     "task.model": {"choice": {"small": {"type": "mlp", "mlp": {"hidden": [8]}}, "other": {"mlp": {"hidden": [16]}}}},
