@@ -167,7 +167,7 @@ class Driver:
             return self._wants_more()
         self._trials = trials.read_all(self._plan.directory, self._trials)
         while len(self._running) < self._plan.config.parallel and self._wants_more():
-            self._refuse_failures()
+            refuse_more(self._plan.directory, self._trials.values())
             number = self._claims.next(self._trials, self._plan.config.trials)
             if number is None:
                 break
@@ -183,9 +183,6 @@ class Driver:
         self._is_waiting = is_waiting
         self._look_seconds = time.monotonic() + _LOOK_SECONDS
         return self._wants_more()
-
-    def _refuse_failures(self) -> None:
-        refuse_more(self._plan.directory, self._trials.values())
 
     def _new(self, number: int) -> Trial:
         """Draws and records a trial."""

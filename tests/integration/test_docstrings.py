@@ -37,6 +37,7 @@ PUBLIC = docstrings.public(FACES, MORE, FOR_OTHER_PACKAGES | UNIT)
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_example_of_a_public_name_is_right(name, tmp_path, monkeypatch):
-    """In an empty working directory; a name without an example fails too."""
+    """In an empty working directory, which Python searches as in a session; a name without an example fails too."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     docstrings.check(PUBLIC[name], name, monkeypatch)

@@ -12,7 +12,8 @@ def test_check_prints_a_line_for_each_step(engine, workspace, capsys):
     what, experiment, resolved, kwargs = engine.calls[0]
     assert (what, experiment, resolved.config.runtime.seed) == ("check", "my_experiment", 4)
     assert kwargs == {"mode": "eval", "model_dir": str(workspace / "runs" / "my_experiment"), "gin": None} | {
-        "allow_config_change": False
+        "allow_config_change": False,
+        "metrics": (),
     }
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["ok", "build", "0.5", "s", "1,234", "parameters"],
