@@ -7,6 +7,7 @@ Does not own: what is shown (`sweeps/progress.py`), the table of a sweep that ha
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from official_trainer.errors import printable
 from official_trainer.sweeps.failures import Failure
-from official_trainer.sweeps.observer import Observer, PlainLines, cut
+from official_trainer.sweeps.observer import Observer, PlainLines
 from official_trainer.sweeps.progress import Progress, Running
 from official_trainer.sweeps.trial import Trial, show
 from official_trainer.tracking.console import format_number, format_seconds, rich_console
@@ -36,7 +37,7 @@ class Line(NamedTuple):
 
 
 class _Row(NamedTuple):
-    cells: Sequence[str]  # number, state, step, value
+    cells: Sequence[str]  # number, state, step, results
     values: Mapping[str, object]
     style: str
 
@@ -62,8 +63,8 @@ class LiveTable(Observer):
         self._progress.start(trial, continues=continues)
         self._draw()
 
-    def report(self, trial: Trial, step: int, value: float) -> None:
-        self._progress.report(trial, step, value)
+    def report(self, trial: Trial, step: int, results: Sequence[float]) -> None:
+        self._progress.report(trial, step, results)
 
     def wait(self, trial: Trial, how: str, seconds: float) -> None:
         self._progress.wait(trial, how, seconds)
@@ -141,9 +142,9 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
     rows = list(_rows(progress, most=max(1, height // 2 - 2)))
     if not rows:
         return lines
-    cells = [("#", "state", "step", progress.objective.metric), *(row.cells for row in rows)]
-    columns = [list(column) for column in zip(*cells, strict=True)]
-    columns[3] = [cut(text, _WIDEST_CELL) for text in columns[3]]
+    metrics = list(progress.objective.directions)
+    cells = [("#", "state", "step", *_titles(metrics, _WIDEST_CELL)), *(row.cells for row in rows)]
+    columns = [list(column) for column in itertools.zip_longest(*cells, fillvalue="")]
     room = width - sum(max(map(len, column)) + len(_GAP) for column in columns)
     columns += _value_columns([row.values for row in rows], names, room)
     numeric = (0, 2)
@@ -158,12 +159,12 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
 
 def _header(progress: Progress, width: int) -> str:
     """Returns the counts, the best and the times, the least important ones only where there is room for them."""
-    best, left = progress.ranking[:1], progress.left_seconds
+    left = progress.left_seconds
     counts = {"running": len(progress.running), "pruned": progress.count("pruned"), "failed": progress.count("failed")}
     parts = {
         "done": f"{progress.count('complete', 'pruned')}/{progress.asked} done",
         **{name: f"{count} {name}" for name, count in counts.items() if count},
-        "best": f"best {format_number(best[0].value or 0.0)} (trial {best[0].number})" if best else "",
+        "best": _best(progress),
         "elapsed": format_seconds(progress.elapsed_seconds),
         "left": "" if left is None else f"eta {format_seconds(left)}",
     }
@@ -175,43 +176,45 @@ def _header(progress: Progress, width: int) -> str:
     return text
 
 
+def _best(progress: Progress) -> str:
+    best = progress.best
+    if not best:
+        return ""
+    if progress.objective.others:
+        return f"front of {len(best)}"
+    return f"best {format_number(best[0].results[0])} (trial {best[0].number})"
+
+
 def _rows(progress: Progress, most: int) -> Iterator[_Row]:
     """Yields running trials, then the best, then the newest of the others that have ended; at most `most`."""
     running = [progress.running[number] for number in sorted(progress.running)]
-    best = progress.ranking[: min(_BEST, max(0, most - len(running)))]
+    several = bool(progress.objective.others)
+    ordinals = ["front"] * _BEST if several else _ORDINALS
+    best = (progress.best if several else progress.ranked)[: min(_BEST, max(0, most - len(running)))]
     others = [each for each in progress.ended.values() if each not in best]
     newest = others[::-1][: min(_NEWEST, max(0, most - len(running) - len(best)))]
     hidden = max(0, len(running) - most)
     for now in running[: most - 1 if hidden else most]:
         yield _Row(_cells_of_running(now), now.trial.values, "cyan")
     if hidden:
-        yield _Row(("", f"and {hidden + 1} more", "", ""), {}, "cyan")
-    for ordinal, each in zip(_ORDINALS, best, strict=False):
-        yield _Row(_cells(each, ordinal), each.values, "green" if ordinal == "best" else "")
+        yield _Row(("", f"and {hidden + 1} more"), {}, "cyan")
+    for ordinal, each in zip(ordinals, best, strict=False):
+        yield _Row(_cells(each, ordinal), each.values, "green" if ordinal in ("best", "front") else "")
     for each in newest:
         state = "done" if each.state == "complete" else str(each.state)
         yield _Row(_cells(each, state), each.values, _STYLES.get(state, ""))
 
 
-def _cells_of_running(running: Running) -> tuple[str, str, str, str]:
+def _cells_of_running(running: Running) -> tuple[str, ...]:
     step = "" if running.step is None else str(running.step)
     step = f"{step}/{running.end_step}" if step and running.end_step else step
-    return (
-        str(running.trial.number),
-        running.doing,
-        step,
-        "" if running.value is None else format_number(running.value),
-    )
+    return (str(running.trial.number), running.doing, step, *map(format_number, running.results))
 
 
-def _cells(trial: Trial, state: str) -> tuple[str, str, str, str]:
-    values = [trial.value] if trial.value is not None else [value for _, value in trial.reports[-1:]]
-    return (
-        str(trial.number),
-        state,
-        "" if trial.step is None else str(trial.step),
-        "".join(format_number(value) for value in values),
-    )
+def _cells(trial: Trial, state: str) -> tuple[str, ...]:
+    results = trial.results or [value for _, value in trial.reports[-1:]]
+    step = "" if trial.step is None else str(trial.step)
+    return (str(trial.number), state, step, *map(format_number, results))
 
 
 def _value_columns(rows: Sequence[Mapping[str, object]], names: Mapping[str, str], room: int) -> list[list[str]]:

@@ -82,9 +82,13 @@ def _show(arguments: argparse.Namespace) -> int:
         return int(ExitCode.DONE)
     from official_trainer.sweeps.driver import describe
 
-    best = sweep.best_of(directory)
-    if best is None:
+    found = sweep.best_of(directory)
+    if not found:
         raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
+    if len(found) > 1:
+        numbers = ", ".join(str(each.number) for each in found)
+        raise UsageError(f"trials {numbers} are the best; `official-trainer sweep show {directory}` has their results")
+    (best,) = found
     head = f"# trial {best.number} of {directory}, {describe(best, 'value')}"
     text = "\n".join([head, *sweep.overlay(directory, best)])
     if arguments.write:

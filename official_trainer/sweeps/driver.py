@@ -30,24 +30,21 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import refusals, rehearsal
+from official_trainer.sweeps import evaluations, refusals, rehearsal
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
+from official_trainer.sweeps.evaluations import Evaluation
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
-from official_trainer.tracking import EVALUATION
-from official_trainer.tracking.jsonl import numbers_of, read_rows
-from official_trainer.tracking.monitored import find_metric
+from official_trainer.tracking.jsonl import read_rows
 
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 2.0
 """How often a driver looks at the trials of others."""
-
-_EVALUATED = "set task.validation_data, or give fit(validation_data=…) of a Program with model_dir=trial.model_dir"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +81,7 @@ class Driver:
         self._say = observer.say
         self._trials = trials.read_all(plan.directory)
         self._running: dict[int, Process] = {}
-        self._reports: dict[int, list[tuple[int, float]]] = {}
+        self._evaluations: dict[int, list[Evaluation]] = {}
         self._timers = sched.scheduler()
         self._claims = Claims(plan.directory, settle_seconds=SETTLE_SECONDS if plan.joins else 0.0)
         self._look_seconds = -math.inf  # when to read the records again
@@ -210,7 +207,7 @@ class Driver:
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
         process = Process(member, Lines(lambda lines: None, output), Restarts())
         self._running[trial.number] = process
-        self._reports[trial.number] = []
+        self._evaluations[trial.number] = []
         self._observer.start(trial, continues=newest_step(self._run_of(trial)) is not None)
         processes.start(process)
 
@@ -221,27 +218,19 @@ class Driver:
 
     def _watch(self, number: int, processes: Processes) -> None:
         """Reads new evaluations, and ends the trial if one of them prunes it."""
-        trial, reports = self._trials[number], self._reports[number]
+        trial, found = self._trials[number], self._evaluations[number]
         path = files.join(self._run_of(trial), "metrics.jsonl")
         rows = read_rows(path) if trial.state is None and files.exists(path) else []
         for row in rows:
-            if row["split"] != EVALUATION or (reports and row["step"] <= reports[-1][0]):
+            new = evaluations.read(row, self._plan.objective)
+            if new is None or (found and new.step <= found[-1].step):
                 continue
-            reports.append((row["step"], self._value(numbers_of(row))))
-            self._observer.report(trial, *reports[-1])
-            if self._study.prunes(trial, reports, self._trials):
-                step = reports[-1][0]
-                self._end(trial, state="pruned", step=step, reason=f"by {self._plan.config.pruner}")
+            found.append(new)
+            self._observer.report(trial, *new)
+            if self._study.prunes(trial, [(each.step, each.results[0]) for each in found], self._trials):
+                self._end(trial, state="pruned", step=new.step, reason=f"by {self._plan.config.pruner}")
                 processes.stop(self._running[number])
                 return
-
-    def _value(self, row: Mapping[str, float]) -> float:
-        metric = self._plan.objective.metric
-        value = find_metric(row, metric)
-        if value is None:
-            what = f"objective.metric is {metric!r}, and the evaluation produces {', '.join(sorted(row))}"
-            raise SweepError(f"{what}. Name one of these in a new sweep, with another --model_dir")
-        return value
 
     def _on_end(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:
         number = process.member.index
@@ -271,25 +260,25 @@ class Driver:
 
     def _judge(self, trial: Trial, process: Process, code: int) -> None:
         """Records the end of a trial that ended by itself."""
-        numbers = [(step, value) for step, value in self._reports[trial.number] if not math.isnan(value)]
-        objective = self._plan.objective
         if code == ExitCode.NON_FINITE:
             self._end(trial, state="pruned", reason="the loss is not finite")
         elif code:
             place = trials.directory(self._plan.directory, trial.number)
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
-        elif not self._reports[trial.number]:
-            raise SweepError(f"trial {trial.number} is done, and was never evaluated; {_EVALUATED}")
-        elif not numbers:
-            self._end(trial, state="pruned", reason=f"{objective.metric} is NaN in every evaluation")
         else:
-            best = (max if objective.direction == "max" else min)(numbers, key=lambda each: each[1])
-            step, value = best if objective.evaluation == "best" else numbers[-1]
-            self._end(trial, state="complete", step=step, value=value)
+            objective = self._plan.objective
+            found = evaluations.counted(trial.number, self._evaluations[trial.number], objective)
+            if isinstance(found, str):
+                self._end(trial, state="pruned", reason=found)
+                return
+            value, *others = found.results
+            named = dict(zip(objective.others, others, strict=True))
+            self._end(trial, state="complete", step=found.step, value=value, others=named)
 
     def _end(self, trial: Trial, failure: Failure | None = None, **result: object) -> None:
-        reports = tuple(each for each in self._reports[trial.number] if not math.isnan(each[1]))
+        found = [(each.step, each.results[0]) for each in self._evaluations[trial.number]]
+        reports = tuple(each for each in found if not math.isnan(each[1]))
         ended = dataclasses.replace(trial, reports=reports, **result)  # type: ignore[arg-type]
         self._record(ended)
         self._observer.end(ended, describe(ended, self._plan.objective.metric), failure)
@@ -333,7 +322,9 @@ class Driver:
 def describe(trial: Trial, metric: str) -> str:
     """Returns how a trial ended, as in `complete: accuracy 0.97 at step 200`."""
     if trial.state == "complete" and trial.value is not None:
-        return f"complete: {metric} {trial.value:.6g} at step {trial.step}"
+        results = {metric: trial.value, **trial.others}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in results.items())
+        return f"complete: {shown} at step {trial.step}"
     at = "" if trial.step is None else f" after step {trial.step}"
     return f"{trial.state}{at}: {trial.reason}"
 

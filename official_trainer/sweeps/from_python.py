@@ -40,14 +40,27 @@ class Sweep:
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value, the earliest of equal ones; None if none is complete."""
-        return sweeps.best_of(self.directory)
+        """The trial with the best value, the earliest of equal ones; None if none is complete.
+
+        Raises:
+          SweepError: several metrics are compared, and several trials are the best; `front` has them.
+        """
+        front = self.front
+        if len(front) > 1:
+            numbers = ", ".join(str(each.number) for each in front)
+            raise SweepError(f"of several metrics, trials {numbers} are the best; take one of `front`")
+        return next(iter(front), None)
+
+    @property
+    def front(self) -> tuple[Trial, ...]:
+        """The best trials: with several metrics all that no other one beats, the best by the first metric first."""
+        return tuple(sweeps.best_of(self.directory))
 
     def table(self) -> list[dict[str, Any]]:
         """Returns a row for each trial, for `pandas.DataFrame`: what was drawn, and how it ended."""
         ends = ("state", "value", "step", "reason")
         return [
-            {"trial": each.number, **each.values, **{name: getattr(each, name) for name in ends}}
+            {"trial": each.number, **each.values, **{name: getattr(each, name) for name in ends}, **each.others}
             for each in self.trials
         ]
 

@@ -6,7 +6,7 @@ Does not own: what is shown on a terminal (`cli/live_table.py`), when something 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer.config.text import short_names
 from official_trainer.sweeps.failures import Failure
@@ -24,8 +24,8 @@ class Observer:
     def start(self, trial: Trial, *, continues: bool) -> None:
         """A trial is started; or it `continues` from its newest checkpoint."""
 
-    def report(self, trial: Trial, step: int, value: float) -> None:
-        """A trial was evaluated at a step, with this value of the metric that is compared."""
+    def report(self, trial: Trial, step: int, results: Sequence[float]) -> None:
+        """A trial was evaluated at a step, with these values of the metrics that are compared."""
 
     def wait(self, trial: Trial, how: str, seconds: float) -> None:
         """The process of a trial has ended, as `how` says, and starts again in `seconds`."""

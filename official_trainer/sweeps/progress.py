@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
 from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer
@@ -33,7 +34,7 @@ class Running:
       doing: what it does.
       step: its last known step; None before.
       end_step: its last step; None while that is not known.
-      value: of the metric that is compared, in its last evaluation; None before.
+      results: of the metrics that are compared, in its last evaluation; empty before.
       waits: whether its process has ended, and is to be started again.
     """
 
@@ -42,7 +43,7 @@ class Running:
     doing: str = "start"
     step: int | None = None
     end_step: int | None = None
-    value: float | None = None
+    results: Sequence[float] = ()
     waits: bool = False
 
 
@@ -79,9 +80,9 @@ class Progress(Observer):
     def start(self, trial: Trial, *, continues: bool) -> None:
         self.running[trial.number] = Running(trial, self._clock())
 
-    def report(self, trial: Trial, step: int, value: float) -> None:
+    def report(self, trial: Trial, step: int, results: Sequence[float]) -> None:
         if trial.number in self.running:
-            self.running[trial.number].value = value
+            self.running[trial.number].results = results
 
     def wait(self, trial: Trial, how: str, seconds: float) -> None:
         running = self.running[trial.number]
@@ -115,11 +116,14 @@ class Progress(Observer):
         return self._clock() - self._began
 
     @property
-    def ranking(self) -> list[Trial]:
+    def ranked(self) -> list[Trial]:
         """The complete trials, the best first; of equal ones the earliest."""
-        sign = -1 if self.objective.direction == "max" else 1
-        complete = [each for each in self.ended.values() if each.state == "complete" and each.value is not None]
-        return sorted(complete, key=lambda each: (sign * (each.value or 0.0), each.number))
+        return ranking.ranked(self.ended.values(), self.objective)
+
+    @property
+    def best(self) -> list[Trial]:
+        """The best of them; with several metrics all that no other one beats."""
+        return ranking.best(self.ended.values(), self.objective)
 
     @property
     def left_seconds(self) -> float | None:

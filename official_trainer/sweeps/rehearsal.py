@@ -55,7 +55,7 @@ def rehearse(command: Sequence[str], directory: str, processes: Processes, signa
         raise SweepError(f"the check before the first trial {how}; give the same command again", ExitCode.RETRY)
     _, label, error = files.read_bytes(path).decode(errors="replace").rpartition(f"\n{_ERROR}")
     what = error.strip() if label else f"{how}; see {path}"
-    what = f"objective.metric{what.removeprefix('--metric')}" if what.startswith("--metric: ") else what
+    what = f"objective{what.removeprefix('--metric')}" if what.startswith("--metric: ") else what
     raise SweepError(f"{what}\nThis was found before the first trial; nothing is recorded of one", ExitCode(code))
 
 

@@ -7,12 +7,14 @@ Does not own: the language of the space (`space.py`), Optuna's classes (`study.p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative, Positive, Problem
+from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative, Positive, Problem, Resolved, fields
+from official_trainer.config.errors import Origin
 
-_DIRECTIONS: dict[str, Literal["max", "min"]] = {"higher": "max", "lower": "min"}
+Direction = Literal["max", "min"]
+_DIRECTIONS: dict[str, Direction] = {"higher": "max", "lower": "min"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,12 +25,19 @@ class ObjectiveConfig(Config):
       metric: evaluation metric; `a|b` names `b` inside `a`; empty takes `trainer.best_checkpoint_eval_metric`.
       direction: whether the highest (`max`) or the lowest (`min`) value is the best; null takes that of
         `trainer.best_checkpoint_metric_comp`, for the metric of the best checkpoint only.
-      evaluation: whether the `best` or the `last` evaluation of a trial counts.
+      evaluation: whether the `best` or the `last` evaluation of a trial counts, or that at a step.
+      others: further metrics, each with its direction. All values are those of the evaluation that counts for `metric`,
+        and the best trials are those that no other one beats in every metric.
     """
 
     metric: str = ""
-    direction: Literal["max", "min"] | None = None
-    evaluation: Literal["best", "last"] = "best"
+    direction: Direction | None = None
+    evaluation: Literal["best", "last"] | Positive = "best"
+    others: dict[str, Direction | None] = FrozenDict()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.metric in self.others:
+            yield "others", f"names {self.metric!r}, which is objective.metric already; leave it out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +76,8 @@ class SweepConfig(Config):
             yield "space", "holds no field; write PATH: log(1e-5, 1e-1), or give --space='PATH=log(1e-5, 1e-1)'"
         if self.pruner_options and self.pruner is None:
             yield "pruner_options", "has no effect without a pruner; set pruner, or remove it"
+        if self.pruner is not None and self.objective.others:
+            yield "pruner", "compares trials by one metric, and objective.others names more; remove one of them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,34 +87,77 @@ class Objective:
     Attributes:
       metric: name of an evaluation metric.
       direction: `max` or `min`.
-      evaluation: `best` or `last`.
+      evaluation: `best`, `last` or a step.
+      others: further metrics, each with its direction.
     """
 
     metric: str
-    direction: Literal["max", "min"]
-    evaluation: Literal["best", "last"]
+    direction: Direction
+    evaluation: Literal["best", "last"] | int
+    others: Mapping[str, Direction] = FrozenDict()
+
+    @property
+    def directions(self) -> dict[str, Direction]:
+        """All metrics, each with its direction."""
+        return {self.metric: self.direction, **self.others}
 
 
-def objective_of(sweep: SweepConfig, trainer: Any) -> Objective:
+def objective_of(settings: Resolved, trainer: Any) -> Objective:
     """Returns what trials are compared by.
 
     Args:
-      sweep: the file of the sweep.
+      settings: a resolved `SweepConfig`.
       trainer: the experiment's section `trainer`.
 
     Raises:
-      ConfigError: no metric is named, or its direction is not known.
+      ConfigError: no metric is named, or the direction of one is not known.
     """
-    wanted, kept = sweep.objective, trainer.best_checkpoint_eval_metric
+    wanted, kept = settings.config.objective, trainer.best_checkpoint_eval_metric
     metric = wanted.metric or kept
     if not metric:
         fix = "name one, or set trainer.best_checkpoint_eval_metric in the experiment"
         raise ConfigError([Problem("no metric is named", "objective.metric", fix=fix)])
-    direction = wanted.direction
-    if direction is None and metric == kept:
-        direction = _DIRECTIONS[trainer.best_checkpoint_metric_comp]
-    if direction is None:
-        what = f"it is not declared which values of {metric!r} are better"
+    if metric in wanted.others:
+        what = f"names {metric!r}, which is compared already; leave it out"
+        raise ConfigError([_problem(settings, what, "objective.others")])
+    known = {kept: _DIRECTIONS[trainer.best_checkpoint_metric_comp]}
+    given = {metric: wanted.direction, **wanted.others}
+    found = {name: direction or known.get(name) for name, direction in given.items()}
+    problems = []
+    for name in (name for name, direction in found.items() if direction is None):
+        what = f"it is not declared which values of {name!r} are better"
         fix = "set it to max or min; only for trainer.best_checkpoint_eval_metric is it known without"
-        raise ConfigError([Problem(what, "objective.direction", fix=fix)])
-    return Objective(metric, direction, wanted.evaluation)
+        path = "objective.direction" if name == metric else fields.path_of(("objective", "others", name))
+        problems.append(_problem(settings, what, path, fix=fix))
+    if problems:
+        raise ConfigError(problems)
+    first, *others = ((name, direction) for name, direction in found.items() if direction is not None)
+    return Objective(*first, wanted.evaluation, FrozenDict(others))
+
+
+def _problem(settings: Resolved, what: str, path: str, fix: str = "") -> Problem:
+    return Problem(what, path, fix=fix, origin=user_origin(settings, path))
+
+
+def user_origin(resolved: Resolved, path: str) -> Origin | None:
+    """Returns the place where the user has set a value; None for what Python code has set."""
+    origin = resolved.trail.origin(path)
+    return origin if origin.by_user and origin.name != "--params_override" else None
+
+
+def step_problem(objective: Objective, trainer: Any) -> Problem | None:
+    """Returns that a trial is not evaluated at the step that counts; None if it is.
+
+    Args:
+      objective: what trials are compared by.
+      trainer: the section `trainer` of a trial.
+    """
+    step, interval, end = objective.evaluation, trainer.validation_interval, trainer.train_steps
+    if isinstance(step, str) or step == end or (step % interval == 0 and (step < end or not end)):
+        return None
+    below = step // interval * interval
+    above = min(below + interval, end or below + interval)
+    near = [below, above] if 0 < below < above else [above]
+    set_by = f"trainer.validation_interval is {interval}" + (f" and trainer.train_steps {end}" if end else "")
+    what = f"there is no evaluation at step {step}: {set_by}"
+    return Problem(what, "objective.evaluation", fix=f"write {' or '.join(map(str, near))}")

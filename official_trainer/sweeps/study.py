@@ -80,8 +80,9 @@ class Study:
         return bool(self._pruner.prune(self._study(trial.number, trials), running))
 
     def _study(self, number: int, trials: Mapping[int, Trial]) -> Any:
-        direction = {"max": "maximize", "min": "minimize"}[self._objective.direction]
-        study = self._optuna.create_study(direction=direction, storage=self._optuna.storages.InMemoryStorage())
+        words = {"max": "maximize", "min": "minimize"}
+        directions = [words[each] for each in self._objective.directions.values()]
+        study = self._optuna.create_study(directions=directions, storage=self._optuna.storages.InMemoryStorage())
         study.add_trials([self._frozen(each) for each in trials.values() if each.number < number])
         return study
 
@@ -90,10 +91,10 @@ class Study:
         state = {None: "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}[trial.state]
         return self._optuna.trial.create_trial(
             state=states[state],
-            value=trial.value,
+            values=trial.results or None,
             params=dict(trial.values),
             distributions={each.path: self._distribution(each) for each in self._dimensions(trial.values)},
-            intermediate_values=dict(trial.reports),
+            intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
         )
 
     def _dimensions(self, paths: Iterable[str]) -> list[Dimension]:

@@ -21,7 +21,7 @@ from official_trainer.sweeps import space as spaces
 from official_trainer.sweeps import sweep
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
-from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of
+from official_trainer.sweeps.settings import Objective, objective_of, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import RUN, directory
@@ -48,16 +48,16 @@ class Subject(Protocol):
     def space(self, settings: Resolved) -> Space:
         """Returns what is drawn."""
 
-    def objective(self, settings: SweepConfig) -> Objective:
+    def objective(self, settings: Resolved) -> Objective:
         """Returns what trials are compared by."""
 
-    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+    def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
         """Returns why values are not taken; None if they are."""
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         """Returns the command of a trial, a module and its arguments."""
 
-    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         """Returns the command that tries a trial without training it; none if there is no such command."""
 
 
@@ -87,15 +87,15 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
     Raises:
       UserError: the settings, or the space, have a problem.
     """
-    space, objective = subject.space(settings), subject.objective(settings.config)
+    space, objective = subject.space(settings), subject.objective(settings)
     study = Study(space, settings, objective)
     plan = Plan(
         directory=directory,
         config=settings.config,
         objective=objective,
         command=lambda model_dir, values: subject.command(model_dir, space, values),
-        check=lambda model_dir, values: subject.check(model_dir, space, values, objective.metric),
-        refusal=lambda values: subject.refusal(space, values),
+        check=lambda model_dir, values: subject.check(model_dir, space, values, objective),
+        refusal=lambda values: subject.refusal(space, values, objective),
         grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
         joins=joins,
     )
@@ -133,29 +133,32 @@ class Experiment:
         self._ready(())
         return spaces.read(settings.config.space, _place_in(settings), self._ready)
 
-    def objective(self, settings: SweepConfig) -> Objective:
+    def objective(self, settings: Resolved) -> Objective:
         resolved = self.resolve(())
         sections = [resolved.config.task, *getattr(resolved.config.task, "task_routines", ())]
         sections += getattr(resolved.config, "eval_tasks", ())
         tasks = [getattr(each, "task_config", each) for each in sections]
         if all(getattr(each, "validation_data", None) is None for each in tasks):
             path, what = "task.validation_data", "is not set, so trials are never evaluated and cannot be compared"
-            raise ConfigError([Problem(what, path, fix="set it", origin=_user_origin(resolved, path))])
-        return objective_of(settings, resolved.config.trainer)
+            raise ConfigError([Problem(what, path, fix="set it", origin=user_origin(resolved, path))])
+        objective = objective_of(settings, resolved.config.trainer)
+        if problem := step_problem(objective, resolved.config.trainer):
+            raise ConfigError([dataclasses.replace(problem, origin=user_origin(settings, problem.path))])
+        return objective
 
-    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+    def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
         try:
-            self._ready(space.overrides(values))
+            resolved = self._ready(space.overrides(values))
         except ConfigError as error:
             return dataclasses.replace(error.problems[0], origin=None)
-        return None
+        return step_problem(objective, resolved.config.trainer)
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         return ["official_trainer", "train", *self.words("train", model_dir, space.overrides(values))]
 
-    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         words = self.words("check", model_dir, space.overrides(values))
-        return ["official_trainer", "check", *words, f"--metric={metric}"]
+        return ["official_trainer", "check", *words, *(f"--metric={each}" for each in objective.directions)]
 
     def _ready(self, sets: Sequence[str]) -> Resolved:
         """Returns a config that `train` would take."""
@@ -189,16 +192,16 @@ class Function:
     def space(self, settings: Resolved) -> Space:
         return spaces.read_free(settings.config.space, _place_in(settings))
 
-    def objective(self, settings: SweepConfig) -> Objective:
+    def objective(self, settings: Resolved) -> Objective:
         return objective_of(settings, TrainerConfig())
 
-    def refusal(self, space: Space, values: Mapping[str, Value]) -> Problem | None:
+    def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
         return None
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         return [_CALLER, self.reference, model_dir, json.dumps(space.objects(values))]
 
-    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], metric: str) -> Sequence[str]:
+    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         return []
 
 
@@ -206,11 +209,6 @@ def _place_in(settings: Resolved) -> Place:
     """Returns where the parts of a space are written."""
 
     def place(keys: Sequence[fields.Key]) -> Origin | None:
-        return _user_origin(settings, fields.path_of(("space", *keys)))
+        return user_origin(settings, fields.path_of(("space", *keys)))
 
     return place
-
-
-def _user_origin(resolved: Resolved, path: str) -> Origin | None:
-    origin = resolved.trail.origin(path)
-    return origin if origin.by_user and origin.name != "--params_override" else None

@@ -7,6 +7,7 @@ Does not own: running trials (`driver.py`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Mapping
@@ -15,9 +16,11 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan, describe
 from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.settings import Objective
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, show
@@ -92,7 +95,7 @@ def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str,
     """
     sweep, objective = plan.config.as_dict(), plan.objective
     fixed = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "seed")
-    decided = {"metric": objective.metric, "direction": objective.direction, "evaluation": objective.evaluation}
+    decided = dataclasses.asdict(objective)
     found = {
         "experiment": name,
         "sweep": {name: sweep[name] for name in fixed} | {"objective": decided},
@@ -144,26 +147,26 @@ def table(directory: str) -> list[list[str]]:
     Raises:
       SweepError: no sweep is there, or a record cannot be read.
     """
-    identity, found = _read(directory), trials.read_all(directory)
-    metric = identity["sweep"]["objective"]["metric"]
+    found, best = trials.read_all(directory), [each.number for each in best_of(directory)]
+    objective = _objective(directory)
+    mark = " (front)" if objective.others else " (best)"
     paths = list(dict.fromkeys(path for each in found.values() for path in each.values))
     rows = [["trial", *(path.rpartition(".")[2] for path in paths), "result"]]
-    best = best_of(directory, found)
     for each in found.values():
-        result = describe(each, metric) if each.state else "not done"
-        mark = " (best)" if best is not None and each.number == best.number else ""
+        result = describe(each, objective.metric) if each.state else "not done"
         values = (show(each.values[path]) if path in each.values else "-" for path in paths)
-        rows.append([str(each.number), *values, result.partition("\n")[0] + mark])
+        rows.append([str(each.number), *values, result.partition("\n")[0] + mark * (each.number in best)])
     return rows
 
 
-def best_of(directory: str, found: Mapping[int, Trial] | None = None) -> Trial | None:
-    """Returns the trial with the best value, the earliest of equal ones; None if none is complete.
+def best_of(directory: str) -> list[Trial]:
+    """Returns the best trial, if there is one; with several metrics all that no other one beats.
 
     Raises:
       SweepError: no sweep is there, or a record cannot be read.
     """
-    sign = 1 if _read(directory)["sweep"]["objective"]["direction"] == "max" else -1
-    found = trials.read_all(directory) if found is None else found
-    complete = [each for each in found.values() if each.state == "complete" and each.value is not None]
-    return max(complete, key=lambda each: (sign * (each.value or 0.0), -each.number), default=None)
+    return ranking.best(trials.read_all(directory).values(), _objective(directory))
+
+
+def _objective(directory: str) -> Objective:
+    return Objective(**_read(directory)["sweep"]["objective"])

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from official_trainer import files
+from official_trainer.config import FrozenDict
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.sweeps.space import Value
 from official_trainer.tracking.jsonl import encode
@@ -40,6 +41,7 @@ class Trial:
       values: path of a field → what was drawn.
       state: how it ended; None before.
       value: of the metric that is compared, if it is complete.
+      others: of each further metric that is compared, from the same evaluation.
       step: of the evaluation with that value, or of the one after which it was pruned.
       reason: why it failed or was pruned.
       reports: (step, value) of its evaluations, up to its end.
@@ -50,10 +52,16 @@ class Trial:
     values: Mapping[str, Value]
     state: State | None = None
     value: float | None = None
+    others: Mapping[str, float] = FrozenDict()
     step: int | None = None
     reason: str = ""
     reports: tuple[tuple[int, float], ...] = ()
     cause: str = ""
+
+    @property
+    def results(self) -> tuple[float, ...]:
+        """Its value for each metric that is compared; none unless it is complete."""
+        return () if self.value is None else (self.value, *self.others.values())
 
 
 def show(value: Value) -> str:
@@ -72,6 +80,7 @@ def write(sweep_dir: str, trial: Trial) -> None:
     files.make_dirs(place)
     content = dataclasses.asdict(trial) | {
         "value": None if trial.value is None else encode(trial.value),
+        "others": {name: encode(value) for name, value in trial.others.items()},
         "reports": [[step, encode(value)] for step, value in trial.reports],
     }
     files.write_text_atomically(files.join(place, RECORD), json.dumps(content, indent=2, allow_nan=False) + "\n")
@@ -107,13 +116,14 @@ def _read(sweep_dir: str, number: int) -> Trial:
     try:
         content = files.read_json(path)
         reports = tuple((int(step), float(value)) for step, value in content.pop("reports"))
-        value = content.pop("value")
-        trial = Trial(**content, reports=reports, value=None if value is None else float(value))
+        value, others = content.pop("value"), content.pop("others", {})
+        others = {name: float(each) for name, each in others.items()}
+        trial = Trial(**content, reports=reports, value=None if value is None else float(value), others=others)
         if trial.number != number:
             raise ValueError(f"it is that of trial {trial.number}")
         if not isinstance(trial.values, dict) or trial.state not in (None, *get_args(State)):
             raise ValueError("it is no record of a trial")
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"{path} cannot be read ({error}). Remove {directory(sweep_dir, number)}: the trial is then run again."
         raise SweepError(what) from error
     return trial

@@ -237,13 +237,14 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
 
 def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     """N21: a metric that no evaluation produces, and a bug; then the same directory takes the mended one."""
-    (workspace / "metric.yaml").write_text("objective: {metric: acuracy, direction: max}\n")
     words = (*WORDS, "--trials=1", "--model_dir=metric")
-    code, out, err = command(workspace, *words, "--space=metric.yaml")
-    assert code == 2 and "starts" not in out, out + err
-    assert "objective.metric: evaluation does not produce 'acuracy'; it produces accuracy, " in err
-    assert "did you mean 'accuracy'?" in err and "found before the first trial" in err
-    assert not (workspace / "metric" / "trials").exists()
+    for objective in ("{metric: acuracy, direction: max}", "{others: {acuracy: max}}"):
+        (workspace / "metric.yaml").write_text(f"objective: {objective}\npruner: null\npruner_options: {{}}\n")
+        code, out, err = command(workspace, *words, "--space=metric.yaml")
+        assert code == 2 and "starts" not in out, out + err
+        assert "objective: evaluation does not produce 'acuracy'; it produces accuracy, " in err
+        assert "did you mean 'accuracy'?" in err and "found before the first trial" in err
+        assert not (workspace / "metric" / "trials").exists()
     source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', '"early_')
     broken = source.replace("DigitsConfig", "EarlyConfig").replace("        section = self.task_config.model\n", "")
     (workspace / "experiments" / "early.py").write_text(broken)
@@ -252,6 +253,30 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     assert "experiments/early.py:86 in build_model" in err and "NameError: name 'section'" in err, err
     code, out, err = command(workspace, *words, "--quiet")
     assert code == 0 and "complete: accuracy" in out, out + err
+
+
+def test_several_metrics_are_compared_at_a_step(workspace):
+    """N21: the values of a trial are those of one evaluation; the best trials are the Pareto front."""
+    file = workspace / "several.yaml"
+    base = SPACE.replace("pruner: MedianPruner\npruner_options: {n_startup_trials: 2}\ntrials: 6", "trials: 3")
+    file.write_text(f"{base}objective: {{evaluation: 15, others: {{validation_loss: min}}}}\n")
+    words = (*WORDS[:2], WORDS[3], "--space=several.yaml", "--model_dir=several", "--quiet")
+    code, _, err = command(workspace, *words)
+    what = "several.yaml:10: objective.evaluation: there is no evaluation at step 15: trainer.validation_interval is 10"
+    assert code == 2 and f"{what} and trainer.train_steps 20; write 10 or 20" in err, err
+    file.write_text(file.read_text().replace("15", "10"))
+    code, table, err = command(workspace, *words)
+    assert code == 0, err
+    found = [json.loads(text) for text in records(workspace / "several").values()]
+    for each in found:
+        rows = (workspace / "several" / "trials" / str(each["number"]) / "run" / "metrics.jsonl").read_text()
+        evaluated = [row for row in map(json.loads, rows.splitlines()) if row["split"] == "validation"]
+        (row,) = (row for row in evaluated if row["step"] == 10)
+        assert len(evaluated) == 2 and each["step"] == 10
+        assert (each["value"], each["others"]) == (row["accuracy"], {"validation_loss": row["validation_loss"]})
+    results = [(each["value"], -each["others"]["validation_loss"]) for each in found]
+    front = [one for one in results if not any(a >= one[0] and b >= one[1] for a, b in results if (a, b) != one)]
+    assert table.count(" (front)") == len(front) and ", validation_loss " in table, table
 
 
 def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):

@@ -63,7 +63,7 @@ def progress(tmp_path, clock):
     run.mkdir(parents=True)
     (run / "status.json").write_text(json.dumps({"phase": "train", "step": 120}))
     (run / "run.json").write_text(json.dumps({"steps": {"end": 300}}))
-    progress.report(trial(3), 100, 0.5)
+    progress.report(trial(3), 100, (0.5,))
     progress.look()
     return progress
 
@@ -84,6 +84,26 @@ def test_in_80_columns_the_table_has_all_trials_that_matter(progress, clock):
         "0  2nd         300  0.9       cnn    0.03333    0        32         adam",
         "5  failed                     mlp    0.003333   0        32         adam",
         "1  pruned       50  0.25      mlp    0.003333   0.1      32         adam",
+    ]
+
+
+def test_of_several_metrics_each_has_a_column_and_the_front_is_shown(tmp_path, clock):
+    """N21: in the place of one best trial."""
+    objective = Objective("accuracy", "max", "best", {"validation_loss_of_the_set": "min"})
+    progress = Progress(str(tmp_path), asked=8, parallel=2, objective=objective, clock=clock)
+    for number, (accuracy, loss) in enumerate(((0.9, 0.5), (0.8, 0.6), (0.8, 0.2))):
+        progress.start(trial(number), continues=False)
+        others = {"validation_loss_of_the_set": loss}
+        progress.end(trial(number, state="complete", value=accuracy, others=others, step=10), "")
+    progress.start(trial(3), continues=False)
+    progress.report(trial(3), 5, (0.25, 0.75))
+    assert texts(progress, 78) == [
+        "3/8 done  1 running  front of 2  0:00  eta 0:00",
+        "#  state  step  accuracy  validatio…_the_set  model  initial_…ng_rate  dropout",
+        "3  start        0.25      0.75                mlp    3.333e-05         0.3",
+        "0  front    10  0.9       0.5                 cnn    0.03333           0",
+        "2  front    10  0.8       0.2                 cnn    0.0003333         0.2",
+        "1  done     10  0.8       0.6                 mlp    0.003333          0.1",
     ]
 
 

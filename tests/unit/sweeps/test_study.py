@@ -1,10 +1,12 @@
 """Drawing and pruning: a function of the records of earlier trials."""
 
+import dataclasses
+
 import pytest
 
 from official_trainer.config import ConfigError, TrainerConfig, resolve
 from official_trainer.sweeps.distributions import Dimension
-from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of
+from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
@@ -21,8 +23,12 @@ SPACE = Space(
 OBJECTIVE = Objective("accuracy", "max", "best")
 
 
+def settings(*sets):
+    return resolve(SweepConfig(space={"rate": "log(1e-4, 1e-1)"}), sets=sets)
+
+
 def study(*sets):
-    return Study(SPACE, resolve(SweepConfig(space={"rate": "log(1e-4, 1e-1)"}), sets=sets), OBJECTIVE)
+    return Study(SPACE, settings(*sets), OBJECTIVE)
 
 
 def finished(count, **changes):
@@ -81,11 +87,65 @@ def test_an_unknown_option_has_its_place_and_the_nearest_match():
 def test_the_objective_is_the_metric_of_the_best_checkpoint_unless_told_otherwise():
     """N21: its direction is known; that of another metric has to be named."""
     kept = TrainerConfig(best_checkpoint_eval_metric="error", best_checkpoint_metric_comp="lower")
-    assert objective_of(SweepConfig(), kept) == Objective("error", "min", "best")
+    assert objective_of(settings(), kept) == Objective("error", "min", "best")
     with pytest.raises(ConfigError, match=r"objective.direction: it is not declared which values of 'auc' are better"):
-        objective_of(resolve(SweepConfig(space={"a": "b"}), sets=["objective.metric=auc"]).config, kept)
+        objective_of(settings("objective.metric=auc"), kept)
     with pytest.raises(ConfigError, match=r"objective.metric: no metric is named; name one, or set trainer.best"):
-        objective_of(SweepConfig(), TrainerConfig())
+        objective_of(settings(), TrainerConfig())
+
+
+def test_several_metrics_have_directions_of_their_own():
+    """N21: each is declared, or known as for one; a metric twice, and a pruner, are refused."""
+    kept = TrainerConfig(best_checkpoint_eval_metric="error", best_checkpoint_metric_comp="lower")
+    several = settings("objective={metric: auc, direction: max, others: {error: null, a.b|c: min}}")
+    assert objective_of(several, kept) == Objective("auc", "max", "best", {"error": "min", "a.b|c": "min"})
+    assert list(objective_of(several, kept).directions) == ["auc", "error", "a.b|c"]
+    with pytest.raises(ConfigError, match=r"--set: objective.others.auc: it is not declared which values of 'auc' are"):
+        objective_of(settings("objective.others={auc: null}"), kept)
+    with pytest.raises(ConfigError, match=r"objective.others: names 'error', which is compared already; leave it out"):
+        objective_of(settings("objective.others={error: null}"), kept)
+    with pytest.raises(ConfigError, match=r"objective.others: names 'auc', which is objective.metric already; leave"):
+        settings("objective={metric: auc, others: {auc: max}}")
+    with pytest.raises(ConfigError, match=r"pruner: compares trials by one metric, and objective.others names more"):
+        settings("objective.others={auc: max}", "pruner=MedianPruner")
+
+
+@pytest.mark.parametrize(
+    ("step", "trainer", "fix"),
+    [
+        (150, {"train_steps": 1000}, "write 100 or 200"),
+        (50, {"train_steps": 1000}, "write 100"),
+        (950, {"train_steps": 930}, "write 900 or 930"),
+        (2000, {"train_steps": 930}, "write 930"),
+        (910, {"train_steps": 930}, "write 900 or 930"),
+        (50, {"train_steps": 60}, "write 60"),
+        (150, {"train_epochs": 3}, "write 100 or 200"),
+        (200, {"train_steps": 1000}, None),
+        (930, {"train_steps": 930}, None),
+        (5000, {"train_epochs": 3}, None),
+    ],
+)
+def test_a_step_without_an_evaluation_is_found_with_the_nearest_ones(step, trainer, fix):
+    """N21: by the interval and the last step, where that is known."""
+    found = step_problem(Objective("auc", "max", step), TrainerConfig(validation_interval=100, **trainer))
+    assert (None if found is None else found.fix) == fix
+    assert found is None or f"no evaluation at step {step}: trainer.validation_interval is 100" in found.what
+
+
+def test_of_several_metrics_what_is_drawn_depends_on_all():
+    """N21: TPE and its Pareto front; pruned and failed trials are among those it reads."""
+    several = Study(SPACE, settings("objective.others={cost: min}"), Objective("auc", "max", "best", {"cost": "min"}))
+    trials = {number: Trial(number=number, values=several.draw(number, {})) for number in range(14)}
+    for number, each in trials.items():
+        end = {"state": "pruned", "reports": ((1, 0.5),)} if number % 5 == 4 else {"state": "complete", "value": 0.5}
+        others = {} if number % 5 == 4 else {"cost": each.values["rate"]}
+        trials[number] = dataclasses.replace(each, others=others, **end)
+    turned = {
+        number: dataclasses.replace(each, others={name: -cost for name, cost in each.others.items()})
+        for number, each in trials.items()
+    }
+    assert several.draw(14, trials) == several.draw(14, trials) != several.draw(14, turned)
+    assert not several.prunes(trials[0], [(10, 0.0)], trials)
 
 
 def test_a_space_without_fields_and_options_without_a_pruner_are_refused():

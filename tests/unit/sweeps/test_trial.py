@@ -15,6 +15,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         values={"rate": 0.1 + 0.2, "kind": "a"},
         state="complete",
         value=1 / 3,
+        others={"cost": float("inf"), "auc": 0.1 + 0.2},
         step=20,
         reports=((20, 1 / 3),),
     )
@@ -23,9 +24,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
         trials.write(str(tmp_path), each)
     assert list(trials.read_all(str(tmp_path)).values()) == [started, ended]
     assert trials.read_all(str(tmp_path / "none")) == {}
+    assert (ended.results, started.results) == ((1 / 3, float("inf"), 0.1 + 0.2), ())
 
 
-@pytest.mark.parametrize("damage", [{}, {"values": None}, {"state": "x"}])
+@pytest.mark.parametrize("damage", [{}, {"values": None}, {"state": "x"}, {"others": 1}])
 def test_a_damaged_record_says_how_to_go_on(damage, tmp_path):
     """The trial is run again without it."""
     trials.write(str(tmp_path), Trial(number=3, values={}))
