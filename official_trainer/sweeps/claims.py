@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.lock import DirectoryLock
+from official_trainer.lock import DirectoryLock, lock_path
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.trial import SweepError, Trial
 
@@ -118,6 +118,15 @@ class Claims:
         """Gives a trial back, if it is held."""
         if (claim := self._claims.pop(number, None)) is not None:
             claim.release()
+
+    def clean_up(self, ended: Iterable[int]) -> None:
+        """Removes the locks that killed processes have left on trials that have ended."""
+        for number in ended:
+            place = trials.directory(self._sweep_dir, number)
+            for locked in (place, files.join(place, trials.RUN)):
+                lock = DirectoryLock(locked, clock=self._clock)
+                if files.exists(lock_path(locked)) and lock.try_acquire():
+                    lock.release()
 
     def _claim(self, number: int) -> bool:
         """Claims a trial; returns whether it is this process's, which is so before the claim counts."""

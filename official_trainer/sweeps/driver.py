@@ -95,6 +95,7 @@ class Driver:
           PreemptedError: a signal came; the trials have saved.
         """
         self._observer.begin(self._trials)
+        self._claims.clean_up(number for number, each in self._trials.items() if each.state is not None)
         if not self._wants_more():
             return self._trials
         with contextlib.ExitStack() as held:
@@ -117,13 +118,16 @@ class Driver:
         return self._trials
 
     def _check(self, processes: Processes, signals: Signals) -> None:
-        """Tries the first trial before it is recorded."""
+        """Tries the first trial that the experiment takes, before one is recorded."""
+        directory = self._plan.directory
         if self._trials:
+            rehearsal.clean_up(directory)
             return
-        values = self._drawn(0).values
-        if command := self._plan.check(files.join(self._plan.directory, "check"), values):
+        values = refusals.accepted(functools.partial(self._study.draw, 0, {}), self._plan.refusal)
+        command = [] if values is None else self._plan.check(files.join(directory, rehearsal.PLACE), values)
+        if command:
             self._say("trying one step and one evaluation")
-            rehearsal.rehearse(command, self._plan.directory, processes, signals)
+            rehearsal.rehearse(command, directory, processes, signals, lambda: bool(trials.read_all(directory)))
 
     # Which trials are this process's.
 
@@ -148,6 +152,7 @@ class Driver:
         self._while_claimed(process, processes, end)
         if number not in self._running:
             self._claims.release(number)
+            self._claims.clean_up([number])  # of a process that was killed as it saved
         self._look_seconds = -math.inf  # at once
 
     # How many.

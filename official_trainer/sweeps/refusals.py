@@ -21,6 +21,13 @@ MOST_ATTEMPTS = 100
 _MOST_SHOWN = 3
 
 
+def accepted(
+    draw: Callable[[int], dict[str, Value]], refusal: Callable[[Mapping[str, Value]], Problem | None]
+) -> dict[str, Value] | None:
+    """Returns the first values that the experiment takes; None if very many draws were refused."""
+    return next((values for values in map(draw, range(MOST_ATTEMPTS)) if refusal(values) is None), None)
+
+
 def drawn(
     number: int,
     draw: Callable[[int], dict[str, Value]],

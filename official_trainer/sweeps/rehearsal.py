@@ -1,13 +1,14 @@
 """What is tried before the first trial: `official-trainer check`, with the values of the first trial.
 
-Owns: that process, and what its end means. Does not own: what is tried (`runs/check.py`).
+Owns: that process, and what its end means; that one driver tries it, where several begin at the same time.
+Does not own: what is tried (`runs/check.py`).
 
 So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -17,27 +18,67 @@ from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts
+from official_trainer.lock import DirectoryLock
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps.trial import SweepError
 
+PLACE = "check"
+"""In the directory of a sweep: where it is tried; empty or absent afterwards."""
 _OUTPUT = "check.log"
 _ERROR = "error: "
 _POLL_SECONDS = 0.5
 
 
-def rehearse(command: Sequence[str], directory: str, processes: Processes, signals: Signals) -> None:
-    """Tries a trial.
+def rehearse(
+    command: Sequence[str],
+    directory: str,
+    processes: Processes,
+    signals: Signals,
+    has_begun: Callable[[], bool],
+) -> None:
+    """Tries a trial, unless a trial is recorded, or another driver has just tried one.
 
     Args:
       command: a module and its arguments.
       directory: of the sweep, where its output is kept if it fails.
       processes: start it.
       signals: end it.
+      has_begun: returns whether a trial is recorded.
 
     Raises:
       SweepError: it failed; with its error.
       PreemptedError: a signal came.
     """
+    lock, others_try = DirectoryLock(directory, name=PLACE), False
+    while not lock.try_acquire():
+        others_try = True
+        if signals.wait(_POLL_SECONDS):
+            raise _preempted()
+    try:
+        is_tried = has_begun() or (others_try and not files.exists(files.join(directory, _OUTPUT)))
+        if not is_tried:
+            files.remove(files.join(directory, PLACE))  # of a process that was killed
+            _try(command, directory, processes, signals)
+        _remove(directory)
+    finally:
+        lock.release()
+
+
+def clean_up(directory: str) -> None:
+    """Removes what a driver has left that was killed, once trials are recorded."""
+    if any(files.exists(files.join(directory, name)) for name in (PLACE, _OUTPUT)):
+        lock = DirectoryLock(directory, name=PLACE)
+        if lock.try_acquire():
+            _remove(directory)
+            lock.release()
+
+
+def _remove(directory: str) -> None:
+    for name in (PLACE, _OUTPUT):
+        files.remove(files.join(directory, name))
+
+
+def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals) -> None:
     path = files.join(directory, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
@@ -46,17 +87,21 @@ def rehearse(command: Sequence[str], directory: str, processes: Processes, signa
     code = _end_of(processes, signals)
     process.lines.end()
     if signals.asked is not None:
-        raise PreemptedError("no trial was started; the same command begins again")
+        raise _preempted()
     if code == 0:
-        files.remove(path)
         return
     how = End(name="check", role=CHIEF, code=code).how
     if code not in list(MEANINGS):
         raise SweepError(f"the check before the first trial {how}; give the same command again", ExitCode.RETRY)
-    _, label, error = files.read_bytes(path).decode(errors="replace").rpartition(f"\n{_ERROR}")
+    printed = files.read_bytes(path).decode(errors="replace")
+    _, label, error = f"\n{printed}".rpartition(f"\n{_ERROR}")
     what = error.strip() if label else f"{how}; see {path}"
     what = f"objective{what.removeprefix('--metric')}" if what.startswith("--metric: ") else what
     raise SweepError(f"{what}\nThis was found before the first trial; nothing is recorded of one", ExitCode(code))
+
+
+def _preempted() -> PreemptedError:
+    return PreemptedError("no trial was started; the same command begins again")
 
 
 def _end_of(processes: Processes, signals: Signals) -> int:

@@ -77,6 +77,7 @@ def _describe(plan: Plan, identity: Mapping[str, Any]) -> None:
     while not lock.try_acquire():
         time.sleep(_LOCK_SECONDS)
     try:
+        files.remove_temporaries(plan.directory, _FILE)  # of a process that was killed
         if files.exists(path) and (plan.joins or trials.read_all(plan.directory)):
             _refuse_changes(plan.directory, identity)
         else:  # also after a mistake that was found before the first trial

@@ -75,9 +75,10 @@ def directory(sweep_dir: str, number: int) -> str:
 
 
 def write(sweep_dir: str, trial: Trial) -> None:
-    """Writes the record of a trial."""
+    """Writes the record of a trial, which only one process may do at a time."""
     place = directory(sweep_dir, trial.number)
     files.make_dirs(place)
+    files.remove_temporaries(place, RECORD)  # of a process that was killed
     content = dataclasses.asdict(trial) | {
         "value": None if trial.value is None else encode(trial.value),
         "others": {name: encode(value) for name, value in trial.others.items()},

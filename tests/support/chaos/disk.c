@@ -28,14 +28,16 @@ static char directory[PATH_MAX];
 static size_t length; /* 0: not armed */
 static long at;
 static int fault, lasts, record = -1;
+static char wanted[PATH_MAX]; /* part of the names of the changes that count; empty: all do */
 static atomic_long count;
 
 /* Counts from now on. `number` is the change that goes wrong, from 1; 0 for none. `what` is an error number, or a
 negated signal; an error is that of every later change too if it `goes_on`. ENOSPC never is that of a removal. The
-name of each change goes to the descriptor `log`, a line each. */
-void disk_arm(const char *below, long number, int what, int goes_on, int log)
+name of each change goes to the descriptor `log`, a line each. Only those count whose name has `part` in it. */
+void disk_arm(const char *below, long number, int what, int goes_on, int log, const char *part)
 {
     strncpy(directory, below, sizeof directory - 1);
+    strncpy(wanted, part, sizeof wanted - 1);
     at = number, fault = what, lasts = goes_on, record = log;
     atomic_store(&count, 0);
     length = strlen(directory);
@@ -52,9 +54,11 @@ void disk_arm(const char *below, long number, int what, int goes_on, int log)
 /* Counts a change; returns the error that it ends with, 0 for none. Does not return if the process is killed. */
 static int strikes(const char *name, const char *path, int takes_space)
 {
-    long number = atomic_fetch_add(&count, 1) + 1;
     char line[PATH_MAX + 64];
     int size = snprintf(line, sizeof line, "%s %s\n", name, path + (path[length] ? length + 1 : length));
+    if (!strstr(line, wanted))
+        return 0;
+    long number = atomic_fetch_add(&count, 1) + 1;
     if (record >= 0)
         syscall(SYS_write, record, line, size);
     if (at == 0 || number < at || (number > at && !lasts))

@@ -58,7 +58,7 @@ def preloaded():
         os.environ.pop("LD_PRELOAD", None)  # another thread may have been here
 
 
-def arm(folder, number=0, fault=0, *, lasts=False, log=None):
+def arm(folder, number=0, fault=0, *, lasts=False, log=None, only=""):
     """Called in a child: lets change `number` (from 1) below `folder` go wrong; 0 is none.
 
     Args:
@@ -67,7 +67,9 @@ def arm(folder, number=0, fault=0, *, lasts=False, log=None):
       fault: an error number, or a negated signal.
       lasts: whether later changes end with the error too. Removals are never refused with ENOSPC.
       log: a file outside of `folder`, for the name of each change.
+      only: part of the names of the changes that count, such as `rename to best/`.
     """
     assert os.path.realpath(folder) == str(folder), folder
     record = -1 if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    ctypes.CDLL(None).disk_arm(os.fsencode(folder), ctypes.c_long(number), int(fault), int(lasts), record)
+    names = os.fsencode(folder), os.fsencode(only)
+    ctypes.CDLL(None).disk_arm(names[0], ctypes.c_long(number), int(fault), int(lasts), record, names[1])

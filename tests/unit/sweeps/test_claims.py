@@ -219,3 +219,27 @@ def test_many_workers_train_each_trial_once(tmp_path):
     assert {each.state for each in found.values()} == {"complete", "failed"}
     assert sum(each.state == "complete" for each in found.values()) == WANTED
     assert not list(tmp_path.rglob(".lock.json"))
+
+
+def test_the_locks_that_killed_processes_left_on_trials_that_have_ended_are_removed(tmp_path):
+    """N21: of the trial and of its run; that of a process which lives stays."""
+    for number in (0, 1):
+        record(tmp_path, number, "complete")
+        place = tmp_path / "trials" / str(number)
+        (place / "run").mkdir()
+        for folder in (place, place / "run"):
+            with DirectoryLock(folder):
+                left = (folder / ".lock.json").read_text()
+            (folder / ".lock.json").write_text(left)
+    with DirectoryLock(tmp_path / "trials" / "1" / "run"), claims(tmp_path) as mine:
+        mine.clean_up([0, 1, 2])
+        assert [str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob(".*.json")] == ["trials/1/run"]
+
+
+def test_nothing_is_left_of_a_record_that_a_killed_process_was_writing(tmp_path):
+    """N21: the next one that writes it removes it."""
+    place = tmp_path / "trials" / "0"
+    place.mkdir(parents=True)
+    (place / "trial.json.tmp-1-0123abcd").write_text("{")
+    record(tmp_path, 0, "complete")
+    assert [path.name for path in place.iterdir()] == ["trial.json"]

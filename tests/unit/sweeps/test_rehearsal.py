@@ -1,0 +1,95 @@
+"""What is tried before the first trial, by one of the drivers that begin at the same time."""
+
+import pytest
+
+from official_trainer.lock import DirectoryLock
+from official_trainer.stopping import PreemptedError
+from official_trainer.sweeps import rehearsal
+from official_trainer.sweeps.trial import SweepError
+
+
+class Processes:
+    """Each process prints `text`, leaves what a check that is killed would leave, and ends with `code`."""
+
+    def __init__(self, directory, code=0, text=b""):
+        self.started, self._directory, self._code, self._text = 0, directory, code, text
+
+    def start(self, process):
+        self.started += 1
+        assert not (self._directory / "check").exists()
+        (self._directory / "check").mkdir()
+        process.lines.feed(self._text)
+        self._process = process
+
+    def wait(self, seconds):
+        return self._process, self._code
+
+
+class Signals:
+    asked = None
+
+    def __init__(self, *waits):
+        self._waits = list(waits)
+
+    def read(self):
+        pass
+
+    def wait(self, seconds):
+        return self._waits.pop(0)() or False
+
+
+def rehearse(directory, processes, signals=None, *, has_begun=False):
+    rehearsal.rehearse(["check"], str(directory), processes, signals or Signals(), lambda: has_begun)
+
+
+def left(directory):
+    return sorted(path.name for path in directory.iterdir() if path.name != ".check")
+
+
+def test_nothing_is_left_of_a_check_also_not_of_one_that_was_killed(tmp_path):
+    """N21: the directory ends with the files of a sweep that was never killed."""
+    (tmp_path / "check" / ".check").mkdir(parents=True)
+    (tmp_path / "check.log").write_text("killed here")
+    rehearse(tmp_path, Processes(tmp_path))
+    assert left(tmp_path) == []
+    (tmp_path / "check").mkdir()
+    rehearsal.clean_up(str(tmp_path))
+    assert left(tmp_path) == []
+
+
+def test_the_error_of_a_check_is_shown_also_if_it_printed_nothing_else(tmp_path):
+    """N21: with its exit code; the log stays."""
+    for text in (b"error: --set: no\n", b"ok  config\nerror: --set: no\n"):
+        with pytest.raises(SweepError, match=r"^--set: no\nThis was found before the first trial") as caught:
+            rehearse(tmp_path, Processes(tmp_path, 2, text))
+        assert caught.value.exit_code == 2 and (tmp_path / "check.log").read_bytes() == text
+
+
+def test_one_of_several_drivers_tries_the_first_trial(tmp_path):
+    """N21: the others wait for it; if it was killed or the check has failed, the next one tries."""
+    other = DirectoryLock(tmp_path, name="check")
+    for fails, started in ((False, 0), (True, 1)):
+        assert other.try_acquire()
+        (tmp_path / "check.log").write_text("")
+
+        def end(fails=fails):
+            if not fails:
+                (tmp_path / "check.log").unlink()
+            other.release()
+
+        processes = Processes(tmp_path)
+        rehearse(tmp_path, processes, Signals(lambda: None, end))
+        assert processes.started == started and left(tmp_path) == []
+    processes = Processes(tmp_path)
+    rehearse(tmp_path, processes, has_begun=True)
+    assert processes.started == 0
+
+
+def test_a_signal_ends_the_wait_for_another_driver(tmp_path):
+    """N21: and its check goes on."""
+    with DirectoryLock(tmp_path, name="check"):
+        (tmp_path / "check").mkdir()
+        with pytest.raises(PreemptedError, match="no trial was started; the same command begins again"):
+            rehearse(tmp_path, Processes(tmp_path), Signals(lambda: True))
+        rehearsal.clean_up(str(tmp_path))
+        assert (tmp_path / "check").exists()
