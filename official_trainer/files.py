@@ -392,6 +392,27 @@ def rename(source: str, target: str) -> None:
     tf.io.gfile.rename(source, target) if is_url(source) else os.rename(source, target)
 
 
+def copy(source: str, target: str) -> None:
+    """Copies a file, in the place of what is at `target`; a local copy is on the disk when this returns."""
+    if is_url(source) or is_url(target):
+        tf.io.gfile.copy(source, target, overwrite=True)
+        return
+    remove(target)
+    with open_file(source, "rb") as read, open_file(target, "wb") as written:
+        shutil.copyfileobj(read, written, _CHUNK_BYTES)
+    sync(target)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Gives a file that is never changed a second name; where that is not possible, copies it."""
+    if not (is_url(source) or is_url(target)):
+        remove(target)
+        with contextlib.suppress(OSError):  # another file system, or one without links
+            os.link(source, target, follow_symlinks=True)
+            return
+    copy(source, target)
+
+
 def size_bytes(path: str) -> int:
     """Returns the length of a file."""
     return tf.io.gfile.stat(path).length if is_url(path) else os.path.getsize(path)

@@ -159,10 +159,11 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
 
 def _header(progress: Progress, width: int) -> str:
     """Returns the counts, the best and the times, the least important ones only where there is room for them."""
-    left = progress.left_seconds
+    left, generation = progress.left_seconds, progress.generation
     counts = {"running": len(progress.running), "pruned": progress.count("pruned"), "failed": progress.count("failed")}
     parts = {
-        "done": f"{progress.count('complete', 'pruned')}/{progress.asked} done",
+        "generation": "" if generation is None else f"generation {generation[0]}/{generation[1]}",
+        "done": f"{progress.done}/{progress.asked} done",
         **{name: f"{count} {name}" for name, count in counts.items() if count},
         "best": _best(progress),
         "elapsed": format_seconds(progress.elapsed_seconds),

@@ -48,7 +48,9 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
     add_sweep_flags(parser)
     parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
-    parser.value("write", "FILE", "with `best`: write its values as a file for --config_file")
+    parser.value(
+        "write", "FILE", "with `best`: write its values as a file for --config_file; of a population, a script"
+    )
 
 
 def add_sweep_flags(parser: flags.Parser) -> None:
@@ -90,7 +92,7 @@ def _show(arguments: argparse.Namespace) -> int:
         raise UsageError(f"trials {numbers} are the best; `official-trainer sweep show {directory}` has their results")
     (best,) = found
     head = f"# trial {best.number} of {directory}, {describe(best, 'value')}"
-    text = "\n".join([head, *sweep.overlay(directory, best)])
+    text = "\n".join([head, *sweep.again(directory, best)])
     if arguments.write:
         files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
     terminal.show(text)
@@ -143,7 +145,8 @@ def _observer(plan: Plan, *, quiet: bool) -> Observer:
     if not can_redraw(sys.stdout):
         return PlainLines(names, terminal.show)
     asked, parallel = plan.config.trials, plan.config.parallel
-    progress = Progress(plan.directory, asked=asked, parallel=parallel, objective=plan.objective)
+    size = plan.config.population.size if plan.config.population is not None else None
+    progress = Progress(plan.directory, asked=asked, parallel=parallel, objective=plan.objective, size=size)
     return LiveTable(progress, names, sys.stdout)
 
 

@@ -66,25 +66,31 @@ class Claims:
         """Whether a claim does not count yet."""
         return any(claim.is_held and not claim.counts for claim in self._claims.values())
 
-    def next(self, found: Mapping[int, Trial], wanted: int) -> int | None:
+    def next(
+        self,
+        found: Mapping[int, Trial],
+        wanted: int,
+        counts: Callable[[Trial], bool] = lambda trial: trial.state in ("complete", "pruned"),
+    ) -> int | None:
         """Claims the next trial that has no end on record; returns its number, or None if there is none to claim now.
 
         A new trial is claimed only if all that are not done would not be enough, whoever works on them: with those,
-        never more than `wanted` are complete or pruned.
+        never more than `wanted` count.
 
         Args:
           found: the records, as they are now. The caller reads that of the claimed trial again.
-          wanted: how many trials are to be complete or pruned.
+          wanted: how many trials are to count.
+          counts: whether a trial counts; those that are complete or pruned do.
         """
-        number = self._next(found, wanted)
+        number = self._next(found, wanted, counts)
         for other, claim in list(self._claims.items()):
             if claim.is_held and not claim.counts and other != number:
                 self.release(other)  # another process may have it, while this one trains the trial before
         return number if number is not None and self._claims[number].counts else None
 
-    def _next(self, found: Mapping[int, Trial], wanted: int) -> int | None:
+    def _next(self, found: Mapping[int, Trial], wanted: int, counts: Callable[[Trial], bool]) -> int | None:
         """Returns the trial to claim next, with a claim that may not count yet."""
-        done = sum(each.state in ("complete", "pruned") for each in found.values())
+        done = sum(map(counts, found.values()))
         mine = {number for number, claim in self._claims.items() if claim.counts}
         pending = {number for number, each in found.items() if each.state is None} | mine
         last = max(found.keys() | mine, default=-1)

@@ -33,6 +33,7 @@ from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import evaluations, refusals, rehearsal
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
+from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.evaluations import Evaluation
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more
 from official_trainer.sweeps.observer import Observer
@@ -58,6 +59,7 @@ class Plan:
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
       check: returns the command that tries such a trial without training it; empty for none.
       refusal: returns why the experiment's config refuses values; None if it takes them.
+      course: which trials there are.
       grace_seconds: how long a trial may save after a signal.
       joins: whether drivers on other machines may work on the same sweep.
     """
@@ -68,6 +70,7 @@ class Plan:
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
     check: Callable[[str, Mapping[str, Value]], Sequence[str]]
     refusal: Callable[[Mapping[str, Value]], Problem | None]
+    course: Course
     grace_seconds: float
     joins: bool = False
 
@@ -157,11 +160,8 @@ class Driver:
 
     # How many.
 
-    def _finished(self) -> int:
-        return sum(each.state in ("complete", "pruned") for each in self._trials.values())
-
     def _wants_more(self) -> bool:
-        return self._finished() < self._plan.config.trials
+        return self._plan.course.done(self._trials) < self._plan.course.total
 
     def _fill(self, processes: Processes) -> bool:
         """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere."""
@@ -170,7 +170,8 @@ class Driver:
         self._trials = trials.read_all(self._plan.directory, self._trials)
         while len(self._running) < self._plan.config.parallel and self._wants_more():
             refuse_more(self._plan.directory, self._trials.values())
-            number = self._claims.next(self._trials, self._plan.config.trials)
+            course = self._plan.course
+            number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
             if number is None:
                 break
             self._trials = trials.read_all(self._plan.directory, self._trials)  # of who had the claim before, too
@@ -195,9 +196,11 @@ class Driver:
         return trial
 
     def _drawn(self, number: int) -> Trial:
-        draw = functools.partial(self._study.draw, number, self._trials)
+        course = self._plan.course
+        draw = functools.partial(course.draw, number, self._trials)
         prunes = self._plan.config.on_refusal == "prune"
-        return refusals.drawn(number, draw, self._plan.refusal, prunes=prunes)
+        trial = refusals.drawn(number, draw, self._plan.refusal, prunes=prunes)
+        return dataclasses.replace(trial, parent=course.parent(number, self._trials))
 
     def _record(self, trial: Trial) -> None:
         self._claims.check(trial.number, now=True)
@@ -206,14 +209,19 @@ class Driver:
 
     def _start(self, trial: Trial, processes: Processes) -> None:
         place = trials.directory(self._plan.directory, trial.number)
-        command = tuple(self._plan.command(files.join(place, trials.RUN), trial.values))
+        course = self._plan.course
+        if title := course.title(trial):
+            self._say(title)
+        check = functools.partial(self._claims.check, trial.number, now=True)
+        is_new = course.begin(trial, self._trials, check)
+        command = (*self._plan.command(files.join(place, trials.RUN), trial.values), *course.words(trial))
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
         process = Process(member, Lines(lambda lines: None, output), Restarts())
         self._running[trial.number] = process
         self._evaluations[trial.number] = []
-        self._observer.start(trial, continues=newest_step(self._run_of(trial)) is not None)
+        self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)
         processes.start(process)
 
     def _run_of(self, trial: Trial) -> str:
@@ -228,7 +236,7 @@ class Driver:
         rows = read_rows(path) if trial.state is None and files.exists(path) else []
         for row in rows:
             new = evaluations.read(row, self._plan.objective)
-            if new is None or (found and new.step <= found[-1].step):
+            if new is None or new.step <= (found[-1].step if found else self._plan.course.since(trial)):
                 continue
             found.append(new)
             self._observer.report(trial, *new)
@@ -271,6 +279,8 @@ class Driver:
             place = trials.directory(self._plan.directory, trial.number)
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
+        elif lacking := self._plan.course.lacks(trial):
+            self._end(trial, state="failed", reason=lacking)
         else:
             objective = self._plan.objective
             found = evaluations.counted(trial.number, self._evaluations[trial.number], objective)
@@ -291,7 +301,7 @@ class Driver:
     def _stop(self, processes: Processes, signals: Signals) -> None:
         """Has all trials save, and ends."""
         self._save(processes, signals, str(signals.asked))
-        done = f"{self._finished()} of {self._plan.config.trials} trials are done"
+        done = f"{self._plan.course.done(self._trials)} of {self._plan.course.total} trials are done"
         raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
 
     @contextlib.contextmanager

@@ -58,7 +58,8 @@ class PlainLines(Observer):
         self._has_shown_report = False
 
     def start(self, trial: Trial, *, continues: bool) -> None:
-        self._write(f"trial {trial.number} {'continues' if continues else 'starts'}: {self.drawn(trial)}")
+        begins = "starts" if trial.parent is None else f"starts from trial {trial.parent}"
+        self._write(f"trial {trial.number} {'continues' if continues else begins}: {self.drawn(trial)}")
 
     def wait(self, trial: Trial, how: str, seconds: float) -> None:
         self._write(f"trial {trial.number} {how}; it continues in {seconds:g} s")

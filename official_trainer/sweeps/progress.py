@@ -55,6 +55,7 @@ class Progress(Observer):
       objective: what they are compared by.
       ended: the trials that have ended, the newest last.
       running: those that run, by number.
+      size: of the population; None for trials that are independent of each other.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class Progress(Observer):
         asked: int,
         parallel: int,
         objective: Objective,
+        size: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.asked, self.objective = asked, objective
+        self.asked, self.objective, self.size = asked, objective, size
         self.ended: dict[int, Trial] = {}
         self.running: dict[int, Running] = {}
         self._directory, self._parallel = directory, parallel
@@ -93,7 +95,7 @@ class Progress(Observer):
         running = self.running.pop(trial.number, None)
         if running is not None:
             self._seconds += self._clock() - running.since
-            self._counted += trial.state in ("complete", "pruned")
+            self._counted += self._counts(trial)
 
     def look(self) -> None:
         for number, running in self.running.items():
@@ -106,9 +108,25 @@ class Progress(Observer):
             running.step = status.get("step") or running.step
             running.end_step = (record.get("steps") or {}).get("end")
 
+    @property
+    def done(self) -> int:
+        """How many of the trials that are asked for have ended."""
+        return sum(map(self._counts, self.ended.values()))
+
+    def _counts(self, trial: Trial) -> bool:
+        return trial.state in ("complete", "pruned") or self.size is not None
+
     def count(self, *states: str) -> int:
         """Returns how many trials have ended in one of the states."""
         return sum(each.state in states for each in self.ended.values())
+
+    @property
+    def generation(self) -> tuple[int, int] | None:
+        """The generation of a population that trains, from 1, and how many there are; None without a population."""
+        if self.size is None:
+            return None
+        count = self.asked // self.size
+        return min(len(self.ended) // self.size + 1, count), count
 
     @property
     def elapsed_seconds(self) -> float:
@@ -133,7 +151,7 @@ class Progress(Observer):
         each = self._seconds / self._counted  # pruned trials are shorter, failed ones take time and do not count
         now = self._clock()
         spent = sum(min(now - running.since, each) for running in self.running.values())
-        left = self.asked - self.count("complete", "pruned")
+        left = self.asked - self.done
         return max(0.0, left * each - spent) / max(1, min(left, self._parallel))
 
 

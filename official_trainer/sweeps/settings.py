@@ -8,13 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from official_trainer.config import Config, ConfigError, FrozenDict, NonNegative, Positive, Problem, Resolved, fields
+from official_trainer.config import (
+    Between,
+    Config,
+    ConfigError,
+    Fraction,
+    FrozenDict,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Problem,
+    Resolved,
+    fields,
+)
 from official_trainer.config.errors import Origin
 
 Direction = Literal["max", "min"]
 _DIRECTIONS: dict[str, Direction] = {"higher": "max", "lower": "min"}
+_BESIDE_POPULATION = (
+    "cannot be set together with population, which draws at random at first and then from the best members; remove one"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +56,31 @@ class ObjectiveConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PopulationConfig(Config):
+    """Population-based training: every few steps, the worst members go on from the weights of the best ones.
+
+    Attributes:
+      size: how many members there are.
+      interval: steps of a generation, a multiple of `trainer.validation_interval`; null takes that.
+      replaced: the share of the members that is replaced after each generation, by copies of as many of the best.
+      factors: a replaced member has the values of the one that it goes on from, changed by one of these: `log` and
+        `logint` are multiplied by it; `float` and `int` move by (factor - 1) of the width of their range; of choices
+        a neighbour is taken, the one before for a factor below 1.
+      redrawn: how likely it is that a value is drawn anew instead.
+    """
+
+    size: Annotated[int, Between(2)] = 8
+    interval: Positive | None = None
+    replaced: Annotated[float, Between(0, 0.5)] = 0.25
+    factors: tuple[PositiveFloat, ...] = (0.8, 1.2)
+    redrawn: Fraction = 0.25
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.factors:
+            yield "factors", "holds no factor; write [0.8, 1.2]"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig(Config):
     """A sweep.
 
@@ -55,6 +95,7 @@ class SweepConfig(Config):
       sampler_options: its arguments.
       pruner: the class of Optuna that ends trials early; null for none.
       pruner_options: its arguments.
+      population: trains a population; null for trials that are independent of each other.
       trials: how many trials are completed or pruned; those that fail are not counted.
       parallel: how many trials train at the same time; they share the devices of this machine.
       seed: of the sampler, together with the number of the trial.
@@ -67,6 +108,7 @@ class SweepConfig(Config):
     sampler_options: dict[str, Any] = FrozenDict()
     pruner: Literal["MedianPruner", "PercentilePruner", "ThresholdPruner"] | None = None
     pruner_options: dict[str, Any] = FrozenDict()
+    population: PopulationConfig | None = None
     trials: Positive = 20
     parallel: Positive = 1
     seed: NonNegative = 0
@@ -78,6 +120,10 @@ class SweepConfig(Config):
             yield "pruner_options", "has no effect without a pruner; set pruner, or remove it"
         if self.pruner is not None and self.objective.others:
             yield "pruner", "compares trials by one metric, and objective.others names more; remove one of them"
+        if self.population is not None:
+            for name in ("sampler_options", "pruner"):
+                if getattr(self, name):
+                    yield name, _BESIDE_POPULATION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import ConfigError, Problem, Resolved
@@ -57,6 +57,10 @@ class Study:
           trials: all trials that are recorded; those of higher numbers do not count.
           attempt: how often other values were drawn for this trial, and refused.
         """
+        return self._space.draw(self.chooser(number, trials, attempt))
+
+    def chooser(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Callable[[Dimension], Value]:
+        """Returns what draws the value of one dimension after the other; see `draw`."""
         study = self._study(number, trials)
         study.sampler = self._sampler(number, attempt=attempt)
         trial = study.ask()
@@ -70,7 +74,7 @@ class Study:
                 return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=step, log=is_log))
             return float(trial.suggest_float(each.path, each.low, each.high, step=each.step, log=is_log))
 
-        return self._space.draw(choose)
+        return choose
 
     def prunes(self, trial: Trial, reports: Sequence[tuple[int, float]], trials: Mapping[int, Trial]) -> bool:
         """Returns whether a trial is pruned after the last of its reports."""

@@ -17,11 +17,13 @@ from official_trainer.config import ConfigError, Problem, Resolved, RuntimeConfi
 from official_trainer.config.errors import Origin
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
+from official_trainer.sweeps import continuable, sweep
 from official_trainer.sweeps import space as spaces
-from official_trainer.sweeps import sweep
+from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
-from official_trainer.sweeps.settings import Objective, objective_of, step_problem, user_origin
+from official_trainer.sweeps.population import Population
+from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import RUN, directory
@@ -47,6 +49,9 @@ class Subject(Protocol):
 
     def space(self, settings: Resolved) -> Space:
         """Returns what is drawn."""
+
+    def population(self, settings: Resolved, space: Space) -> SweepConfig:
+        """Returns the file of a sweep with a population, see `continuable.settled`."""
 
     def objective(self, settings: Resolved) -> Objective:
         """Returns what trials are compared by."""
@@ -88,10 +93,13 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
       UserError: the settings, or the space, have a problem.
     """
     space, objective = subject.space(settings), subject.objective(settings)
+    if settings.config.population is not None:
+        settings = dataclasses.replace(settings, config=subject.population(settings, space))
     study = Study(space, settings, objective)
     plan = Plan(
         directory=directory,
         config=settings.config,
+        course=_course(study, space, objective, settings.config, directory),
         objective=objective,
         command=lambda model_dir, values: subject.command(model_dir, space, values),
         check=lambda model_dir, values: subject.check(model_dir, space, values, objective),
@@ -100,6 +108,12 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         joins=joins,
     )
     return Planned(plan, study, sweep.identity_of(subject.name, subject.recorded, plan))
+
+
+def _course(study: Study, space: Space, objective: Objective, config: SweepConfig, directory: str) -> Course:
+    if config.population is None:
+        return Course(study, config.trials)
+    return Population(study, space, objective, config=config, directory=directory)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,6 +146,9 @@ class Experiment:
     def space(self, settings: Resolved) -> Space:
         self._ready(())
         return spaces.read(settings.config.space, _place_in(settings), self._ready)
+
+    def population(self, settings: Resolved, space: Space) -> SweepConfig:
+        return continuable.settled(settings, space, self.resolve, _place_in(settings))
 
     def objective(self, settings: Resolved) -> Objective:
         resolved = self.resolve(())
@@ -191,6 +208,10 @@ class Function:
 
     def space(self, settings: Resolved) -> Space:
         return spaces.read_free(settings.config.space, _place_in(settings))
+
+    def population(self, settings: Resolved, space: Space) -> SweepConfig:
+        what = "continues runs of an experiment with other values, and a function decides by itself how it trains"
+        raise ConfigError([Problem(what, "population", fix="register an experiment, or leave it out")])
 
     def objective(self, settings: Resolved) -> Objective:
         return objective_of(settings, TrainerConfig())

@@ -16,11 +16,11 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.sweeps import ranking
+from official_trainer.sweeps import population, ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan, describe
 from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.settings import Objective
+from official_trainer.sweeps.settings import Objective, PopulationConfig
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, show
@@ -95,7 +95,7 @@ def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str,
       plan: of the sweep.
     """
     sweep, objective = plan.config.as_dict(), plan.objective
-    fixed = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "seed")
+    fixed = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "population", "seed")
     decided = dataclasses.asdict(objective)
     found = {
         "experiment": name,
@@ -132,14 +132,20 @@ def _read(directory: str) -> dict[str, Any]:
         raise SweepError(f"{path} cannot be read ({error}); put a good copy back") from error
 
 
-def overlay(directory: str, trial: Trial) -> list[str]:
-    """Returns the fields of a trial with what was drawn for them, as lines of YAML.
+def again(directory: str, trial: Trial) -> list[str]:
+    """Returns the lines of a file that trains a trial again, given the other flags of the sweep.
+
+    It is a config with the values that were drawn; for a trial of a population a shell script, as these have changed.
 
     Raises:
-      SweepError: no sweep is there.
+      SweepError: no sweep is there, or a record cannot be read.
     """
-    space = read_free(_read(directory)["sweep"]["space"], lambda keys: None)
-    return [f"{path}: {text}" for path, text in space.texts(trial.values)]
+    identity = _read(directory)
+    space = read_free(identity["sweep"]["space"], lambda keys: None)
+    if (written := identity["sweep"]["population"]) is None:
+        return [f"{path}: {text}" for path, text in space.texts(trial.values)]
+    line = population.lineage(trials.read_all(directory), trial)
+    return population.script(identity["experiment"], space, line, PopulationConfig(**written))
 
 
 def table(directory: str) -> list[list[str]]:
@@ -152,11 +158,14 @@ def table(directory: str) -> list[list[str]]:
     objective = _objective(directory)
     mark = " (front)" if objective.others else " (best)"
     paths = list(dict.fromkeys(path for each in found.values() for path in each.values))
-    rows = [["trial", *(path.rpartition(".")[2] for path in paths), "result"]]
+    size = (_read(directory)["sweep"]["population"] or {}).get("size")
+    line = ["generation", "from"] if size else []
+    rows = [["trial", *line, *(path.rpartition(".")[2] for path in paths), "result"]]
     for each in found.values():
         result = describe(each, objective.metric) if each.state else "not done"
         values = (show(each.values[path]) if path in each.values else "-" for path in paths)
-        rows.append([str(each.number), *values, result.partition("\n")[0] + mark * (each.number in best)])
+        line = [] if not size else [str(each.number // size + 1), "-" if each.parent is None else str(each.parent)]
+        rows.append([str(each.number), *line, *values, result.partition("\n")[0] + mark * (each.number in best)])
     return rows
 
 

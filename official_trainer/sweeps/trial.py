@@ -46,6 +46,7 @@ class Trial:
       reason: why it failed or was pruned.
       reports: (step, value) of its evaluations, up to its end.
       cause: if it failed, what failures by the same error have in common; empty if that is not known.
+      parent: the trial of a population whose run this one continues; None for one that begins at step 0.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Trial:
     reason: str = ""
     reports: tuple[tuple[int, float], ...] = ()
     cause: str = ""
+    parent: int | None = None
 
     @property
     def results(self) -> tuple[float, ...]:

@@ -1,0 +1,119 @@
+"""A run directory that begins as a copy of another: what is in it, and that a process may die anywhere."""
+
+import functools
+import json
+import os
+import signal
+
+import pytest
+import tensorflow as tf
+
+from official_trainer.checkpoints.manifest import committed_steps, damage
+from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.runs.resume import copied_run
+from official_trainer.tracking.record import ModelDirError
+from tests.support.chaos import disk
+from tests.support.forked import Child
+
+
+def save(directory, step):
+    CheckpointStore(str(directory), tf.train.Checkpoint(v=tf.Variable(float(step))), max_to_keep=None).save(step)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A run directory with two checkpoints, a best one, and files that are this run's alone."""
+    run = tmp_path / "source"
+    for step in (10, 20):
+        save(run, step)
+    save(run / "best", 10)
+    save(run / "quarantine", 5)
+    (run / "train").mkdir()
+    for name in ("metrics.jsonl", "params.yaml", "train/events", "best/info.json"):
+        (run / name).write_text(name)
+    for name in (".lock", ".lock.json", "status.json", "wandb.json", "ckpt-30.saving", "metrics.jsonl.tmp-1-0123abcd"):
+        (run / name).write_text("{}")
+    (run / "export").mkdir()
+    (run / "run.json").write_text(json.dumps({"run_id": "1", "experiment": "e", "restarts": 3}))
+    return run
+
+
+def content(run):
+    """Returns each file of a run with its bytes, without the name of the run."""
+    found = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    record = json.loads(found.pop("run.json"))
+    return found | {"run.json": record | {"run_id": ""}}
+
+
+def test_a_copy_has_what_a_run_continues_with(source, tmp_path):
+    """N35: the newest checkpoint, the best ones, rows and events; nothing that is the other run's alone."""
+    target = tmp_path / "target"
+    assert copied_run.copy(str(source), str(target), step=20)
+    found = content(target)
+    assert committed_steps(str(target)) == (20,) and damage(str(target), 20) is None
+    assert damage(str(target / "best"), 10) is None
+    others = {name for name in found if "ckpt-" not in name}
+    assert others == {
+        *("best/checkpoint", "best/info.json", "checkpoint", "metrics.jsonl", "params.yaml", "run.json", "train/events")
+    }
+    assert json.loads((target / "run.json").read_text())["run_id"] != "1"
+    assert os.path.samefile(source / "ckpt-20.index", target / "ckpt-20.index")  # it takes no space
+    assert not os.path.samefile(source / "metrics.jsonl", target / "metrics.jsonl")
+    (target / "metrics.jsonl").write_text("more")
+    assert not copied_run.copy(str(source), str(target), step=20)
+    assert (target / "metrics.jsonl").read_text() == "more"
+
+
+def copied(source, target):
+    copied_run.copy(source, target, step=20)
+
+
+def test_a_process_may_die_at_any_change_of_a_copy(source, tmp_path):
+    """N35: SIGKILL before each change on disk: there is no run before all of it is there; the next try makes it."""
+    disk.require()
+    copied(str(source), str(tmp_path / "unbroken"))
+    expected = content(tmp_path / "unbroken")
+    for number in range(1, 1000):
+        target = tmp_path / f"target{number}"
+        first = functools.partial(disk.arm, str(target), number, -signal.SIGKILL)
+        child = Child(functools.partial(copied, str(source), str(target)), cwd=tmp_path, folder=tmp_path, first=first)
+        ended = child.wait()
+        if ended.code == 0:
+            break
+        assert ended.code == -signal.SIGKILL, ended.err
+        if (target / "run.json").exists():  # it only was not on the disk for sure
+            assert content(target) == expected
+        copied(str(source), str(target))
+        assert content(target) == expected
+    assert number > 20
+
+
+def test_what_cannot_be_continued_is_refused(source, tmp_path):
+    """N35: with what is missing."""
+    for step, missing in ((30, "ckpt-30.manifest.json is missing"), (20, "ckpt-20.index is missing")):
+        (source / "ckpt-20.index").unlink(missing_ok=True)
+        with pytest.raises(ModelDirError, match=f"cannot be continued from its checkpoint of step {step}: {missing}"):
+            copied_run.copy(str(source), str(tmp_path / "target"), step=step)
+    assert not (tmp_path / "target").exists()
+
+
+def test_another_owner_of_the_directory_ends_a_copy(source, tmp_path):
+    """N35: before it counts."""
+
+    def lost():
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        copied_run.copy(str(source), str(tmp_path / "target"), step=20, check=lost)
+    assert not (tmp_path / "target" / "run.json").exists()
+
+
+def test_weights_are_removed_and_the_record_stays(source):
+    """N35: also those of the best checkpoint, and the exports."""
+    copied_run.remove_weights(str(source))
+    copied_run.remove_weights(str(source))
+    found = {path.name for path in source.rglob("*") if not path.name.startswith(".")}
+    assert found == {
+        *("metrics.jsonl", "metrics.jsonl.tmp-1-0123abcd", "params.yaml", "run.json", "status.json"),
+        *("train", "events", "wandb.json"),
+    }

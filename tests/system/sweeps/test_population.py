@@ -1,0 +1,136 @@
+"""A population as its user trains it: whole processes, killed at any time; each child is its parent, resumed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.chaos.compare import differences
+from tests.support.workspace import copy_workspace
+from tests.system.sweeps.test_sweep import command, done, has_row, records, run_pid, start, until
+
+pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+
+RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
+SIZE, GENERATIONS = 2, 3
+SPACE = f"""
+space:
+  {RATE}: log(1e-4, 1e-1)
+  task.train_data.global_batch_size: int(32, 128, 32)
+population: {{size: {SIZE}, replaced: 0.5}}
+seed: 1
+"""
+FLAGS = (
+    "--config_file=configs/smoke/digits_mlp.yaml",
+    f"trainer.train_steps={10 * GENERATIONS}",
+    "trainer.export.at_end=false",
+)
+WORDS = ("digits_mlp", *FLAGS, "--space=space.yaml")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workspace")
+    copy_workspace(folder)
+    (folder / "space.yaml").write_text(SPACE)
+    script = folder / "bin" / "official-trainer"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m official_trainer "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(workspace):
+    """The directory of a population that was trained to its end, and what was printed."""
+    code, out, err = command(workspace, *WORDS, "--model_dir=unbroken")
+    assert code == 0, out + err
+    return workspace / "unbroken", out
+
+
+def found(directory):
+    return {int(name): json.loads(text) for name, text in records(directory).items()}
+
+
+def run_of(directory, number):
+    return directory / "trials" / str(number) / "run"
+
+
+def by_hand(workspace, *argv):
+    environ = {**os.environ, "PATH": f"{workspace}/bin:{os.environ['PATH']}"}
+    ran = subprocess.run(argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_each_child_is_its_parent_resumed_by_hand(unbroken, workspace):
+    """N35: a copy of the parent's directory, continued with the values of the child: equal in every bit."""
+    directory, out = unbroken
+    trials = found(directory)
+    assert len(trials) == SIZE * GENERATIONS
+    child = next(each for each in trials.values() if each["number"] >= 4 and each["parent"] != each["number"] - SIZE)
+    parent = run_of(directory, child["parent"])
+    assert trials[child["parent"]]["values"] != child["values"]
+    shutil.copytree(parent, workspace / "hand" / "run")
+    sets = [f"{path}={value}" for path, value in child["values"].items()]
+    words = ["train", "digits_mlp", *FLAGS, *sets, "--model_dir=hand/run", "--until_step=30", "--allow_config_change"]
+    by_hand(workspace, "official-trainer", *words)
+    assert differences(workspace / "hand" / "run", run_of(directory, child["number"])) == {}
+    for each in trials.values():
+        begins = "starts" if each["parent"] is None else f"starts from trial {each['parent']}"
+        assert f"trial {each['number']} {begins}: " in out
+        assert [step for step, _ in each["reports"]] == [each["number"] // SIZE * 10 + 10]
+    assert [f"generation {number} of 3" in out for number in (1, 2, 3)] == [True] * 3
+
+
+def test_weights_of_the_past_are_removed_but_not_those_of_the_best(unbroken, workspace):
+    """N35: those of the last two generations stay, and the best of those before; the rows of all trials."""
+    directory, out = unbroken
+    trials = found(directory)
+    best_of_first = max(trials[0], trials[1], key=lambda each: each["value"])["number"]
+    held = {number for number in trials if list(run_of(directory, number).rglob("ckpt-*.index"))}
+    assert held == {best_of_first, 2, 3, 4, 5}
+    assert all(has_row(directory, number) for number in trials)
+    code, table, _ = command(workspace, "show", "unbroken")
+    assert code == 0 and out.endswith(table) and table.startswith("trial  generation  from  ")
+
+
+def test_the_best_is_trained_again_by_its_script(unbroken, workspace):
+    """N35: one run, whose values change at the steps of the schedule, ends with the bits of the best trial."""
+    directory, _ = unbroken
+    code, out, err = command(workspace, "best", "unbroken", "--write=best.sh")
+    assert code == 0, err
+    best = int(out.split()[2])
+    by_hand(workspace, "sh", "best.sh", *FLAGS, "--model_dir=again/run")
+    left = differences(workspace / "again" / "run", run_of(directory, best))
+    assert not left.keys() & {"variables", "rows", "best"}, left
+
+
+def test_killed_anywhere_it_ends_with_the_same_records_and_weights(unbroken, workspace):
+    """N35: SIGKILL of the driver and of a trial, then two drivers with two trials each at the same time."""
+    directory = workspace / "killed"
+    words = (*WORDS, "--model_dir=killed")
+    driver = start(workspace, *words)
+    until(lambda: run_pid(directory, 1), driver)
+    os.kill(run_pid(directory, 1), signal.SIGKILL)
+    until(lambda: run_of(directory, 2).exists(), driver)  # it is being copied
+    driver.kill()
+    driver.communicate()
+    drivers = [start(workspace, *words, "--join", "--parallel=2") for _ in range(2)]
+    for code, out, err in map(done, drivers):
+        assert code == 0, out + err
+    assert records(directory) == records(unbroken[0])
+    for number in found(directory):
+        left = differences(run_of(directory, number), run_of(unbroken[0], number))
+        assert left == {} or (set(left) == {"variables"} and number < SIZE), (number, left)
+
+
+def test_what_cannot_be_trained_so_is_found_before_anything_starts(workspace):
+    """N35: at its place, with the reason; the other cases are in the unit tests of `sweeps/continuable`."""
+    (workspace / "bad.yaml").write_text(SPACE + "population.interval: 15\n")
+    code, _, err = command(workspace, "digits_mlp", *FLAGS, "--space=bad.yaml", "--model_dir=new")
+    assert code == 2 and "bad.yaml:7: population.interval: is 15, where trainer.validation_interval=10" in err, err
+    assert not (workspace / "new").exists()
