@@ -54,9 +54,15 @@ START_AGAIN = (ExitCode.RETRY, ExitCode.PREEMPTED)
 
 
 class UserError(Exception):
-    """An error the user can act on: printed as its message alone, and ends the process with `exit_code`."""
+    """An error the user can act on: printed as its message alone, and ends the process with `exit_code`.
+
+    Attributes:
+      exit_code: of the process.
+      names_line: whether the line of the user's code that led to it stands in front of the message.
+    """
 
     exit_code: ExitCode = ExitCode.FAILED
+    names_line: bool = False
 
 
 def describe_error(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
 from official_trainer.config import ActionConfig, flow
-from official_trainer.errors import ExitCode, UserError, describe_error
+from official_trainer.errors import ExitCode, UserError, describe_error, nearest
 from official_trainer.stopping import PreemptedError
 from official_trainer.triggers import AfterEval, Moment, Span
 from official_trainer.user_code import during, is_users
@@ -63,9 +63,21 @@ def as_action(source: Any) -> Action:
         return action
     if isinstance(source, Action):
         return source
+    if isinstance(source, type) and issubclass(source, Action | ActionConfig):
+        raise TypeError(f"the class {source.__name__} is not an action; write {source.__name__}(…), an object of it")
     if callable(source):
         return Callback(source)
     raise TypeError(f"{source!r} is not an action: expected an Action, an ActionConfig or a callable")
+
+
+def _warn_of_unknown_hooks(action: Action) -> None:
+    """Warns of methods that are named like hooks, and that nothing calls."""
+    known = [name for name in dir(Action) if name.startswith("on_")]
+    cls = type(action)
+    for name in (each for each in dir(cls) if each.startswith("on_") and each not in known):
+        if callable(getattr(cls, name)):
+            meant = (nearest(name, known) or [", ".join(_HOOKS)])[0]
+            _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
 
 
 def _number(callbacks: Sequence[Callback]) -> None:
@@ -91,6 +103,7 @@ class _Entry:
 
     def __init__(self, source: Any, clock: Callable[[], float]) -> None:
         self.action = as_action(source)
+        _warn_of_unknown_hooks(self.action)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         self.hooks = {hook for hook in _HOOKS if _has_own(self.action, hook)}
@@ -145,7 +158,9 @@ class _Entry:
             return []
         self._began_seconds = self._clock()
         try:
-            with during(f"calling {hook} of the action '{self.action.name}' at step {run.step}", task=self.action):
+            with during(
+                f"calling {hook} of the action '{self.action.name}' at step {run.step}", task=self.action, method=hook
+            ):
                 requests = _requests(getattr(self.action, hook)(run, *arguments))
             return [request for request in requests if not self._is_met(hook, run, request)]
         except PreemptedError:
@@ -415,7 +430,7 @@ def _requests(answer: Any) -> list[Request]:
         if not isinstance(request, Request):
             raise TypeError(
                 f"it returned {request!r}; a hook returns None, or Stop, Save, Rollback, CallAt, Assign, Result of "
-                "action.py"
+                "official_trainer.actions"
             )
     return answers
 

@@ -163,14 +163,17 @@ def resolve(
         where = hint(run_dir, workspace(arguments)) if run_dir else ""
         fix = "; ".join(filter(None, (problem.fix, missing, where)))
         raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
-    resolved = config.resolve(
-        base,
-        experiment=experiment,
-        config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
-        params_overrides=arguments.params_override or (),
-        sets=arguments.set or (),
-        flags=list(_as_fields(arguments)),
-    )
+    try:
+        resolved = config.resolve(
+            base,
+            experiment=experiment,
+            config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
+            params_overrides=arguments.params_override or (),
+            sets=arguments.set or (),
+            flags=list(_as_fields(arguments)),
+        )
+    except config.ConfigError as error:
+        raise registry.with_lines(error, experiment, workspace(arguments)) from error
     for warning in resolved.warnings if warns else ():
         terminal.report_error(str(warning), "warning", "yellow")
     return resolved

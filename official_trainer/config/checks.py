@@ -6,7 +6,7 @@ Does not own: single values; `decode.py` has refused wrong text, `values.py` wro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from official_trainer.config import fields, limits, values
@@ -21,11 +21,24 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
     bad = {problem.path for problem in known}
     bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
     for path, section in in_force(config):
-        for name, text in section.problems():
+        for name, text in _problems_of(section, bad):
             place = f"{path}.{name}" if path else name
             if place in bad or any(_sibling(place, word) in bad for word in _words(text)):
                 continue  # follows from a value that could not be read
             yield Problem(text, place, **_cause(section, path, place, text, trail))
+
+
+def _problems_of(section: Config, known: Collection[str]) -> Iterable[tuple[str, str]]:
+    """Returns the problems of a section; none if a value of another type, which is known, keeps them from being found.
+
+    A file's values are converted; those of Python code may be of any type.
+    """
+    try:
+        return list(section.problems())
+    except (TypeError, ValueError, AttributeError):
+        if known:
+            return ()
+        raise
 
 
 def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:

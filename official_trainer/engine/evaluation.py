@@ -83,7 +83,8 @@ class ValidationSet:
         name = self.name
         self.metrics = [*metrics_of(self.task, training=False), *getattr(self.model, "metrics", [])]
         self.is_built = True
-        metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
+        with during(method="build_metrics"):
+            metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
 
     @property
     def measures(self) -> list[Any]:
@@ -131,7 +132,8 @@ class ValidationSet:
     def results(self, aggregated_logs: Any, global_step: tf.Variable) -> dict[str, Any]:
         """Returns the results of an evaluation; called eagerly."""
         with self.evaluated(global_step):
-            logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
+            with during(method="build_metrics"):
+                logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
             if self.loss.count.numpy() > 0:
                 logs[self.loss.name] = self.loss.result()
             if aggregated_logs is not None:

@@ -61,7 +61,8 @@ class TrainStep:
         self._kept = of_model if context.options.keeps_model_metrics else []
         self._shared = of_model if trains and not self._kept else []
         self.trace, self.numbers = LossTrace(), StepNumbers()
-        check_names(self._measures, "training")
+        with during(method="build_metrics"):
+            check_names(self._measures, "training")
 
     @property
     def _measures(self) -> list[Any]:
@@ -79,7 +80,8 @@ class TrainStep:
 
     def results(self) -> dict[str, Any]:
         """Returns the results of all metrics, and the means of the numbers that the task's step has returned."""
-        with during(lambda: f"summarizing training at step {self._context.step}", task=self._context.task):
+        phase = during(lambda: f"summarizing training at step {self._context.step}", task=self._context.task)
+        with phase, during(method="build_metrics"):
             return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import DataError, InputContext, Sharing, leaves
+from official_trainer.inputs.context import ArraysError, DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
@@ -75,20 +75,22 @@ class _Source:
     def __init__(self, arrays: Any, plan: order.BatchPlan) -> None:
         found = list(leaves(arrays, "arrays"))
         if not found:
-            raise DataError(f"from_arrays() received no array for the {plan.use}")
+            raise ArraysError(f"from_arrays() received no array for the {plan.use}")
         for path, leaf in found:
             if not getattr(leaf, "shape", ()):
-                raise DataError(
+                raise ArraysError(
                     f"from_arrays(): {path} is a {type(leaf).__name__}, not an array with a row for each example; "
                     "pass NumPy arrays in tuples and dicts, and np.asarray(…) for lists"
                 )
         lengths = {path: int(leaf.shape[0]) for path, leaf in found}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{path} has {length}" for path, length in lengths.items())
-            raise DataError(f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}")
+            raise ArraysError(
+                f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}"
+            )
         self.plan, self.num_examples = plan, lengths[found[0][0]]
         if self.num_examples == 0:
-            raise DataError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
+            raise ArraysError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
             self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)

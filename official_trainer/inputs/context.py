@@ -23,6 +23,19 @@ class DataError(UserError, ValueError):
     exit_code = ExitCode.DATA
 
 
+class ArraysError(DataError):
+    """What the code that builds the data has read is not there, or does not belong together."""
+
+    names_line = True
+
+
+class BatchesError(DataError):
+    """What `build_inputs` returned is no dataset of batches, which is a bug in the task."""
+
+    exit_code = ExitCode.FAILED
+    names_line = True
+
+
 class BatchSizeError(UserError, ValueError):
     """A global batch that cannot be divided equally over the replicas."""
 
@@ -200,14 +213,16 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
     """Calls `task.build_inputs`, which need not have the parameter `input_context`, and returns its dataset.
 
     Raises:
-      DataError: it is not a dataset of batches, or a file is not there.
+      BatchesError: it is not a dataset of batches.
+      ArraysError: a file is not there.
     """
     build_inputs = task.build_inputs
     options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
     try:
         dataset = build_inputs(params, **options)
     except FileNotFoundError as error:
-        raise DataError(f"{build_inputs.__qualname__}: {error}") from error
+        lost = ArraysError(f"{build_inputs.__qualname__}: {error}")
+        raise lost.with_traceback(error.__traceback__) from error
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset
@@ -228,19 +243,20 @@ def check_element_structure(dataset: Any, where: str) -> None:
       where: what built it, for the message, such as `MyTask.build_inputs for train_data`.
 
     Raises:
-      DataError: it yields something else.
+      BatchesError: it yields something else.
     """
     place = where if "build_inputs" in where else f"{where}: Task.build_inputs"
     if not hasattr(dataset, "element_spec"):
-        raise DataError(f"{place} must return a tf.data.Dataset of batches, but it returned {type(dataset).__name__}")
+        got = "nothing; is a `return` missing?" if dataset is None else type(dataset).__name__
+        raise BatchesError(f"{place} must return a tf.data.Dataset of batches, but it returned {got}")
     batch_sizes: dict[str, int] = {}
     for path, spec in leaves(dataset.element_spec, "element"):
         shape: Any = getattr(spec, "shape", None)
         if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             if type(spec).__name__ != "NoneTensorSpec":  # an empty place, as in (features, None); no public name
-                raise DataError(f"{place} must yield nests of tensors, but {path} is a {type(spec).__name__}")
+                raise BatchesError(f"{place} must yield nests of tensors, but {path} is a {type(spec).__name__}")
         elif shape.rank == 0:
-            raise DataError(
+            raise BatchesError(
                 f"{place} must yield batches, but {path} is a single {spec.dtype.name} without a batch dimension. "
                 "Batch the dataset, for example with .batch(input_context.get_per_replica_batch_size(…))"
             )
@@ -248,7 +264,7 @@ def check_element_structure(dataset: Any, where: str) -> None:
             batch_sizes[path] = shape[0]
     if len(set(batch_sizes.values())) > 1:
         sizes = ", ".join(f"{path} has {size}" for path, size in batch_sizes.items())
-        raise DataError(f"{place} must yield tensors with one common batch size, but {sizes}")
+        raise BatchesError(f"{place} must yield tensors with one common batch size, but {sizes}")
 
 
 def leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:

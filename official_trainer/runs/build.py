@@ -99,9 +99,7 @@ def _task_of(job: Job, config: Any) -> Any:
         return garden.build(config.task, job.model_dir)
     if ranking.is_ranking(job.config.task):
         return ranking.build_task(config, job.model_dir)
-    task_cls = registry.get_task_cls(job.config.task)
-    returned.check_class(task_cls)
-    return task_cls(config.task, logging_dir=job.model_dir)
+    return returned.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir)
 
 
 def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
@@ -158,9 +156,9 @@ def schedule_of(job: Job, trainer: Trainer) -> Schedule:
     prebuilt = job.prebuilt.actions if job.prebuilt is not None else ()
     with during("building the actions", task=trainer.task, method="build_actions"):
         actions = [*job.config.trainer.actions, *build_actions(trainer), *trainer.actions, *prebuilt]
-    if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
-        actions.insert(0, PublishEnvironmentConfig())
-    return Schedule(actions)
+        if not any(isinstance(action, PublishEnvironment | PublishEnvironmentConfig) for action in actions):
+            actions.insert(0, PublishEnvironmentConfig())
+        return Schedule(actions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

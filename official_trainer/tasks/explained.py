@@ -34,6 +34,8 @@ def problem(what: str, error: BaseException, place: Origin) -> Problem:
       error: the exception.
       place: the line of the user's.
     """
+    if isinstance(error, SystemExit):
+        return Problem(f"{what}: it ends the process", fix="raise an error instead", origin=place)
     frozen = _assigned_section(error)
     if frozen is not None:
         return _of_frozen(what, *frozen, place)

@@ -147,7 +147,8 @@ def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:
         known = _tasks.get(config_cls)
         origin = Origin("file", f"{task_cls.__module__}.{task_cls.__qualname__}")
         if known is not None and _place(known.value) != _place(task_cls):
-            raise ConfigError([sources.registered_twice(f"the Task of {config_cls.__name__}", known.origin, origin)])
+            places = line_of_class(known.value) or known.origin, line_of_class(task_cls) or origin
+            raise ConfigError([sources.registered_twice(f"the Task of {config_cls.__name__}", *places)])
         _tasks[config_cls] = _Registered(task_cls, task_cls.__module__, origin)
         return task_cls
 
@@ -391,6 +392,21 @@ def get_config(
     raise UnknownExperimentError([_unknown(name, search, silent)])
 
 
+def with_lines(error: ConfigError, name: str, workspace: Path | None) -> ConfigError:
+    """Returns an error whose problems of the values of an experiment name the line at which its factory begins."""
+    found = experiments(workspace).get(name) if workspace is not None else None
+    if found is None:
+        return error
+    place = line_of_code(str(found.path), found.line)
+    of_factory = [each.origin is not None and each.origin.kind == "experiment" for each in error.problems]
+    return ConfigError(
+        [
+            dataclasses.replace(each, origin=place) if is_own else each
+            for each, is_own in zip(error.problems, of_factory, strict=True)
+        ]
+    )
+
+
 class _Search:
     """The places that register an experiment.
 
@@ -490,7 +506,7 @@ def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig
         importlib.import_module(experiment.module)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if (again := garden.taken(error)) is not None:
             first = sources.place_of(again[1])
             raise ConfigError([sources.registered_twice(f"experiment '{again[0]}'", first, where)]) from error
@@ -571,7 +587,7 @@ def _call(name: str, registered: _Registered, workspace: Path | None = None) -> 
     return config
 
 
-def _deepest(error: Exception, registered: _Registered, workspace: Path | None) -> Origin:
+def _deepest(error: BaseException, registered: _Registered, workspace: Path | None) -> Origin:
     """Returns the innermost line of the workspace in the traceback of the error."""
     if workspace is None:
         return sources.line_of(error, registered.module) or registered.origin

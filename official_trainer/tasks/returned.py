@@ -76,6 +76,23 @@ def check_class(task_cls: Any) -> None:
             _logger.warning("%s", _message(task_cls, name, what, f"did you mean {near[0]}?"))
 
 
+def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
+    """Returns the task of a class and its section of the config.
+
+    Raises:
+      TaskError: the class is no Task, or takes other arguments.
+    """
+    check_class(task_cls)
+    try:
+        if isinstance(task_cls, type):
+            inspect.signature(task_cls).bind(section, logging_dir=logging_dir)
+    except TypeError as error:
+        what = f"a Task is made with (params, logging_dir=None, name=None), and {task_cls.__name__}: {error}"
+        fix = "write def __init__(self, params, **options), and super().__init__(params, **options) in it"
+        raise TaskError(_message(task_cls, "__init__", what, fix)) from error
+    return task_cls(section, logging_dir=logging_dir)
+
+
 def model_of(task: Any) -> Any:
     """Returns the model of `build_model`.
 

@@ -200,8 +200,6 @@ def _failure(error: BaseException, source: Source) -> Problem:
         name, first = again
         return registered_twice(f"experiment '{name}'", place_of(first), line or source.named_by)
     what = f"{source.module} cannot be imported" + (f" (named by {source.named_by.brief})" if line is not None else "")
-    if isinstance(error, SystemExit):
-        return Problem(f"{what}: it ends the process", origin=line or source.named_by)
     return explained.problem(what, error, line or source.named_by)
 
 

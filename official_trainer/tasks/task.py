@@ -400,7 +400,7 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
       1.0
     """
     loss = convert(task.build_losses)(labels, outputs)
-    terms = [] if loss is None else [tf.reduce_mean(tf.cast(loss, tf.float32))]
+    terms = [] if loss is None else [_mean_loss(task, loss)]
     terms += [tf.cast(term, tf.float32) for term in model.losses]
     if not terms:
         raise ValueError(
@@ -408,6 +408,19 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
             "Return a loss from build_losses()."
         )
     return tf.add_n(terms)
+
+
+def _mean_loss(task: Any, loss: Any) -> tf.Tensor:
+    """Returns the mean of what `build_losses` returned."""
+    if isinstance(loss, str | Mapping | tuple | type) or callable(loss):
+        got = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
+        fix = "call it with labels and outputs" if callable(loss) else "add its values up, and log them in train_step"
+        fix = "use a function of keras.losses" if isinstance(loss, str) else fix
+        raise TypeError(
+            f"{type(task).__name__}.build_losses must return a tensor, one value per example or a scalar, and "
+            f"returned {got}: {fix}"
+        )
+    return tf.reduce_mean(tf.cast(loss, tf.float32))
 
 
 @do_not_convert

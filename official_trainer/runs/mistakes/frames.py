@@ -23,6 +23,7 @@ _IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 RAISED_IN_PYTHON = "Traceback (most recent call last)"
 """In the text of an error of a graph that comes from Python which the graph called."""
 
+_OF_LOOP = "Stack trace for op definition"
 _MOST_COPIES = 20
 _HOLDING_VALUES = os.path.join("tasks", "task.py"), os.path.join("program", "trainer.py")
 """Modules of this package whose steps a user inherits."""
@@ -78,18 +79,13 @@ def users_frames(error: BaseException, module: str = "") -> list[Frame]:
       error: what was raised.
       module: of the user's, which may be in an installed package.
     """
-    for frames in _lists_of_frames(error):
+    for frames in lists_of_frames(error):
         if found := _last_run(frames, module):
             return found
     return []
 
 
-def all_frames(error: BaseException) -> Sequence[Frame]:
-    """Returns all frames that are known, also those of this package and of libraries, outermost first."""
-    return next((frames for frames in _lists_of_frames(error) if frames), [])
-
-
-def _lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
+def lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
     """Yields what is known of where the error was raised, outermost frames first; the best first."""
     text = text_of(error)
     if RAISED_IN_PYTHON in text:  # in a process or thread of its own, as by `tf.numpy_function`
@@ -112,8 +108,20 @@ def _frame(summary: traceback.FrameSummary) -> Frame:
 
 
 def _in_text(text: str) -> Iterator[Frame]:
-    for file, line, function in _IN_TEXT.findall(text):
-        yield Frame(file, int(line), function)
+    """Yields the frames in a text; XLA leaves out the folder that all have in common, and then adds those of a loop."""
+    found = _IN_TEXT.findall(text.partition(_OF_LOOP)[0])
+    folder = next(filter(None, (_left_out(file) for file, _, _ in found)), "")
+    for file, line, function in found:
+        yield Frame(file if os.path.isabs(file) else folder + file, int(line), function)
+
+
+def _left_out(file: str) -> str:
+    """Returns the folder in front of the relative path of a file of this package; empty for any other path."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    inside = file.partition(f"{os.path.basename(package)}{os.sep}")[2]
+    whole = os.path.join(package, inside)
+    is_relative = bool(inside) and not os.path.isabs(file) and whole.endswith(os.sep + file)
+    return whole.removesuffix(file) if is_relative else ""
 
 
 def _inside_ours(frames: Sequence[Frame]) -> Sequence[Frame]:

@@ -15,6 +15,8 @@ from official_trainer.errors import first_line, nearest, text_of
 from official_trainer.runs.mistakes.frames import copies_of
 
 _MOST_NAMES = 5
+_CONVERTED = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
+"""In front of the name of a function that AutoGraph has converted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +25,11 @@ class Meaning:
 
     Attributes:
       text: in a sentence or two; empty if it is unknown.
-      is_data: whether the data is at fault.
+      is_data: whether the data is at fault; None if the meaning does not tell.
     """
 
     text: str = ""
-    is_data: bool = False
+    is_data: bool | None = None
 
 
 _DATA = (
@@ -65,6 +67,28 @@ _DATA = (
         True,
     ),
     (
+        r"indices\[[\d, ]*\] = (-?\d+) is not in \[0, (\d+)\)",
+        "What looks rows up, an Embedding or tf.gather, has {1} of them, numbered from 0, and is asked for {0}: "
+        "give it more rows (input_dim of an Embedding), or map the numbers where the data is read.",
+        True,
+    ),
+    (
+        r"`generator` yielded an element of shape \((.*?),?\) where an element of shape \((.*?),?\) was expected",
+        "The generator yields shape [{0}], and its output_signature says [{1}]: change one of them.",
+        True,
+    ),
+    (
+        r"Cannot batch tensors with different shapes in component \d+\. First element had shape (\[.*?\]) and "
+        r"element \d+ had shape (\[.*?\])",
+        "Examples of one batch differ in shape, {0} and {1}: bring all to one shape, or use padded_batch.",
+        True,
+    ),
+    (
+        r"value returned by pyfunc_\d+ is (\w+), but expects (\w+)",
+        "The function given to tf.numpy_function returns {0}, and Tout says {1}: convert its result with .astype.",
+        False,
+    ),
+    (
         r"Could not parse example input",
         "A record is no tf.train.Example: the file was written in another way than parse_fn reads.",
         True,
@@ -72,6 +96,32 @@ _DATA = (
 )
 
 _CODE = (
+    (
+        r"Detected unsupported operations when trying to compile.*?: (\w+) \(No registered",
+        "XLA cannot compile the operation {0}, as none of strings or of Python: move it to build_inputs, or set "
+        "runtime.enable_xla=false.",
+    ),
+    (
+        r"Length for attr 'output_shapes' of 0 must be at least",
+        "A function given to map() returns nothing: is a `return` missing?",
+    ),
+    (
+        r"Iterating over a symbolic `?tf.Tensor`? is not allowed",
+        "Python takes a tensor for a list: apply_gradients takes zip(gradients, model.trainable_variables), and a loop "
+        "over a tensor is one of tf.map_fn, or of operations on all of it.",
+    ),
+    (
+        r"Graph disconnected: cannot obtain value",
+        "The outputs depend on an input that keras.Model is not given: name all of them, as in keras.Model([a, b], …).",
+    ),
+    (
+        r"has no attribute '(?:task_config|logging_dir)'",
+        "A Task with an __init__ of its own has to call super().__init__(params, **options) in it.",
+    ),
+    (
+        r"update_state\(\) (?:takes|got an unexpected|missing)",
+        "A metric is called as update_state(y_true, y_pred); others, and sample_weight, need defaults.",
+    ),
     (
         r"<class 'keras\.src|'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
         "A layer is of Keras 3, and the model of Keras 2, that is tf_keras: take all layers from the `keras` of "
@@ -178,6 +228,9 @@ def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = ()) -> 
     for pattern, meaning in _CODE:
         if found := re.search(pattern, text, re.DOTALL):
             return Meaning(meaning.format(*_groups(found)))
+    if isinstance(first, AttributeError) and dataclasses.is_dataclass(first.obj) and not isinstance(first.obj, type):
+        names = [field.name for field in dataclasses.fields(first.obj)]
+        return Meaning(f"{type(first.obj).__name__} has the fields {', '.join(names)}.")
     return Meaning()
 
 
@@ -219,6 +272,6 @@ def _meant(error: BaseException, frames: Sequence[types.FrameType]) -> list[str]
 def in_one_line(error: BaseException, frames: Sequence[types.FrameType] = ()) -> str:
     """Returns class and message of the error that was raised first, with the model's names, without those of nodes."""
     first = copies_of(error)[-1]
-    text = _with_names_of_inputs(first_line(first), frames)
+    text = _CONVERTED.sub("", _with_names_of_inputs(first_line(first), frames))
     name = type(first).__name__
     return text if text.startswith(f"{name}: ") else f"{name}: {text}" if text else name

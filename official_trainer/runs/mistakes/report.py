@@ -23,11 +23,11 @@ from official_trainer.runs.mistakes import meanings, shapes
 from official_trainer.runs.mistakes.frames import (
     RAISED_IN_PYTHON,
     Frame,
-    all_frames,
     class_definition,
     copies_of,
     definition,
     is_of_graph,
+    lists_of_frames,
     python_frames,
     users_frames,
 )
@@ -119,7 +119,7 @@ def _report(error: BaseException, directory: str) -> Report | None:
         return Report(str(first), first.exit_code)
     if isinstance(error, UserError):
         bug: BaseException | None = getattr(error, "bug", None)
-        return None if bug is None else report_of(bug, directory)
+        return _of_user_error(error) if bug is None else report_of(bug, directory)
     notes = notes_on(error)
     if not _frames(error, notes) and not (is_of_graph(error) and notes):
         return None
@@ -128,6 +128,15 @@ def _report(error: BaseException, directory: str) -> Report | None:
     hint = " (--traceback prints it)"
     lines.append(line + hint if len(line + hint) <= _WIDTH else line)
     return Report("\n".join(lines), code)
+
+
+def _of_user_error(error: UserError) -> Report | None:
+    """Returns the message of an error that is meant for users, with the line of their code that led to it."""
+    notes = notes_on(error)
+    frames = _frames(error, notes) if error.names_line else []
+    if not frames:
+        return None
+    return Report("\n".join([*_place(frames, notes), *_wrapped(str(error), 6)]), error.exit_code)
 
 
 def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], ExitCode]:
@@ -140,7 +149,7 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
         *_wrapped(meaning.text, 2),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
     ]
-    is_data = meaning.is_data or _is_of_pipeline(error)
+    is_data = _is_of_pipeline(error) if meaning.is_data is None else meaning.is_data
     return lines, ExitCode.DATA if is_data else ExitCode.FAILED
 
 
@@ -153,24 +162,35 @@ def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
     task, module = notes.get("task"), _module_of(notes)
     if task is None:
         return users_frames(error, module)
-    method = ""
-    for frame in reversed(all_frames(error)):
-        if frame.file.endswith(_TASK) and frame.function in _MADE_BY:
-            method = _MADE_BY[frame.function]
-        if method or is_users(frame.file, module):
-            break
+    method = _made_by(error, module)
     decided = definition(task, method) if method else None
     if decided is None and (frames := users_frames(error, module)):
         return frames
-    is_read = _is_of_pipeline(error) and "source" not in notes  # else the data is no method's
+    is_read = _is_read(error) and "source" not in notes  # else the data is no method's
     method = method or ("build_inputs" if is_read else notes.get("method", ""))
-    place = decided or (definition(task, method) or class_definition(task) if method else None)
+    if not method and not is_of_graph(error):
+        return []
+    place = decided or definition(task, method) or class_definition(task)
     return [] if place is None else [place]
 
 
+def _made_by(error: BaseException, module: str) -> str:
+    """Returns the method in which the user decided what failed in a method of ours; empty if it failed in theirs."""
+    for frames in lists_of_frames(error):
+        for frame in reversed(frames):
+            if frame.file.endswith(_TASK) and frame.function in _MADE_BY:
+                return _MADE_BY[frame.function]
+            if is_users(frame.file, module):
+                return ""
+    return ""
+
+
 def _is_of_pipeline(error: BaseException) -> bool:
-    text = text_of(error)
-    return is_of_graph(error) and bool(_READS.search(text)) and RAISED_IN_PYTHON not in text
+    return _is_read(error) and RAISED_IN_PYTHON not in text_of(error)
+
+
+def _is_read(error: BaseException) -> bool:
+    return is_of_graph(error) and bool(_READS.search(text_of(error)))
 
 
 def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:

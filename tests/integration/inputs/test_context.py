@@ -76,7 +76,7 @@ def test_batches_pass(good):
     ("bad", "message"),
     [
         (lambda: [1, 2], "must return a tf.data.Dataset of batches, but it returned list"),
-        (lambda: None, "it returned NoneType"),
+        (lambda: None, "it returned nothing; is a `return` missing"),
         (
             lambda: dataset(x=tf.zeros([4]), label=tf.constant(1)),
             r"element\['label'\] is a single int32 without a batch",
@@ -93,6 +93,6 @@ def test_wrong_elements_name_the_task_method(bad, message):
     with pytest.raises(inputs.DataError, match=message) as caught:
         inputs.check_element_structure(bad(), "train_data")
     assert str(caught.value).startswith("train_data: Task.build_inputs")
-    assert caught.value.exit_code == ExitCode.DATA
+    assert caught.value.exit_code == ExitCode.FAILED
     with pytest.raises(inputs.DataError, match=r"^DigitsTask.build_inputs must"):
         inputs.check_element_structure(bad(), "DigitsTask.build_inputs")

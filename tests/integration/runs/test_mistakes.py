@@ -12,7 +12,27 @@ METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Sha
 PREPARED = 'return {**features, "text": features["text"] * 2.0}, label'
 PYTHON = "tf.py_function(Counter().on_step, [0], tf.int32)"
 CLEANED = 'tf.ensure_shape(tf.numpy_function(cleaned, [features["text"]], tf.float32), [None, 32])'
+DOUBLE = CLEANED.replace("cleaned", "lambda text: text.astype('float64')")
 UNKNOWN = 'tf.numpy_function(abs, [features["text"]], tf.float32)'
+LOGITS = 'keras.layers.Dense(3, name="logits")(joined)'
+RETURNED = 'return inputs.from_arrays(({"text": text, "age": age}, label), params, input_context).map(prepare)'
+EMBEDDED = "keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Embedding(1, 4)(tf.cast(age * 9, tf.int32))))"
+ROWS = """def rows():
+    while True:
+        yield [1.0] * 31, [2.0], 0
+
+
+def prepare("""
+SHAPE_OF_ROWS = "(tf.TensorSpec([32]), tf.TensorSpec([1]), tf.TensorSpec([], tf.int64))"
+GENERATED = (
+    f"return tf.data.Dataset.from_generator(rows, output_signature={SHAPE_OF_ROWS})"
+    ".map(lambda text, age, label: ({'text': text, 'age': age}, label)).batch(8)"
+)
+RESULT = """    def result(self):
+        self.total
+
+
+def prepare("""
 STEP = """    def train_step(self, inputs, model, optimizer, metrics=None):
         features, labels = inputs
         with tf.GradientTape() as tape:
@@ -34,6 +54,7 @@ MEAN_LOSS = f"""def mean_loss(labels, outputs):
 
 
 {REGISTER}"""
+RETURNS_LOSS = MEAN_LOSS.replace("tf.reduce_mean", "return tf.reduce_mean")
 LAYER = f"""class Gate(keras.layers.Layer):
     def call(self, inputs):
         gate = tf.ones([7])
@@ -96,6 +117,13 @@ SHAPES = [
         words=("3 and 4", "do not go together", "outputs: float32[8,3]"),
     ),
     Mistake(
+        name="an_input_that_the_model_is_not_given",
+        changes={'keras.Model({"text": text, "age": age}, logits)': 'keras.Model({"text": text}, logits)'},
+        at="return keras.Model",
+        method="build_model",
+        words=("Graph disconnected", "name all of them, as in keras.Model([a, b], …)"),
+    ),
+    Mistake(
         name="a_reshape_that_does_not_fit",
         changes={LOSS: "return tf.reduce_sum(tf.reshape(model_outputs, [8, 4]), axis=-1)"},
         at="tf.reshape(model_outputs",
@@ -120,6 +148,48 @@ LOSSES = [
         words=("TicketsTask has no loss", "Return a loss from build_losses()"),
     ),
     Mistake(
+        name="a_text_as_a_loss",
+        changes={LOSS: "return 'mse'"},
+        at="def build_losses",
+        method="build_losses",
+        words=("returned a str: use a function of keras.losses", "outputs: float32[8,3]"),
+    ),
+    Mistake(
+        name="a_class_as_a_loss",
+        changes={LOSS: "return keras.losses.SparseCategoricalCrossentropy"},
+        at="def build_losses",
+        method="build_losses",
+        words=("the class SparseCategoricalCrossentropy: call it with labels and outputs",),
+    ),
+    Mistake(
+        name="an_object_as_a_loss",
+        changes={LOSS: "return keras.losses.SparseCategoricalCrossentropy()"},
+        at="def build_losses",
+        method="build_losses",
+        words=("returned a SparseCategoricalCrossentropy: call it with labels and outputs",),
+    ),
+    Mistake(
+        name="a_dictionary_of_losses",
+        changes={LOSS: "return {'a': 1.0}"},
+        at="def build_losses",
+        method="build_losses",
+        words=("returned a dict: add its values up, and log them in train_step",),
+    ),
+    Mistake(
+        name="gradients_without_their_variables",
+        changes={MORE: STEP.replace("zip(gradients, model.trainable_variables)", "gradients"), REGISTER: RETURNS_LOSS},
+        at="optimizer.apply_gradients(gradients)",
+        method="train_step",
+        words=("Python takes a tensor for a list: apply_gradients takes zip(gradients, model.trainable_variables)",),
+    ),
+    Mistake(
+        name="a_step_that_takes_no_metrics",
+        changes={MORE: STEP.replace(", metrics=None", ""), REGISTER: RETURNS_LOSS},
+        at="def train_step",
+        method="train_step",
+        words=("TypeError: train_step() got an unexpected keyword argument 'metrics'",),
+    ),
+    Mistake(
         name="a_step_of_ones_own_without_a_loss",
         changes={MORE: STEP, REGISTER: MEAN_LOSS},
         at="gradients = tape.gradient",
@@ -130,7 +200,7 @@ LOSSES = [
         name="a_step_that_returns_no_loss",
         changes={
             MORE: STEP.replace('{"loss": loss}', '{"mean": loss}'),
-            REGISTER: MEAN_LOSS.replace("tf.reduce_mean", "return tf.reduce_mean"),
+            REGISTER: RETURNS_LOSS,
         },
         at="def train_step",
         method="train_step",
@@ -262,6 +332,41 @@ MODELS_AND_METRICS = [
         words=("while summarizing training at step 2", "Did you mean total"),
     ),
     Mistake(
+        name="a_result_of_a_metric_that_is_none",
+        changes={"def prepare(": RESULT},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("while summarizing training at step 2", "For metric share, got result None"),
+    ),
+    Mistake(
+        name="two_metrics_of_one_name",
+        changes={METRICS: 'return [Share(name="share"), keras.metrics.Mean(name="share")]'},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("while building the run", "two training metrics are named 'share' (Share and Mean)"),
+    ),
+    Mistake(
+        name="a_metric_that_takes_no_labels",
+        changes={"y_true, y_pred, sample_weight=None": "y_pred", "(first, sample_weight)": "(first)"},
+        at="def build_metrics",
+        method="build_metrics",
+        words=(": update_state() takes 2 positional", "called as update_state(y_true, y_pred)", "share (Share)"),
+    ),
+    Mistake(
+        name="a_field_that_the_config_does_not_have",
+        changes={LOGITS: "keras.layers.Dense(self.task_config.classes)(joined)"},
+        at="self.task_config.classes",
+        method="build_model",
+        words=("'classes'", "TicketsConfig has the fields init_checkpoint, "),
+    ),
+    Mistake(
+        name="a_task_that_forgets_its_config",
+        changes={MORE: "    def __init__(self, *params, **options):\n        self.classes = 3\n"},
+        at="class TicketsTask",
+        method="TicketsTask",
+        words=("no attribute 'task_config'", "has to call super().__init__(params, **options) in it"),
+    ),
+    Mistake(
         name="an_evaluation_step",
         changes={'tf.shape(inputs[1])[:1]': 'tf.shape(inputs[2])[:1]'},
         at="inputs[2]",
@@ -339,6 +444,43 @@ DATA_AND_ACTIONS = [
         code=3,
     ),
     Mistake(
+        name="a_number_that_the_embedding_does_not_have",
+        changes={LOGITS: EMBEDDED, "keras.layers.Concatenate()([text, age])": "None"},
+        at="def build_model",
+        method="build_model",
+        words=("= 1 is not in [0, 1)", "has 1 of them, numbered from 0", "input_dim of an Embedding"),
+        code=3,
+    ),
+    Mistake(
+        name="a_generator_of_another_shape",
+        changes={"def prepare(": ROWS, RETURNED: GENERATED},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("while training at step 1", "yields shape [31], and its output_signature says [32]"),
+        code=3,
+    ),
+    Mistake(
+        name="a_map_function_that_returns_nothing",
+        changes={PREPARED: PREPARED.removeprefix("return ")},
+        at=".map(prepare)",
+        method="build_inputs",
+        words=("while building train_data", "A function given to map() returns nothing: is a `return` missing?"),
+    ),
+    Mistake(
+        name="a_map_function_of_one_argument",
+        changes={"def prepare(features, label)": "def prepare(example)", PREPARED: "return example"},
+        at=".map(prepare)",
+        method="build_inputs",
+        words=("TypeError: prepare() takes 1 positional argument but 2 were given",),
+    ),
+    Mistake(
+        name="numpy_of_another_dtype",
+        changes={PREPARED: PREPARED.replace('features["text"] * 2.0', DOUBLE)},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("returns double, and Tout says float: convert its result with .astype",),
+    ),
+    Mistake(
         name="numpy_on_an_example",
         changes={
             "def prepare(": "def cleaned(text):\n    return text / text.total\n\n\ndef prepare(",
@@ -370,6 +512,27 @@ DATA_AND_ACTIONS = [
         words=("while calling on_step of the action 'Counter' at step 2", "Did you mean step?"),
     ),
     Mistake(
+        name="an_action_that_takes_no_run",
+        changes={"def on_step(self, run)": "def on_step(self)"},
+        at="def on_step",
+        method="on_step",
+        words=("while calling on_step of the action 'Counter' at step 2", "but 2 were given"),
+    ),
+    Mistake(
+        name="an_action_that_returns_a_text",
+        changes={"self.calls += 1": "return 'stop'"},
+        at="def on_step",
+        method="on_step",
+        words=("it returned 'stop'; a hook returns None, or Stop, Save, ",),
+    ),
+    Mistake(
+        name="the_class_of_an_action",
+        changes={"return [Counter()]": "return [Counter]"},
+        at="def build_actions",
+        method="build_actions",
+        words=("while building the actions", "the class Counter is not an action; write Counter(…)"),
+    ),
+    Mistake(
         name="the_actions",
         changes={"return [Counter()]": "return [Counters()]"},
         at="Counters()",
@@ -389,6 +552,15 @@ HOW = [
     Mistake(name="xla", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
             at="tf.ones([8, 4])", method="build_losses", words=("3 and 4", "outputs: float32[8,3]"),
             values=("runtime.enable_xla=true",)),
+    Mistake(name="python_under_xla", changes={LOSS: f"tf.numpy_function(print, [labels], [])\n        {LOSS}"},
+            at="tf.numpy_function(print", method="build_losses", values=("runtime.enable_xla=true",),
+            words=("XLA cannot compile the operation PyFunc", "or set runtime.enable_xla=false")),
+    Mistake(name="averaged", changes={'step_logs["sizes"]': 'step_logs["size"]'}, at='step_logs["size"]',
+            method="aggregate_logs", words=("evaluating validation_data at step 2", "Did you mean 'sizes'?"),
+            values=("trainer.optimizer_config.ema={average_decay: 0.9}",)),
+    Mistake(name="float16", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([3]), axis=-1)"},
+            at="tf.ones([3])", method="build_losses", words=("outputs: float16[8,3]", "convert one with tf.cast"),
+            values=("runtime.mixed_precision_dtype=float16", "runtime.loss_scale=dynamic")),
     Mistake(name="eager", changes={LOSS: "return tf.reduce_sum(model_outputs * tf.ones([8, 4]), axis=-1)"},
             at="tf.ones([8, 4])", method="build_losses", words=("while training at step 1", "outputs: float32[8,3]"),
             values=("runtime.run_eagerly=true",)),

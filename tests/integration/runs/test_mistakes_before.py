@@ -11,6 +11,7 @@ from tests.support.mistakes import MORE, Mistake
 
 METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Share(name="share")]'
 FACTORY = '@register_config_factory("tickets")'
+READ = 'return inputs.from_arrays(({"text": text, "age": age}, label), params, input_context).map(prepare)'
 TASK = "@register_task_cls(TicketsConfig)"
 CONFIG = '''@dataclasses.dataclass(frozen=True, kw_only=True)
 class TicketsConfig(TaskConfig):
@@ -136,6 +137,50 @@ RETURNED = [
         words=("A layer is of Keras 3, and the model of Keras 2",),
     ),
     Mistake(
+        name="no_dataset_returned",
+        changes={"return inputs.from_arrays": "inputs.from_arrays"},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("while building train_data", "it returned nothing; is a `return` missing?"),
+    ),
+    Mistake(
+        name="arrays_in_place_of_a_dataset",
+        changes={READ: 'return {"text": text, "age": age}, label'},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("must return a tf.data.Dataset of batches, but it returned tuple",),
+    ),
+    Mistake(
+        name="a_dataset_without_batches",
+        changes={READ: 'return tf.data.Dataset.from_tensor_slices(({"text": text, "age": age}, label)).repeat()'},
+        at="def build_inputs",
+        method="build_inputs",
+        words=("is a single int64 without a batch dimension", "Batch the dataset, for example with .batch("),
+    ),
+    Mistake(
+        name="arrays_of_different_lengths",
+        changes={"label = np.arange(16) % 3": "label = np.arange(15) % 3"},
+        at="return inputs.from_arrays",
+        method="build_inputs",
+        words=("differ in their number of examples", "arrays[1] has 15"),
+        code=3,
+    ),
+    Mistake(
+        name="a_file_that_is_not_there",
+        changes={"label = np.arange(16) % 3": "label = np.load('labels.npy')"},
+        at="np.load",
+        method="build_inputs",
+        words=("while building train_data", "No such file or directory: 'labels.npy'"),
+        code=3,
+    ),
+    Mistake(
+        name="a_task_that_takes_no_config",
+        changes={MORE: f"    def __init__(self):\n        super().__init__()\n{MORE}"},
+        at="def __init__",
+        method="__init__",
+        words=("a Task is made with (params, logging_dir=None, name=None)", "write def __init__(self, params, **opt"),
+    ),
+    Mistake(
         name="a_class_that_is_no_task",
         changes={"class TicketsTask(Task):": "class TicketsTask:"},
         at="class TicketsTask",
@@ -246,6 +291,20 @@ REGISTERED = [
         code=2,
     ),
     Mistake(
+        name="two_tasks_of_one_config",
+        changes={FACTORY: f"{TASK}\nclass Other(TicketsTask):\n    pass\n\n\n{FACTORY}"},
+        at="class Other",
+        words=("the Task of TicketsConfig is registered twice, at experiments/tickets.py:", "rename one"),
+        code=2,
+    ),
+    Mistake(
+        name="an_import_that_ends_the_process",
+        changes={"import numpy as np": "import numpy as np, sys; sys.exit(3)"},
+        at="sys.exit(3)",
+        words=("cannot be imported: it ends the process; raise an error instead",),
+        code=2,
+    ),
+    Mistake(
         name="a_task_that_is_not_registered",
         changes={f"{TASK}\n": ""},
         at="class TicketsConfig",
@@ -291,6 +350,20 @@ DECLARED = [
         code=2,
     ),
     Mistake(
+        name="a_value_of_another_type",
+        changes={"train_steps=4": "train_steps=4.5"},
+        at="def tickets",
+        words=("trainer.train_steps: must be an integer, got 4.5",),
+        code=2,
+    ),
+    Mistake(
+        name="a_number_in_place_of_a_section",
+        changes={"constant=opt.ConstantLrConfig(learning_rate=0.01)": "constant=0.01"},
+        at="def tickets",
+        words=("learning_rate.constant: must be a section (ConstantLrConfig), got 0.01",),
+        code=2,
+    ),
+    Mistake(
         name="a_misspelled_field_that_is_assigned",
         changes={"    return ExperimentConfig(": "    data.global_bach_size = 9\n    return ExperimentConfig("},
         at="data.global_bach_size = 9",
@@ -330,6 +403,14 @@ def test_a_method_that_nothing_calls_is_said(tmp_path, monkeypatch):
     found = mistakes.outcome(mistake, tmp_path, monkeypatch)
     assert "nothing calls TicketsTask.build_metircs; did you mean build_metrics?" in " ".join(found.text.split())
     assert found.code == 0
+
+
+def test_a_hook_that_nothing_calls_is_said(tmp_path, monkeypatch):
+    """N28: a misspelled hook is not called, so the action would do nothing."""
+    mistake = Mistake(name="", changes={"def on_step(self, run)": "def on_stepp(self, run)"}, verb="check")
+    found = mistakes.outcome(mistake, tmp_path, monkeypatch)
+    assert "nothing calls Counter.on_stepp; did you mean on_step?" in found.text
+    assert found.code == 0, found.text
 
 
 OWN = """    def build_metric(self):
