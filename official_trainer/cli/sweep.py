@@ -56,7 +56,7 @@ def add_flags(parser: flags.Parser) -> None:
 def add_sweep_flags(parser: flags.Parser) -> None:
     """Declares the flags of a sweep that the workers of a job have too."""
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
-    parser.value("trials", "N", "how many trials are completed or pruned (default: 20)")
+    parser.value("trials", "N", "how many trials are completed or pruned (default: 20, or the whole grid)")
     parser.value("parallel", "N", "how many train at the same time (default: 1)")
 
 
@@ -144,7 +144,7 @@ def _observer(plan: Plan, *, quiet: bool) -> Observer:
         return Observer()
     if not can_redraw(sys.stdout):
         return PlainLines(names, terminal.show)
-    asked, parallel = plan.config.trials, plan.config.parallel
+    asked, parallel = plan.course.total, plan.config.parallel
     size = plan.config.population.size if plan.config.population is not None else None
     progress = Progress(plan.directory, asked=asked, parallel=parallel, objective=plan.objective, size=size)
     return LiveTable(progress, names, sys.stdout)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import Trial
 
@@ -25,7 +24,8 @@ class Course:
 
     def counts(self, trial: Trial) -> bool:
         """Returns whether a trial has ended, and is one of the total."""
-        return trial.state in ("complete", "pruned")
+        is_visited = self._study.most is not None and trial.state is not None  # a combination comes once
+        return is_visited or trial.state in ("complete", "pruned")
 
     def done(self, trials: Mapping[int, Trial]) -> int:
         """Returns how many trials count."""
@@ -43,8 +43,8 @@ class Course:
         """Returns the trial that a new one continues; None for none."""
         return None
 
-    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> dict[str, Value]:
-        """Returns the values of a new trial; see `Study.draw`."""
+    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
+        """Returns a new trial; see `Study.draw`."""
         return self._study.draw(number, trials, attempt)
 
     def begin(self, trial: Trial, trials: Mapping[int, Trial], check: Callable[[], None]) -> bool:

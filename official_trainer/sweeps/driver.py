@@ -198,7 +198,7 @@ class Driver:
     def _drawn(self, number: int) -> Trial:
         course = self._plan.course
         draw = functools.partial(course.draw, number, self._trials)
-        prunes = self._plan.config.on_refusal == "prune"
+        prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
         trial = refusals.drawn(number, draw, self._plan.refusal, prunes=prunes)
         return dataclasses.replace(trial, parent=course.parent(number, self._trials))
 

@@ -54,11 +54,11 @@ class Population(Course):
         config: SweepConfig,
         directory: str,
     ) -> None:
-        super().__init__(study, config.trials)
+        super().__init__(study, study.trials)
         assert config.population is not None and config.population.interval is not None
         self._space, self._objective, self._config = space, objective, config.population
         self._directory, self._seed, self._interval = directory, config.seed, config.population.interval
-        self._generations = config.trials // config.population.size
+        self._generations = study.trials // config.population.size
 
     def counts(self, trial: Trial) -> bool:
         return trial.state is not None  # also one that has failed: its place is taken in the next generation
@@ -99,7 +99,10 @@ class Population(Course):
             return own
         return self._random(number, "parent").choice(good[: max(1, count)]).number
 
-    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> dict[str, Value]:
+    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
+        return Trial(number=number, values=self._values(number, trials, attempt), attempt=attempt)
+
+    def _values(self, number: int, trials: Mapping[int, Trial], attempt: int) -> Mapping[str, Value]:
         parent = self.parent(number, trials)
         anew = self._study.chooser(number, {}, attempt)
         if parent is None:

@@ -10,6 +10,7 @@ sweep that is killed in between draws the same.
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from official_trainer.config import Problem
@@ -22,15 +23,16 @@ _MOST_SHOWN = 3
 
 
 def accepted(
-    draw: Callable[[int], dict[str, Value]], refusal: Callable[[Mapping[str, Value]], Problem | None]
-) -> dict[str, Value] | None:
+    draw: Callable[[int], Trial], refusal: Callable[[Mapping[str, Value]], Problem | None]
+) -> Mapping[str, Value] | None:
     """Returns the first values that the experiment takes; None if very many draws were refused."""
-    return next((values for values in map(draw, range(MOST_ATTEMPTS)) if refusal(values) is None), None)
+    tried = (draw(attempt).values for attempt in range(MOST_ATTEMPTS))
+    return next((values for values in tried if refusal(values) is None), None)
 
 
 def drawn(
     number: int,
-    draw: Callable[[int], dict[str, Value]],
+    draw: Callable[[int], Trial],
     refusal: Callable[[Mapping[str, Value]], Problem | None],
     *,
     prunes: bool,
@@ -39,7 +41,7 @@ def drawn(
 
     Args:
       number: of the trial.
-      draw: returns values for it; takes how often others were refused.
+      draw: returns it; takes how often others were refused.
       refusal: returns why the experiment refuses values; None if it takes them.
       prunes: whether a trial with values that are refused is recorded as pruned.
 
@@ -48,12 +50,12 @@ def drawn(
     """
     refused: collections.Counter[str] = collections.Counter()
     for attempt in range(MOST_ATTEMPTS):
-        values = draw(attempt)
-        problem = refusal(values)
+        trial = draw(attempt)
+        problem = refusal(trial.values)
         if problem is None:
-            return Trial(number=number, values=values)
+            return trial
         if prunes:
-            return Trial(number=number, values=values, state="pruned", reason=problem.message)
+            return dataclasses.replace(trial, state="pruned", reason=problem.message)
         refused[f"{problem.path}: {problem.what}"] += 1
     rules = "".join(f"\n  {count} of {MOST_ATTEMPTS}: {rule}" for rule, count in refused.most_common(_MOST_SHOWN))
     raise SweepError(

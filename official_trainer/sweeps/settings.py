@@ -90,13 +90,15 @@ class SweepConfig(Config):
         `choice: {NAME: VALUE, …}`.
       objective: what trials are compared by.
       on_refusal: what becomes of values that the experiment does not take together: others are drawn (`redraw`), or
-        the trial is recorded as pruned (`prune`).
+        the trial is recorded as pruned (`prune`), which is always so where each combination is visited.
       sampler: the class of Optuna that draws values.
-      sampler_options: its arguments.
+      sampler_options: its arguments; an argument that is an object of Optuna is the name of its class, or a mapping
+        with `type` and its own arguments.
       pruner: the class of Optuna that ends trials early; null for none.
-      pruner_options: its arguments.
+      pruner_options: its arguments, likewise.
       population: trains a population; null for trials that are independent of each other.
-      trials: how many trials are completed or pruned; those that fail are not counted.
+      trials: how many trials are completed or pruned; those that fail are not counted; null for all combinations with
+        `GridSampler` and `BruteForceSampler`, and for 20 with others.
       parallel: how many trials train at the same time; they share the devices of this machine.
       seed: of the sampler, together with the number of the trial.
     """
@@ -104,12 +106,33 @@ class SweepConfig(Config):
     space: dict[str, str | dict[str, dict[str, Any]]] = FrozenDict()
     objective: ObjectiveConfig = ObjectiveConfig()
     on_refusal: Literal["redraw", "prune"] = "redraw"
-    sampler: Literal["TPESampler", "RandomSampler"] = "TPESampler"
+    sampler: Literal[
+        "TPESampler",
+        "RandomSampler",
+        "QMCSampler",
+        "GridSampler",
+        "BruteForceSampler",
+        "GPSampler",
+        "CmaEsSampler",
+        "NSGAIISampler",
+        "NSGAIIISampler",
+    ] = "TPESampler"
     sampler_options: dict[str, Any] = FrozenDict()
-    pruner: Literal["MedianPruner", "PercentilePruner", "ThresholdPruner"] | None = None
+    pruner: (
+        Literal[
+            "MedianPruner",
+            "PercentilePruner",
+            "ThresholdPruner",
+            "PatientPruner",
+            "WilcoxonPruner",
+            "SuccessiveHalvingPruner",
+            "HyperbandPruner",
+        ]
+        | None
+    ) = None
     pruner_options: dict[str, Any] = FrozenDict()
     population: PopulationConfig | None = None
-    trials: Positive = 20
+    trials: Positive | None = None
     parallel: Positive = 1
     seed: NonNegative = 0
 

@@ -1,7 +1,8 @@
 """Optuna: draws the values of a trial, and says whether a trial is pruned.
 
-Owns: Optuna's study, made in memory from the records of trials for each question; seeds; the options of its classes.
-Does not own: records (`trial.py`), ending a process (`driver.py`). Imports Optuna when an object is made.
+Owns: Optuna's study, made in memory from the records of trials for each question; seeds.
+Does not own: records (`trial.py`), which classes there are and their options (`classes.py`), their notes (`replay.py`),
+ending a process (`driver.py`). Imports Optuna when an object is made.
 
 The answer for a trial depends on its number, the sweep's seed and the trials of lower numbers alone, so a sweep that
 runs its trials one after the other has the same table however often it was killed.
@@ -9,22 +10,31 @@ runs its trials one after the other has the same table however often it was kill
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import ConfigError, Problem, Resolved
-from official_trainer.config.errors import best_match
-from official_trainer.errors import ExitCode
+from official_trainer.sweeps import grid
+from official_trainer.sweeps.classes import SAMPLERS, Maker, pruner_remembers, refuse_several, refuse_space
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
-from official_trainer.sweeps.settings import Objective, SweepConfig
+from official_trainer.sweeps.replay import Replay
+from official_trainer.sweeps.settings import Objective, user_origin
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError, Trial
 
+_USUAL_TRIALS = 20
+_NAME = "sweep"  # by which Hyperband divides trials
+
 
 class Study:
-    """Answers questions about one sweep."""
+    """Answers questions about one sweep.
+
+    Attributes:
+      most: how many trials there can be; None for any number.
+    """
 
     def __init__(self, space: Space, settings: Resolved, objective: Objective) -> None:
         """Takes what decides.
@@ -35,8 +45,8 @@ class Study:
           objective: what trials are compared by.
 
         Raises:
-          ConfigError: an option of the sampler or the pruner is unknown or wrong.
-          SweepError: Optuna is not installed.
+          ConfigError: an option of the sampler or the pruner is unknown or wrong, or the sampler cannot draw the space.
+          SweepError: Optuna, or what a sampler needs, is not installed.
         """
         try:
             import optuna
@@ -45,48 +55,124 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna: Any = optuna
         self._space, self._objective = space, objective
-        self._config: SweepConfig = settings.config
-        self._sampler(0, settings)
-        self._pruner = self._made_pruner(settings)
+        self._config = config = settings.config
+        self._kind = SAMPLERS[config.sampler]
+        maker = Maker(optuna, settings)
+        maker.sampler(config.sampler, config.sampler_options, 0)
+        self._pruner = maker.pruner(config.pruner, config.pruner_options) if config.pruner else None
+        self._pruner_remembers = pruner_remembers(config.pruner, config.pruner_options)
+        refuse_several(config.sampler, settings)
+        refuse_space(config.sampler, config.sampler_options, space, settings)
+        visits = self._kind.visits
+        self._combinations = grid.combinations(space, config.seed, config.sampler, settings) if visits else ()
+        self.most = len(self._combinations) if visits else None
+        self._live: _Live | None = None
+        self._refuse_trials(settings)
+        self._try_pruner(settings)
 
-    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> dict[str, Value]:
-        """Returns the values of a trial.
+    def _try_pruner(self, settings: Resolved) -> None:
+        """Asks the pruner once, because Optuna finds some wrong options only then."""
+        values = self._space.draw(lambda each: next(iter(each.tried)))
+        reports = ((1, 0.0), (2, 1.0))
+        before = Trial(number=0, values=values, state="complete", value=1.0, reports=reports)
+        if self._pruner is None:
+            return
+        try:
+            self.prunes(Trial(number=1, values=values), reports, {0: before})
+        except Exception as error:
+            what = f"{self._config.pruner} refuses its options: {type(error).__name__}: {error}"
+            raise ConfigError(
+                [Problem(what, "pruner_options", origin=user_origin(settings, "pruner_options"))]
+            ) from error
+
+    def _refuse_trials(self, settings: Resolved) -> None:
+        asked = self._config.trials
+        if self.most is not None and asked is not None and asked > self.most:
+            what = f"the space has {self.most} combinations, and {self._config.sampler} visits each of them once"
+            origin = user_origin(settings, "trials")
+            raise ConfigError([Problem(what, "trials", str(asked), fix="leave it out", origin=origin)])
+
+    @property
+    def trials(self) -> int:
+        """How many trials are to be complete or pruned."""
+        return self._config.trials or self.most or _USUAL_TRIALS
+
+    def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
+        """Returns a new trial.
 
         Args:
           number: of the trial.
           trials: all trials that are recorded; those of higher numbers do not count.
           attempt: how often other values were drawn for this trial, and refused.
         """
-        return self._space.draw(self.chooser(number, trials, attempt))
+        without = tuple(each for each in range(number) if each not in trials or trials[each].state is None)
+        values = self._values(number, trials, without, attempt)
+        return Trial(number=number, values=values, attempt=attempt, without=without)
 
-    def chooser(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Callable[[Dimension], Value]:
+    def _values(
+        self, number: int, trials: Mapping[int, Trial], without: Sequence[int], attempt: int
+    ) -> Mapping[str, Value]:
+        if self._kind.visits:
+            return self._combinations[(number + attempt) % len(self._combinations)]
+        if self._config.sampler == "QMCSampler":
+            return self._in_sequence(number, attempt)
+        return self._space.draw(self.chooser(number, trials, attempt, without))
+
+    def chooser(
+        self, number: int, trials: Mapping[int, Trial], attempt: int = 0, without: Sequence[int] = ()
+    ) -> Callable[[Dimension], Value]:
         """Returns what draws the value of one dimension after the other; see `draw`."""
-        study = self._study(number, trials)
-        study.sampler = self._sampler(number, attempt=attempt)
-        trial = study.ask()
+        if self._kind.remembers or self._config.pruner == "HyperbandPruner":  # whose brackets TPE learns from
+            replay = self._replay()
+            replay.before(number, trials, without)
+            trial = replay.ask(number, attempt)
+        else:
+            study = self._study(number, trials)
+            study.sampler = self._sampler(number, attempt)
+            trial = study.ask()
+        return functools.partial(self._suggested, trial)
 
-        def choose(each: Dimension) -> Value:
-            if each.kind == "choice":
-                return str(trial.suggest_categorical(each.path, each.choices))
-            is_log = each.kind in LOGARITHMIC
-            if each.kind in INTEGERS:
-                step = int(each.step or 1)
-                return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=step, log=is_log))
-            return float(trial.suggest_float(each.path, each.low, each.high, step=each.step, log=is_log))
-
-        return choose
+    def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
+        """Returns the point of a sequence with the number of the trial."""
+        options = dict(self._config.sampler_options)
+        options["scramble"] = options.get("scramble", True) or attempt > 0  # else all attempts were the same point
+        sampler = Maker(self._optuna).sampler("QMCSampler", options, _seed(self._config.seed, attempt=attempt))
+        sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
+        every = {each.path: self._distribution(each) for each in self._space.dimensions}
+        study = self._study(0, {})
+        point = sampler.sample_relative(study, study.ask(), every)
+        return self._space.draw(lambda each: point[each.path])
 
     def prunes(self, trial: Trial, reports: Sequence[tuple[int, float]], trials: Mapping[int, Trial]) -> bool:
         """Returns whether a trial is pruned after the last of its reports."""
         if self._pruner is None:
             return False
+        if self._pruner_remembers:
+            known = {number: each for number, each in trials.items() if number < trial.number and each.state}
+            if self._live is None or not self._live.goes_on(trial, reports, known):
+                self._live = _Live(self._replay(), trial, known)
+            return self._live.report(reports)
         running = self._frozen(Trial(number=trial.number, values=trial.values, reports=tuple(reports)))
         return bool(self._pruner.prune(self._study(trial.number, trials), running))
+
+    def _replay(self) -> Replay:
+        """Returns a replay of nothing yet."""
+
+        def suggest(trial: Any, values: Mapping[str, Value]) -> None:
+            for each in self._dimensions(values):
+                self._suggested(trial, each)
+
+        config, study = self._config, self._study(0, {})
+        if config.pruner:
+            study.pruner = Maker(self._optuna).pruner(config.pruner, config.pruner_options)
+        draws, prunes = self._kind.remembers, self._pruner_remembers
+        return Replay(study, self._sampler, suggest, draws=draws, prunes=prunes)
 
     def _study(self, number: int, trials: Mapping[int, Trial]) -> Any:
         words = {"max": "maximize", "min": "minimize"}
         directions = [words[each] for each in self._objective.directions.values()]
-        study = self._optuna.create_study(directions=directions, storage=self._optuna.storages.InMemoryStorage())
+        storage = self._optuna.storages.InMemoryStorage()
+        study = self._optuna.create_study(directions=directions, storage=storage, study_name=_NAME)
         study.add_trials([self._frozen(each) for each in trials.values() if each.number < number])
         return study
 
@@ -114,34 +200,50 @@ class Study:
             return kinds.IntDistribution(int(each.low), int(each.high), step=int(each.step or 1), log=is_log)
         return kinds.FloatDistribution(each.low, each.high, step=each.step, log=is_log)
 
-    def _sampler(self, number: int, settings: Resolved | None = None, attempt: int = 0) -> Any:
-        config = self._config
-        digest = hashlib.sha256(f"{config.seed}/{number}{f'/{attempt}' if attempt else ''}".encode()).digest()
-        seed = int.from_bytes(digest[:4], "big")
-        cls = getattr(self._optuna.samplers, config.sampler)
-        return _make(cls, "sampler_options", config.sampler_options, settings, {"seed": seed})
+    def _suggested(self, trial: Any, each: Dimension) -> Value:
+        if each.kind == "choice":
+            return str(trial.suggest_categorical(each.path, each.choices))
+        is_log = each.kind in LOGARITHMIC
+        if each.kind in INTEGERS:
+            step = int(each.step or 1)
+            return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=step, log=is_log))
+        return float(trial.suggest_float(each.path, each.low, each.high, step=each.step, log=is_log))
 
-    def _made_pruner(self, settings: Resolved) -> Any:
-        if self._config.pruner is None:
-            return None
-        cls = getattr(self._optuna.pruners, self._config.pruner)
-        return _make(cls, "pruner_options", self._config.pruner_options, settings, {})
+    def _sampler(self, number: int, attempt: int = 0) -> Any:
+        config, seed = self._config, _seed(self._config.seed, number, attempt=attempt)
+        return Maker(self._optuna).sampler(config.sampler, config.sampler_options, seed)
 
 
-def _make(cls: Any, field: str, options: Mapping[str, Any], settings: Resolved | None, own: Mapping[str, Any]) -> Any:
-    """Returns an object of Optuna; `settings` has the places of options, and is None once they are checked.
+@dataclasses.dataclass
+class _Live:
+    """A replay in which a trial runs."""
 
-    Raises:
-      ConfigError: an option is unknown, or the class refuses it.
-    """
-    known = [name for name in inspect.signature(cls).parameters if name not in own]
-    for name in options:
-        if name not in known:
-            what, path = f"{cls.__name__} has no such option", f"{field}.{name}"
-            origin = settings.origin(path) if settings else None
-            allowed, near = ", ".join(known), best_match(name, known)
-            raise ConfigError([Problem(what, path, allowed=allowed, near=near, origin=origin)])
-    try:
-        return cls(**options, **own)
-    except (TypeError, ValueError) as error:
-        raise SweepError(f"{field}: {cls.__name__} refuses them: {error}", ExitCode.CONFIG) from error
+    replay: Replay
+    trial: Trial
+    known: Mapping[int, Trial]
+
+    def __post_init__(self) -> None:
+        self.replay.before(self.trial.number, self.known, self.trial.without)
+        self._asked = self.replay.ask_again(self.trial)
+        self.replay.tell(self.known)
+        self._reports: list[tuple[int, float]] = []
+
+    def goes_on(self, trial: Trial, reports: Sequence[tuple[int, float]], known: Mapping[int, Trial]) -> bool:
+        """Returns whether these reports follow those of before, and no other trial has ended meanwhile."""
+        told = self._reports
+        return (
+            trial == self.trial
+            and known == self.known
+            and len(reports) > len(told)
+            and list(reports[: len(told)]) == told
+        )
+
+    def report(self, reports: Sequence[tuple[int, float]]) -> bool:
+        """Reports those that are new; returns whether the trial is pruned after the last one."""
+        new, self._reports = reports[len(self._reports) :], list(reports)
+        return self.replay.report(self._asked, new)
+
+
+def _seed(*parts: int, attempt: int) -> int:
+    text = "/".join(map(str, (*parts, attempt) if attempt else parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -112,7 +112,7 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
 
 def _course(study: Study, space: Space, objective: Objective, config: SweepConfig, directory: str) -> Course:
     if config.population is None:
-        return Course(study, config.trials)
+        return Course(study, study.trials)
     return Population(study, space, objective, config=config, directory=directory)
 
 

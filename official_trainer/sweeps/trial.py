@@ -12,7 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from official_trainer import files
 from official_trainer.config import FrozenDict
@@ -47,6 +47,8 @@ class Trial:
       reports: (step, value) of its evaluations, up to its end.
       cause: if it failed, what failures by the same error have in common; empty if that is not known.
       parent: the trial of a population whose run this one continues; None for one that begins at step 0.
+      attempt: how often other values were drawn for it, and refused.
+      without: the trials before it whose ends were not known when it was drawn.
     """
 
     number: int
@@ -59,6 +61,8 @@ class Trial:
     reports: tuple[tuple[int, float], ...] = ()
     cause: str = ""
     parent: int | None = None
+    attempt: int = 0
+    without: tuple[int, ...] = ()
 
     @property
     def results(self) -> tuple[float, ...]:
@@ -120,8 +124,12 @@ def _read(sweep_dir: str, number: int) -> Trial:
         content = files.read_json(path)
         reports = tuple((int(step), float(value)) for step, value in content.pop("reports"))
         value, others = content.pop("value"), content.pop("others", {})
-        others = {name: float(each) for name, each in others.items()}
-        trial = Trial(**content, reports=reports, value=None if value is None else float(value), others=others)
+        numbers: dict[str, Any] = {
+            "value": None if value is None else float(value),
+            "others": {name: float(each) for name, each in others.items()},
+            "without": tuple(map(int, content.pop("without", ()))),
+        }
+        trial = Trial(**content, reports=reports, **numbers)
         if trial.number != number:
             raise ValueError(f"it is that of trial {trial.number}")
         if not isinstance(trial.values, dict) or trial.state not in (None, *get_args(State)):

@@ -48,7 +48,7 @@ def grown(course, results, count=SIZE * GENERATIONS):
         result = results(number)
         end = {"state": result} if isinstance(result, str) else {"state": "complete", "value": result}
         parent = course.parent(number, trials)
-        trials[number] = Trial(number=number, values=course.draw(number, trials), parent=parent, **end)
+        trials[number] = Trial(number=number, values=course.draw(number, trials).values, parent=parent, **end)
     return trials
 
 
@@ -130,7 +130,7 @@ def test_what_is_drawn_with_a_new_choice_is_drawn_anew():
     best = {"rate": 1e-2, "units": 4, "share": 0.5, "eighths": 0.5, "power": 8, "kind": "b"}
     trials[3] = dataclasses.replace(trials[3], values=best)
     assert course.parent(4, trials) == 3
-    found = course.draw(4, trials)
+    found = course.draw(4, trials).values
     assert RATE.low <= found.pop("of_a") <= RATE.high
     assert found == {"rate": 5e-3, "units": 2, "share": -0.5, "eighths": 0.0, "power": 4, "kind": "a"}
 

@@ -8,13 +8,13 @@ from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError
+from official_trainer.sweeps.trial import SweepError, Trial
 
 LOW = Problem("is above high", "low", origin=None)
 
 
 def drawn(refusal, *, prunes=False):
-    return refusals.drawn(3, lambda attempt: {"low": attempt}, refusal, prunes=prunes)
+    return refusals.drawn(3, lambda attempt: Trial(number=3, values={"low": attempt}), refusal, prunes=prunes)
 
 
 def test_values_that_are_refused_are_drawn_again():
@@ -52,8 +52,8 @@ def test_another_attempt_draws_other_values_and_the_same_ones_in_another_process
         settings = resolve(SweepConfig(space={"rate": "float(0, 1)"}))
         return Study(space, settings, Objective("accuracy", "max", "best"))
 
-    draws = [study().draw(2, {}, attempt) for attempt in range(4)]
-    assert draws == [study().draw(2, {}, attempt) for attempt in range(4)]
+    draws = [study().draw(2, {}, attempt).values for attempt in range(4)]
+    assert draws == [study().draw(2, {}, attempt).values for attempt in range(4)]
     assert len({each["rate"] for each in draws}) == 4
     assert all(type(each["units"]) is int and 1 <= each["units"] <= 64 for each in draws)
 
@@ -61,7 +61,10 @@ def test_another_attempt_draws_other_values_and_the_same_ones_in_another_process
 def test_what_is_tried_before_the_first_trial_is_a_draw_that_the_experiment_takes():
     """N21: also where others are recorded as pruned; none if it takes none."""
 
+    def draw(attempt):
+        return Trial(number=0, values={"low": attempt})
+
     def accepted(most):
-        return refusals.accepted(lambda attempt: {"low": attempt}, lambda values: LOW if values["low"] < most else None)
+        return refusals.accepted(draw, lambda values: LOW if values["low"] < most else None)
 
     assert accepted(3) == {"low": 3} and accepted(1000) is None

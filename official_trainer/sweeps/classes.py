@@ -1,0 +1,212 @@
+"""Optuna's samplers and pruners: which ones a sweep offers, what each of them needs, their options.
+
+Owns: making them from the file of a sweep, refusing a space that one of them would not learn.
+Does not own: the questions that they answer (`study.py`), their notes on earlier trials (`replay.py`).
+
+Optuna draws what a sampler does not learn at random, with a warning. A sweep refuses that before its first trial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config.errors import best_match, not_a_choice
+from official_trainer.sweeps.settings import user_origin
+from official_trainer.sweeps.space import Space
+from official_trainer.sweeps.trial import SweepError
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a sweep has to know of a class.
+
+    Attributes:
+      package: that it imports, beside Optuna and NumPy; and what pip calls it.
+      remembers: whether it writes notes on trials into Optuna's study, and reads them later.
+      branches: whether it learns fields that are drawn in some trials only.
+      choices: whether it learns choices.
+      several: whether it takes several metrics.
+      visits: whether it visits each combination of the space once, see `grid.py`.
+    """
+
+    package: str = ""
+    remembers: bool = False
+    branches: bool = True
+    choices: bool = True
+    several: bool = True
+    visits: bool = False
+
+
+SAMPLERS = {
+    "TPESampler": Kind(),
+    "RandomSampler": Kind(),
+    "QMCSampler": Kind(package="scipy"),
+    "GridSampler": Kind(visits=True),
+    "BruteForceSampler": Kind(visits=True),
+    "GPSampler": Kind(package="torch", branches=False),
+    "CmaEsSampler": Kind(package="cmaes", remembers=True, branches=False, choices=False, several=False),
+    "NSGAIISampler": Kind(remembers=True, branches=False),
+    "NSGAIIISampler": Kind(remembers=True, branches=False),
+}
+PRUNERS = {
+    "MedianPruner": Kind(),
+    "PercentilePruner": Kind(),
+    "ThresholdPruner": Kind(),
+    "PatientPruner": Kind(),
+    "WilcoxonPruner": Kind(package="scipy"),
+    "SuccessiveHalvingPruner": Kind(remembers=True),
+    "HyperbandPruner": Kind(remembers=True),
+}
+
+_INNER = {
+    "wrapped_pruner": "pruners",
+    "independent_sampler": "samplers",
+    "crossover": "samplers.nsgaii",
+    "mutation": "samplers.nsgaii",
+}
+"""Options that are objects of Optuna, and the module of their classes."""
+
+_NEEDS_PYTHON = (
+    "gamma",
+    "weights",
+    "constraints_func",
+    "elite_population_selection_strategy",
+    "child_generation_strategy",
+    "after_trial_strategy",
+    "source_trials",
+)
+_NUMBERS: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true, false"),
+    int: ((int,), "an integer"),
+    float: ((int, float), "a number"),
+}
+"""Types of an option by that of its default; Optuna itself finds a wrong one at the first draw."""
+
+_OURS = ("seed", "search_space")
+
+
+def pruner_remembers(name: str | None, options: Mapping[str, Any]) -> bool:
+    """Returns whether a pruner, or the one that it wraps, writes notes on trials."""
+    if name is None:
+        return False
+    wrapped = options.get("wrapped_pruner")
+    inner = wrapped.get("type") if isinstance(wrapped, Mapping) else wrapped
+    return PRUNERS[name].remembers or (inner in PRUNERS and PRUNERS[inner].remembers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """Makes objects of Optuna.
+
+    Attributes:
+      optuna: the package.
+      settings: has the places of options; None once they are checked.
+    """
+
+    optuna: Any
+    settings: Resolved | None = None
+
+    def sampler(self, name: str, options: Mapping[str, Any], seed: int) -> Any:
+        """Returns a sampler.
+
+        Raises:
+          ConfigError: an option is unknown or wrong.
+          SweepError: a package is not installed.
+        """
+        return self._made("sampler", "samplers", name, options, "sampler_options", seed)
+
+    def pruner(self, name: str, options: Mapping[str, Any]) -> Any:
+        """Returns a pruner; raises like `sampler`."""
+        return self._made("pruner", "pruners", name, options, "pruner_options", 0)
+
+    def _made(self, field: str, module: str, name: str, options: Mapping[str, Any], path: str, seed: int) -> Any:
+        classes = self._classes(module)
+        if name not in classes:
+            raise ConfigError([dataclasses.replace(not_a_choice(field, name, classes), origin=self._origin(field))])
+        kind = (SAMPLERS | PRUNERS).get(name, Kind())
+        if kind.package and importlib.util.find_spec(kind.package) is None:
+            raise SweepError(f"{field}: {name} needs {kind.package}: pip install {kind.package}")
+        cls = getattr(self._module(module), name)
+        found = inspect.signature(cls).parameters
+        known = {} if kind.visits else {each: found[each] for each in found if each not in (*_OURS, *_NEEDS_PYTHON)}
+        made = {each: self._option(name, f"{path}.{each}", value, known, seed) for each, value in options.items()}
+        own = {"seed": seed} if "seed" in found else {}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+                return None if kind.visits else cls(**made, **own)
+        except (TypeError, ValueError) as error:
+            what = f"{name} refuses its options: {error}"
+            raise ConfigError([Problem(what, path, origin=self._origin(path))]) from error
+
+    def _option(self, name: str, path: str, value: Any, known: Mapping[str, inspect.Parameter], seed: int) -> Any:
+        """Returns the value of an option, where it may be an object of Optuna."""
+        option = path.rpartition(".")[2]
+        if option not in known:
+            what, allowed = f"{name} has no such option", ", ".join(known) or "none"
+            if option in _NEEDS_PYTHON:
+                what = f"{name} takes a function of Python for it, which a file cannot hold"
+            raise ConfigError([Problem(what, path, "", allowed, best_match(option, known), origin=self._origin(path))])
+        if option in _INNER and value is not None:
+            inner, options = value, {}
+            if isinstance(value, Mapping):
+                options = dict(value)
+                inner = options.pop("type", None)
+            return self._made(path, _INNER[option], inner, options, path, seed)
+        wanted, allowed = _NUMBERS.get(type(known[option].default), ((), ""))
+        if wanted and type(value) not in wanted:
+            raise ConfigError([Problem(f"{name} refuses it", path, repr(value), allowed, origin=self._origin(path))])
+        return dict(value) if isinstance(value, Mapping) else value
+
+    def _classes(self, module: str) -> list[str]:
+        if module == "samplers":
+            return list(SAMPLERS)
+        if module == "pruners":
+            return list(PRUNERS)
+        names = self._module(module).__all__
+        return [name for name in names if not name.startswith("Base") and "Strategy" not in name]
+
+    def _module(self, path: str) -> Any:
+        return functools.reduce(getattr, path.split("."), self.optuna)
+
+    def _origin(self, path: str) -> Any:
+        return user_origin(self.settings, path) if self.settings else None
+
+
+def refuse_several(name: str, settings: Resolved) -> None:
+    """Refuses several metrics where a sampler learns from one.
+
+    Raises:
+      ConfigError: it does.
+    """
+    if settings.config.objective.others and not SAMPLERS[name].several:
+        what = f"{name} learns from one metric, and objective.others names more"
+        fix = "use TPESampler or NSGAIISampler, or remove it"
+        raise ConfigError([Problem(what, "sampler", fix=fix, origin=user_origin(settings, "sampler"))])
+
+
+def refuse_space(name: str, options: Mapping[str, Any], space: Space, settings: Resolved) -> None:
+    """Refuses a space that a sampler would draw at random.
+
+    Raises:
+      ConfigError: it would.
+    """
+    kind = SAMPLERS[name]
+    branch = next((each.path for each in space.dimensions if each.needs), None)
+    choice = next((each.path for each in space.dimensions if each.kind == "choice"), None)
+    if branch is not None and not kind.branches:
+        what = f"{name} does not learn fields that are drawn in some trials only, such as {branch}"
+        fix = "use TPESampler, or take them out of the space"
+    elif choice is not None and not kind.choices and "independent_sampler" not in options:
+        what = f"{name} does not learn choices, such as {choice}"
+        fix = "use TPESampler, or say what draws them: sampler_options: {independent_sampler: TPESampler}"
+    else:
+        return
+    raise ConfigError([Problem(what, "sampler", fix=fix, origin=user_origin(settings, "sampler"))])
