@@ -1,6 +1,7 @@
 """Runs the trials of a sweep: starts, continues, prunes and records them, until enough are complete.
 
-Owns: one process at a time for each trial, forked from one that has imported TensorFlow; what its end means.
+Owns: one process at a time for each trial, forked from one that has imported TensorFlow, or that of a trial before
+it; what its end means.
 Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`launch/local/children.py`).
 
 A trial without an end on record is started with the same command, whatever happened to it: its run continues from its
@@ -18,6 +19,7 @@ import os
 import sched
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from official_trainer import files
 from official_trainer.config import Problem
@@ -58,6 +60,7 @@ class Plan:
       objective: what trials are compared by.
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
       check: returns the command that tries such a trial without training it; empty for none.
+      sharing: returns `most` and `like` of the process of such a trial.
       refusal: returns why the experiment's config refuses values; None if it takes them.
       course: which trials there are.
       grace_seconds: how long a trial may save after a signal.
@@ -69,6 +72,7 @@ class Plan:
     objective: Objective
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
     check: Callable[[str, Mapping[str, Value]], Sequence[str]]
+    sharing: Callable[[Mapping[str, Value]], Mapping[str, Any]]
     refusal: Callable[[Mapping[str, Value]], Problem | None]
     course: Course
     grace_seconds: float
@@ -130,7 +134,9 @@ class Driver:
         command = [] if values is None else self._plan.check(files.join(directory, rehearsal.PLACE), values)
         if command:
             self._say("trying one step and one evaluation")
-            rehearsal.rehearse(command, directory, processes, signals, lambda: bool(trials.read_all(directory)))
+            sharing = self._plan.sharing(values)
+            has_begun = lambda: bool(trials.read_all(directory))  # noqa: E731
+            rehearsal.rehearse(command, directory, processes, signals, has_begun, sharing)
 
     # Which trials are this process's.
 
@@ -218,7 +224,7 @@ class Driver:
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
-        process = Process(member, Lines(lambda lines: None, output), Restarts())
+        process = Process(member, Lines(lambda lines: None, output), Restarts(), **self._plan.sharing(trial.values))
         self._running[trial.number] = process
         self._evaluations[trial.number] = []
         self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)

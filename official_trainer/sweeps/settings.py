@@ -100,6 +100,8 @@ class SweepConfig(Config):
       trials: how many trials are completed or pruned; those that fail are not counted; null for all combinations with
         `GridSampler` and `BruteForceSampler`, and for 20 with others.
       parallel: how many trials train at the same time; they share the devices of this machine.
+      trials_per_process: how many trials a process takes, one after the other, before another one is forked; each
+        trial is equal to the bit to one in a process of its own.
       seed: of the sampler, together with the number of the trial.
     """
 
@@ -134,6 +136,7 @@ class SweepConfig(Config):
     population: PopulationConfig | None = None
     trials: Positive | None = None
     parallel: Positive = 1
+    trials_per_process: Positive = 10
     seed: NonNegative = 0
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """The process that all processes of a local job are children of, forked from it or started from scratch.
 
-Owns: starting, signalling and reaping them on request, and killing all of them once the launcher is gone.
-Does not own: when that is done (`attempt.py`, through `children.py`). It imports the modules that it has to preload,
-TensorFlow among them, and never starts TensorFlow's runtime: a process with a running runtime cannot be forked.
+Owns: starting, signalling and reaping them on request, giving a command to a process that has done another one, and
+killing all of them once the launcher is gone.
+Does not own: when that is done (`attempt.py`, through `children.py`), what a process does (`commands.py`). It imports
+the modules that it has to preload, TensorFlow among them, and never starts TensorFlow's runtime: a process with a
+running runtime cannot be forked.
 
 Each process has a session of its own, so Ctrl-C in a terminal reaches the launcher alone, and everything that a process
 leaves behind can be killed with it. If the launcher dies, the pipe to it ends, and this process kills its children and
@@ -16,14 +18,15 @@ import ctypes
 import dataclasses
 import importlib
 import os
-import runpy
 import select
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import reduction
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import Any
+
+from official_trainer.launch.local import commands
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
@@ -34,14 +37,20 @@ class Start:
     """A request to start a process; the descriptor for its output follows in the pipe.
 
     Attributes:
-      number: by which the launcher knows the process.
+      number: by which the launcher knows the process, or the command.
       argv: a module and its arguments.
       environ: the process's whole environment.
+      most: how many commands the process takes, one after the other; it has to be forked to take more than one.
+      like: what the commands of one process have in common, besides `environ`.
+      is_first: whether no other command may come before it in its process.
     """
 
     number: int
     argv: Sequence[str]
     environ: dict[str, str]
+    most: int = 1
+    like: str = ""
+    is_first: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,17 +68,51 @@ class Signal:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """The start or the end of a process.
+    """The start or the end of a process, or of a command in one.
 
     Attributes:
       number: of the process.
       pid: its process id.
       code: its exit code, negative for the signal that killed it; None if it has started.
+      is_first: whether no other command came before it in its process.
     """
 
     number: int
     pid: int
     code: int | None = None
+    is_first: bool = True
+
+
+@dataclasses.dataclass(eq=False)
+class _Child:
+    """A process.
+
+    Attributes:
+      pid: its process id.
+      started_for: the request for which it was started.
+      control: the pipe to it; None if it takes no further command.
+      number: of the command that it runs; None if it waits for one.
+      commands: how many it was given.
+      was_signalled: whether it was sent a signal.
+    """
+
+    pid: int
+    started_for: Start
+    control: Connection | None
+    number: int | None
+    commands: int = 1
+    was_signalled: bool = False
+
+    def fits(self, request: Start) -> bool:
+        """Whether it waits for a command like this one."""
+        mine = self.started_for
+        is_like = (mine.environ, mine.like, mine.most) == (request.environ, request.like, request.most)
+        return self.number is None and self.control is not None and is_like and not request.is_first
+
+    def event(self, code: int | None = None) -> Event:
+        """Returns the start, or the end, of its command."""
+        assert self.number is not None
+        return Event(self.number, self.pid, code, is_first=self.commands == 1)
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -85,10 +128,13 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
 
         for name in preload:
             load(name) if "." not in name else importlib.import_module(name)
-    request = _Starter(Connection(descriptor)).serve()
+    request, control = _Starter(Connection(descriptor)).serve()
     if not preload:
         os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
-    _run_module(request)
+    if control is None:
+        commands.run_one(request.argv, request.environ)
+    else:
+        commands.run_several(request.argv, request.environ, control, request.most)
 
 
 def _die_with(parent: int) -> None:
@@ -103,22 +149,26 @@ def _die_with(parent: int) -> None:
 
 
 class _Starter:
-    """Children by the number that the launcher gave them."""
+    """The children of this process."""
 
     def __init__(self, control: Connection) -> None:
         self._control = control
-        self._pids: dict[int, int] = {}
+        self._children: list[_Child] = []
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
-    def serve(self) -> Start:
-        """Works until the launcher is gone; only a forked child returns, with the request that it is to run."""
+    def serve(self) -> tuple[Start, Connection | None]:
+        """Works until the launcher is gone; only a forked child returns, with its request and its end of the pipe."""
         while True:
-            sources: list[Any] = [self._control, self._woken]
+            pipes = {child.control: child for child in self._children if child.control is not None}
+            sources: list[Any] = [self._control, self._woken, *pipes]
             ready, _, _ = select.select(sources, [], [])
+            for control, child in pipes.items():
+                if control in ready:
+                    self._hear(child)
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, _READ_BYTES)
@@ -132,24 +182,48 @@ class _Starter:
                     os._exit(0)
                 if isinstance(request, Signal):
                     self._signal(request)
-                elif self._start(request, output):
-                    return request
+                elif not self._continue(request, output) and (forked := self._fork(request, output)) is not None:
+                    return request, forked.control
 
     def _send(self, event: Event) -> None:
         with contextlib.suppress(ConnectionError):  # the next read notices that the launcher is gone
             self._control.send(event)
 
-    def _start(self, request: Start, output: int) -> bool:
-        """Starts a child; returns True in the child."""
+    def _continue(self, request: Start, output: int) -> bool:
+        """Gives a command to a child that waits for one like it; returns whether there is one."""
+        waiting = [child for child in self._children if child.number is None]
+        child = next((child for child in waiting if child.fits(request)), None)
+        if request.most > 1:
+            for other in waiting:
+                if other is not child:  # with another experiment's memory; a sweep keeps as many as it uses
+                    self._dismiss(other)
+        if child is None:
+            return False
+        assert child.control is not None
+        try:
+            child.control.send(request.argv)
+            reduction.send_handle(child.control, output, child.pid)
+        except OSError:  # it was killed while it waited
+            return False
+        os.close(output)
+        child.number, child.commands = request.number, child.commands + 1
+        self._send(child.event())
+        return True
+
+    def _fork(self, request: Start, output: int) -> _Child | None:
+        """Starts a child; returns something in the child."""
         sys.stdout.flush()
         sys.stderr.flush()
+        mine, theirs = Pipe() if request.most > 1 else (None, None)
         me = os.getpid()
         pid = os.fork()
         if pid:
             os.close(output)
-            self._pids[request.number] = pid
-            self._send(Event(request.number, pid))
-            return False
+            if theirs is not None:
+                theirs.close()
+            self._children.append(child := _Child(pid, request, mine, request.number))
+            self._send(child.event())
+            return None
         os.setsid()
         _die_with(me)
         signal.set_wakeup_fd(-1)
@@ -159,43 +233,60 @@ class _Starter:
         os.dup2(output, 2)
         for descriptor in (output, self._woken, self._wake):
             os.close(descriptor)
-        self._control.close()
-        return True
+        for pipe in (self._control, mine, *(child.control for child in self._children)):
+            if pipe is not None:
+                pipe.close()
+        return _Child(os.getpid(), request, theirs, request.number)
+
+    def _hear(self, child: _Child) -> None:
+        """Takes from a child that its command has ended, with exit code 0, and that it waits for another one."""
+        try:
+            assert child.control is not None
+            child.control.recv()
+        except (EOFError, OSError):  # it takes no further command, and ends
+            self._close(child)
+            return
+        self._send(child.event(0))
+        child.number = None
+        if child.was_signalled:  # it may have come after that end
+            self._dismiss(child)
+
+    def _dismiss(self, child: _Child) -> None:
+        os.kill(child.pid, signal.SIGKILL)
+        self._close(child)
+
+    def _close(self, child: _Child) -> None:
+        if child.control is not None:
+            child.control.close()
+            child.control = None
 
     def _signal(self, request: Signal) -> None:
-        if request.number in self._pids:
-            os.kill(self._pids[request.number], request.signal)  # not reaped yet, so the pid is still its own
+        for child in self._children:
+            if child.number == request.number:
+                child.was_signalled = True
+                os.kill(child.pid, request.signal)  # not reaped yet, so the pid is still its own
 
     def _reap(self) -> None:
-        for number, pid in list(self._pids.items()):
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        for child in list(self._children):
+            if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _kill_group(pid)  # before it is reaped, while no other process can have its pid
-            _, status = os.waitpid(pid, 0)
-            del self._pids[number]
-            self._send(Event(number, pid, os.waitstatus_to_exitcode(status)))
+            if child.number is not None and child.control is not None and child.control.poll():
+                self._hear(child)  # what it said before
+            _kill_group(child.pid)  # before it is reaped, while no other process can have its pid
+            _, status = os.waitpid(child.pid, 0)
+            self._children.remove(child)
+            self._close(child)
+            if child.number is not None:
+                self._send(child.event(os.waitstatus_to_exitcode(status)))
 
     def _kill_all(self) -> None:
-        for pid in self._pids.values():
-            os.kill(pid, signal.SIGKILL)
-            _kill_group(pid)
-        for pid in self._pids.values():
-            os.waitpid(pid, 0)
+        for child in self._children:
+            os.kill(child.pid, signal.SIGKILL)
+            _kill_group(child.pid)
+        for child in self._children:
+            os.waitpid(child.pid, 0)
 
 
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _run_module(request: Start) -> None:
-    """Runs a module as `python -m` would, in a forked process."""
-    os.environ.clear()
-    os.environ.update(request.environ)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # else all processes would draw the same numbers
-    module, *arguments = request.argv
-    sys.argv[:] = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer.actions.durations import StepDurations
+from official_trainer.distributed.cluster import BEGAN
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -352,7 +353,10 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def process_start_seconds() -> float | None:
-    """Returns when this process began, on the scale of `time.monotonic`; None if that is unknown."""
+    """Returns when this process, or its command, began, on the scale of `time.monotonic`; None if that is unknown."""
+    pid, _, began = os.environ.get(BEGAN, "").partition(" ")
+    if pid == str(os.getpid()):  # else it was meant for the parent of this process
+        return float(began)
     try:
         with open("/proc/self/stat", encoding="utf-8") as file:
             of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces

@@ -1,0 +1,87 @@
+"""The commands of one forked process: one, or several that follow each other.
+
+Owns: running a module as `python -m` would, and taking the next command over a pipe.
+Does not own: which process gets a command (`starter.py`), what is put back between two (`kept.py`).
+
+A command that does not end with exit code 0 ends the process, as it would alone, and so does the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+
+from official_trainer.distributed.cluster import BEGAN
+from official_trainer.launch.local.kept import KeptProcess
+
+
+def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
+    """Runs a module as `python -m` would, in a forked process; returns if its exit code is 0.
+
+    Args:
+      argv: a module and its arguments.
+      environ: the whole environment.
+    """
+    os.environ.clear()
+    os.environ.update(environ)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # else all processes would draw the same numbers
+    module, *arguments = argv
+    sys.argv[:] = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code:
+            raise
+    _flush()
+
+
+def run_several(argv: Sequence[str], environ: dict[str, str], control: Connection, most: int) -> None:
+    """Runs a command, and those that come after it; returns after the last one.
+
+    Args:
+      argv: of the first command.
+      environ: of all of them.
+      control: is told of the end of each but the last one, and sends the next one and the descriptor of its output.
+      most: the number of commands after which the process ends.
+    """
+    process = KeptProcess()
+    for number in range(1, most + 1):
+        run_one(argv, environ)
+        if number == most:
+            return
+        if why := process.why_not_again():
+            print(f"the next command gets a new process: {why}", file=sys.stderr, flush=True)
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        _write_to(nowhere)
+        control.send(None)
+        process.clear()
+        try:
+            argv, output = control.recv(), reduction.recv_handle(control)
+        except (EOFError, OSError):  # the starter is gone, or does not need this process any more
+            os._exit(0)
+        _write_to(output)
+        environ = environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
+
+
+def _write_to(descriptor: int) -> None:
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what native code has printed
