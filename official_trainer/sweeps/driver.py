@@ -131,12 +131,14 @@ class Driver:
             rehearsal.clean_up(directory)
             return
         values = refusals.accepted(functools.partial(self._study.draw, 0, {}), self._plan.refusal)
-        command = [] if values is None else self._plan.check(files.join(directory, rehearsal.PLACE), values)
-        if command:
-            self._say("trying one step and one evaluation")
-            sharing = self._plan.sharing(values)
-            has_begun = lambda: bool(trials.read_all(directory))  # noqa: E731
-            rehearsal.rehearse(command, directory, processes, signals, has_begun, sharing)
+        if values is None or not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
+            return
+
+        def has_begun() -> bool:
+            return bool(trials.read_all(directory))
+
+        self._say("trying one step and one evaluation")
+        rehearsal.rehearse(command, directory, processes, signals, has_begun, self._plan.sharing(values))
 
     # Which trials are this process's.
 

@@ -23,14 +23,14 @@ from official_trainer import Program, sweep
 from official_trainer.lazy import keras
 
 class Kills(keras.callbacks.Callback):
-    """In the sweep `killed`, kills trial 0 in its third epoch, and in that of trial 1 the sweep; each once."""
+    """In the sweep `killed`, kills trial 0 in its third epoch, and in that of trial 2 the sweep; each once."""
 
     def __init__(self, trial):
         super().__init__()
         self._trial = trial
 
     def on_epoch_begin(self, epoch, logs=None):
-        victims = {0: os.getpid(), 1: int(os.environ["SWEEP_PID"])}
+        victims = {0: os.getpid(), 2: int(os.environ["SWEEP_PID"])}
         mark = f"{self._trial.model_dir}.killed"
         if "killed/" in mark and epoch == 2 and self._trial.number in victims and not os.path.exists(mark):
             open(mark, "w").close()
@@ -41,6 +41,7 @@ class Kills(keras.callbacks.Callback):
 def train(trial):
     x = np.random.RandomState(0).randn(400, 4).astype("float32")
     y = x.argmax(axis=1)
+    keras.utils.set_random_seed(trial.number)  # from which the initial weights follow
     layers = [keras.layers.Dense(units, "relu") for units in trial.values["units"]]
     model = keras.Sequential([keras.Input([4]), *layers, keras.layers.Dense(4)])
     program = Program(model, model_dir=trial.model_dir, seed=trial.number)
@@ -100,9 +101,10 @@ def test_a_function_is_swept_and_what_is_killed_continues(tmp_path):
     assert "trial 0 starts: units[length]=" in done.stdout and "best " in done.stdout
     found = Sweep(str(tmp_path / "unbroken"))
     assert [each.number for each in found.trials] == [0, 1, 2] and found.best.state == "complete"
+    assert len(found.trials[2].reports) > 2  # so it gets as far as its kill
     assert run(tmp_path, "killed").returncode == -9
     done = run(tmp_path, "killed")
-    assert done.returncode == 0 and "trial 1 continues" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "trial 2 continues" in done.stdout, done.stdout + done.stderr
     assert [path.name for path in sorted(tmp_path.glob("killed/trials/*/run.killed"))] == ["run.killed"] * 2
     assert records(tmp_path / "killed") == records(tmp_path / "unbroken")
 
