@@ -9,6 +9,7 @@ it.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 import types
@@ -96,6 +97,12 @@ def is_users(path: str, module: str = "") -> bool:
         return bool(package) and (f"{os.sep}{package}{os.sep}" in path or path.endswith(f"{os.sep}{package}.py"))
     others = (sysconfig.get_paths()["stdlib"], str(Path(__file__).parent))
     return not path.startswith(("<", *(each + os.sep for each in others)))
+
+
+def is_defined_by_user(thing: Any, method: str) -> bool:
+    """Returns whether a method of an object is one of the user's, and not inherited from this or another package."""
+    code = getattr(inspect.unwrap(getattr(type(thing), method)), "__code__", None)
+    return code is not None and is_users(code.co_filename, type(thing).__module__)
 
 
 def is_ours(path: str) -> bool:

@@ -7,6 +7,7 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 from __future__ import annotations
 
 import functools
+import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,12 +22,14 @@ from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, optimization, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.metrics import LossTrace, check_names, variables_of
+from official_trainer.tasks.metrics import LossTrace, check_names, never_updated, variables_of
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
 from official_trainer.tracking import Histogram, Image
-from official_trainer.user_code import during
+from official_trainer.user_code import during, is_defined_by_user
+
+_logger = logging.getLogger(__name__)
 
 
 class TrainStep:
@@ -60,7 +63,7 @@ class TrainStep:
         self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
         self._shared = of_model if trains and not self._kept else []
-        self.trace, self.numbers = LossTrace(), StepNumbers()
+        self.trace, self.numbers, self._is_checked = LossTrace(), StepNumbers(), False
         with during(method="build_metrics"):
             check_names(self._measures, "training")
 
@@ -81,8 +84,21 @@ class TrainStep:
     def results(self) -> dict[str, Any]:
         """Returns the results of all metrics, and the means of the numbers that the task's step has returned."""
         phase = during(lambda: f"summarizing training at step {self._context.step}", task=self._context.task)
+        self._warn_of_idle_metrics()
         with phase, during(method="build_metrics"):
             return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
+
+    def _warn_of_idle_metrics(self) -> None:
+        """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
+        task, is_checked, self._is_checked = self._context.task, self._is_checked, True
+        if is_checked or not is_defined_by_user(task, "train_step"):
+            return
+        if idle := never_updated(self.metrics):
+            _logger.warning(
+                "no step has updated %s: %s.train_step has to call self.process_metrics(metrics, labels, outputs)",
+                " and ".join(idle),
+                type(task).__name__,
+            )
 
     def reset(self) -> None:
         """Resets the metrics that do not go on."""

@@ -194,6 +194,12 @@ def check_names(metrics: Sequence[Any], split: str) -> None:
         seen[metric.name] = metric
 
 
+def never_updated(metrics: Sequence[Any]) -> list[str]:
+    """Returns the names of metrics that are means, and have got no value since they were reset."""
+    means = [metric for metric in metrics if isinstance(metric, keras.metrics.Mean)]
+    return [metric.name for metric in means if float(metric.count.numpy()) == 0]
+
+
 def direction_of(metric: Any) -> Direction | None:
     """Returns which values of a metric are better, by its declaration or its class; None if neither is known.
 

@@ -413,6 +413,20 @@ def test_a_hook_that_nothing_calls_is_said(tmp_path, monkeypatch):
     assert found.code == 0, found.text
 
 
+STEP = """    def train_step(self, inputs, model, optimizer, metrics=None):
+        return super().train_step(inputs, model, optimizer)
+
+"""
+
+
+def test_metrics_that_a_step_leaves_out_are_said(tmp_path, monkeypatch):
+    """N28, N32: a step of one's own has to update them, or they would be shown as 0."""
+    found = mistakes.outcome(Mistake(name="", changes={MORE: STEP}), tmp_path, monkeypatch)
+    said = "no step has updated accuracy and share: TicketsTask.train_step has to call self.process_metrics(metrics, "
+    assert found.text.count(said) == 1
+    assert found.code == 0, found.text
+
+
 OWN = """    def build_metric(self):
         return 1
 
