@@ -22,6 +22,7 @@ from official_trainer.program.data import ArgumentError, check_is_keras_2
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.program.rewards import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +78,8 @@ class CallbacksAction(Action):
         model.stop_training = False
         model._train_counter.assign(0)  # callbacks look at it
         maximise_rewards(self._callbacks, model)
-        self._callbacks.on_train_begin()
+        with during("calling on_train_begin of the callbacks", task=self):
+            self._callbacks.on_train_begin()
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
         return epochs.step_of(int(epoch), int(batch))
 
@@ -309,10 +311,23 @@ def steps_between_calls(model: Any) -> int:
 def callback_list(
     model: Any, callbacks: Any, verbose: Any, epochs: int, steps: int | None, *, trains: bool = True
 ) -> Any:
-    """Returns the callbacks of a call, with those that Keras adds: its history if it trains, and a progress bar."""
+    """Returns the callbacks of a call, with those that Keras adds: its history if it trains, and a progress bar.
+
+    Raises:
+      ArgumentError: one is no callback.
+    """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    check_is_keras_2("callbacks", *tf.nest.flatten(callbacks))
+    given = [] if callbacks is None else tf.nest.flatten(callbacks)
+    check_is_keras_2("callbacks", *given)
+    for each in given:
+        if isinstance(each, type):
+            raise ArgumentError(f"callbacks: {each.__name__} is a class; write {each.__name__}(…), an object of it")
+        if not hasattr(each, "set_model"):
+            raise ArgumentError(
+                f"callbacks: {each!r} is no callback; give objects of keras.callbacks.Callback, and a function in "
+                "keras.callbacks.LambdaCallback"
+            )
     verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
     return keras.callbacks.CallbackList(
         callbacks,

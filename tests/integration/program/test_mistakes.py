@@ -1,10 +1,13 @@
 """Mistakes in what a user gives to a Program: the error goes on as it is, and below it stands where and what it is."""
 
+import re
+
 import numpy as np
 import pytest
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Loop, Program
+from official_trainer.program.data import ArgumentError
 from tests.support.mistakes import MAX_COLUMNS, MAX_LINES
 
 FEATURES, LABELS = np.zeros([16, 4], "float32"), np.arange(16) % 3
@@ -31,6 +34,11 @@ class OtherShape(keras.metrics.Mean):
 class NoSuchLog(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         return logs["los"]
+
+
+class NoSuchWeights(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.load("weights")
 
 
 class OwnLoss(Program):
@@ -66,6 +74,8 @@ ROWS = {
     "another loss": (fitting("categorical_crossentropy"), ValueError, "while tracing", ["sparse_", "labels int64[?]"]),
     "another input": (fitting(features=FEATURES[:, :3]), ValueError, "while tracing", ["'features'", "[None, 3]"]),
     "a callback": (fitting(callbacks=[NoSuchLog()]), KeyError, "in on_epoch_end, while calling", ["mean 'loss'?"]),
+    "a callback at the start": (fitting(callbacks=[NoSuchWeights()]), AttributeError,
+                                "in on_train_begin, while calling on_train_begin", ["no attribute 'load'"]),
     "a label": (fitting(labels=LABELS + 1, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
                 tf.errors.InvalidArgumentError, "while training at step 1", ["label value of 3", "3 classes"]),
     "a method": (fitting(cls=OwnLoss), AttributeError, "in compute_loss, while tracing", ["no attribute 'loss'"]),
@@ -88,6 +98,20 @@ def test_a_note_below_the_error_names_the_line_and_the_cause(name):
     for word in words:
         assert word in " ".join(note.split()), note
     assert "site-packages" not in note and "official_trainer/" not in note
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (NoSuchLog, "callbacks: NoSuchLog is a class; write NoSuchLog(…), an object of it"),
+        (print, "is no callback; give objects of keras.callbacks.Callback, and a function in keras.callbacks.Lambda"),
+        (None, "callbacks: None is no callback"),
+    ],
+)
+def test_what_is_no_callback_is_refused(callback, words):
+    """N28: before anything is trained."""
+    with pytest.raises(ArgumentError, match=re.escape(words)):
+        fitting(callbacks=[callback])()
 
 
 def test_a_loop_says_it_too():
