@@ -131,7 +131,8 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
             _logger.info("all predictions are there already; to predict from the start, name another --output")
         else:
             _predict(job, (directory, step), settings.data, shards, stop)
-        _logger.info("%d predictions of ckpt-%d in %d files: %s", shards.rows, step, shards.count, output_dir)
+        files_word = "file" if shards.count == 1 else "files"
+        _logger.info("%d predictions of ckpt-%d in %d %s: %s", shards.rows, step, shards.count, files_word, output_dir)
     _gather(output_dir, locked)
     return {"rows": float(shards.rows), "shards": float(shards.count)}
 

@@ -38,6 +38,8 @@ _WRITING, _REMOVING = ".writing", ".removing"
 class NoSignaturesError(UserError, ValueError):
     """The inputs of a SavedModel of this task are unknown."""
 
+    names_line = True
+
 
 def predict_step_of(task: Any) -> Callable[..., Any]:
     """Returns a task's `predict_step`; for a task of Model Garden, which has none, its `inference_step`."""

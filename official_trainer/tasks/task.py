@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import accumulation, publish
+from official_trainer.tasks import accumulation, pairs, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import flatten
 from official_trainer.tracking.monitored import Rule
@@ -399,7 +399,9 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
       >>> float(total_loss(Regression(None), tf.ones([2, 1]), outputs, model))
       1.0
     """
+    before = len(pairs.operations())
     loss = convert(task.build_losses)(labels, outputs)
+    pairs.warn_of_pairs(task, labels, outputs, before)
     terms = [] if loss is None else [_mean_loss(task, loss)]
     terms += [tf.cast(term, tf.float32) for term in model.losses]
     if not terms:

@@ -395,6 +395,14 @@ MODELS_AND_METRICS = [
         words=("while evaluating validation_data at step 2", "without `return`"),
     ),
     Mistake(
+        name="a_model_whose_inputs_are_unknown",
+        changes={'return keras.Model({"text": text, "age": age}, logits)': "return Whole()",
+                 REGISTER: LAYER.replace("tf.ones([7])", "tf.ones([32])")},
+        at="class TicketsTask",
+        method="TicketsTask",
+        words=("while exporting the model of step 4", "was not built with tf_keras.Input", "define build_signatures"),
+    ),
+    Mistake(
         name="signatures",
         changes={MORE: "    def build_signatures(self, model):\n        return {'serving_default': model.serve}\n"},
         at="model.serve",

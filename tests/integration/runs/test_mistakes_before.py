@@ -427,6 +427,33 @@ def test_metrics_that_a_step_leaves_out_are_said(tmp_path, monkeypatch):
     assert found.code == 0, found.text
 
 
+MEAN_SQUARES = {
+    "return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)": "labels = "
+    "tf.cast(labels, tf.float32)\n        return keras.losses.mean_squared_error(labels, model_outputs)",
+    "keras.layers.Dense(3,": "keras.layers.Dense(1,",
+    METRICS: "return []",
+}
+
+
+@pytest.mark.parametrize("values", [(), ("runtime.distribution_strategy=mirrored",)])
+def test_labels_that_are_combined_with_the_outputs_of_other_examples_are_said(values, tmp_path, monkeypatch):
+    """N28: labels [8] and outputs [8, 1] would train on a difference [8, 8] without a word."""
+    found = mistakes.outcome(Mistake(name="", changes=MEAN_SQUARES, verb="check", values=values), tmp_path, monkeypatch)
+    size = 4 if values else 8
+    said = f"TicketsTask.build_losses combines labels int64[{size}] and outputs float32[{size},1]: each label with each"
+    assert found.text.count(said) == 1, found.text
+    assert found.code == 0
+
+
+def test_labels_of_the_shape_of_the_outputs_are_not_mentioned(tmp_path, monkeypatch):
+    """N28: a loss that reshapes, and those of Keras that do."""
+    changes = {**MEAN_SQUARES}
+    changes[next(iter(changes))] = "return keras.losses.MeanSquaredError(reduction='none')(labels, model_outputs)"
+    found = mistakes.outcome(Mistake(name="", changes=changes, verb="check"), tmp_path, monkeypatch)
+    assert "combines labels" not in found.text
+    assert found.code == 0, found.text
+
+
 OWN = """    def build_metric(self):
         return 1
 

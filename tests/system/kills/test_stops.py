@@ -157,7 +157,7 @@ def test_predictions_that_wait_for_data_are_stopped(unbroken, tmp_path):
     assert done.code == 143
     assert "stopped: SIGTERM after 0 predictions; the same command continues" in done.err
     done = HeldRun(tmp_path / "run", None, "--mode=predict").command.wait()
-    assert (done.code, "64 predictions of ckpt-60 in 1 files" in done.err) == (0, True), done.err
+    assert (done.code, "64 predictions of ckpt-60 in 1 file:" in done.err) == (0, True), done.err
 
 
 def test_a_run_directory_has_one_writer(unbroken, tmp_path):
