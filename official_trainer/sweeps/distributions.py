@@ -77,6 +77,13 @@ class Dimension:
             return flow(value)
         return self.texts[self.choices.index(str(value))] if self.texts else str(value)
 
+    def holds(self, value: object) -> bool:
+        """Returns whether a value can be drawn."""
+        if self.kind == "choice":
+            return value in self.choices
+        is_number = isinstance(value, int if self.kind in INTEGERS else (int, float)) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high  # type: ignore[operator] # a number
+
     def settled(self, value: Value) -> Value:
         """Returns a number with a step as its bounds would be written: 0.3, not 0.30000000000000004."""
         if self.kind != "float" or self.step is None:

@@ -37,7 +37,7 @@ from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.evaluations import Evaluation
-from official_trainer.sweeps.failures import Failure, failure_of, refuse_more
+from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Value
@@ -89,6 +89,7 @@ class Driver:
         self._trials = trials.read_all(plan.directory)
         self._running: dict[int, Process] = {}
         self._evaluations: dict[int, list[Evaluation]] = {}
+        self._seen_bytes: dict[int, int] = {}  # of the metrics of trials, so that each look does not read all of them
         self._timers = sched.scheduler()
         self._claims = Claims(plan.directory, settle_seconds=SETTLE_SECONDS if plan.joins else 0.0)
         self._look_seconds = -math.inf  # when to read the records again
@@ -130,7 +131,7 @@ class Driver:
         if self._trials:
             rehearsal.clean_up(directory)
             return
-        values = refusals.accepted(functools.partial(self._study.draw, 0, {}), self._plan.refusal)
+        values = refusals.accepted(functools.partial(self._plan.course.draw, 0, {}), self._plan.refusal)
         if values is None or not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
             return
 
@@ -228,7 +229,7 @@ class Driver:
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
         process = Process(member, Lines(lambda lines: None, output), Restarts(), **self._plan.sharing(trial.values))
         self._running[trial.number] = process
-        self._evaluations[trial.number] = []
+        self._evaluations[trial.number], self._seen_bytes[trial.number] = [], 0
         self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)
         processes.start(process)
 
@@ -241,8 +242,11 @@ class Driver:
         """Reads new evaluations, and ends the trial if one of them prunes it."""
         trial, found = self._trials[number], self._evaluations[number]
         path = files.join(self._run_of(trial), "metrics.jsonl")
-        rows = read_rows(path) if trial.state is None and files.exists(path) else []
-        for row in rows:
+        num_bytes = files.size_bytes(path) if trial.state is None and files.exists(path) else 0
+        if num_bytes == self._seen_bytes.get(number, 0):
+            return
+        self._seen_bytes[number] = num_bytes
+        for row in read_rows(path):
             new = evaluations.read(row, self._plan.objective)
             if new is None or new.step <= (found[-1].step if found else self._plan.course.since(trial)):
                 continue
@@ -287,7 +291,7 @@ class Driver:
             place = trials.directory(self._plan.directory, trial.number)
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
-        elif lacking := self._plan.course.lacks(trial):
+        elif lacking := unfinished(self._run_of(trial)) or self._plan.course.lacks(trial):
             self._end(trial, state="failed", reason=lacking)
         else:
             objective = self._plan.objective

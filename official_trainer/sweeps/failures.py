@@ -70,6 +70,17 @@ def failure_of(place: str, how: str, code: int, last: Sequence[str]) -> Failure:
     return Failure(f"{report[0].partition(',')[0]}: {error}", cause, tuple(report[:_MOST_LINES]), written)
 
 
+def unfinished(run_dir: str) -> str:
+    """Returns what is wrong with a run whose process ended without an error; empty if it is done.
+
+    Args:
+      run_dir: of the run; a function that a trial calls may train without one.
+    """
+    if (read_run(run_dir) or {}).get("status") != "running":
+        return ""
+    return "its process ended with exit code 0 in the middle of the run; look for os._exit in your code"
+
+
 def refuse_more(sweep_dir: str, found: Iterable[Trial]) -> None:
     """Returns if a sweep may go on after its failures.
 

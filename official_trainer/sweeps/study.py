@@ -187,6 +187,19 @@ class Study:
             intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
         )
 
+    def check(self, trials: Iterable[Trial]) -> None:
+        """Returns if the values of all trials are of this space.
+
+        Raises:
+          SweepError: those of one are not, such as in a copied directory.
+        """
+        by_path = {each.path: each for each in self._space.dimensions}
+        for trial in trials:
+            for path, value in trial.values.items():
+                if path not in by_path or not by_path[path].holds(value):
+                    what = f"trial {trial.number} is none of this sweep, whose space does not draw {value!r} for {path}"
+                    raise SweepError(f"{what}. Remove the directory of the trial: it is then run again")
+
     def _dimensions(self, paths: Iterable[str]) -> list[Dimension]:
         by_path = {each.path: each for each in self._space.dimensions}
         return [by_path[path] for path in paths]

@@ -56,6 +56,7 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
         _describe(plan, identity)
+        study.check(trials.read_all(plan.directory).values())
         stack.enter_context(contextlib.closing(observer))
         return Driver(plan, study, observer).run()
 
@@ -127,9 +128,15 @@ def _read(directory: str) -> dict[str, Any]:
     if not files.exists(path):
         raise SweepError(f"{directory} holds no sweep (there is no {path})")
     try:
-        return files.read_json(path)
-    except ValueError as error:
-        raise SweepError(f"{path} cannot be read ({error}); put a good copy back") from error
+        found: dict[str, Any] = files.parse_json(files.read_bytes(path))
+        described = found["sweep"]
+        Objective(**described["objective"])
+        PopulationConfig(**(described["population"] or {}))
+        read_free(described["space"], lambda keys: None)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise SweepError(f"{path} cannot be read ({what}); put a good copy back") from error
+    return found
 
 
 def again(directory: str, trial: Trial) -> list[str]:

@@ -121,7 +121,7 @@ def _path(sweep_dir: str, number: int) -> str:
 def _read(sweep_dir: str, number: int) -> Trial:
     path = _path(sweep_dir, number)
     try:
-        content = files.read_json(path)
+        content = files.parse_json(files.read_bytes(path))
         reports = tuple((int(step), float(value)) for step, value in content.pop("reports"))
         value, others = content.pop("value"), content.pop("others", {})
         numbers: dict[str, Any] = {
@@ -132,9 +132,29 @@ def _read(sweep_dir: str, number: int) -> Trial:
         trial = Trial(**content, reports=reports, **numbers)
         if trial.number != number:
             raise ValueError(f"it is that of trial {trial.number}")
-        if not isinstance(trial.values, dict) or trial.state not in (None, *get_args(State)):
+        if not _is_whole(trial):
             raise ValueError("it is no record of a trial")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"{path} cannot be read ({error}). Remove {directory(sweep_dir, number)}: the trial is then run again."
-        raise SweepError(what) from error
+    except KeyError as error:
+        raise SweepError(_unreadable(path, f"it lacks {error}")) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SweepError(_unreadable(path, str(error))) from error
     return trial
+
+
+def _is_whole(trial: Trial) -> bool:
+    """Returns whether the parts of a record are what they have to be."""
+    numbers = (trial.step, trial.parent)
+    return (
+        isinstance(trial.values, dict)
+        and all(isinstance(each, str | int | float) for each in trial.values.values())
+        and trial.state in (None, *get_args(State))
+        and (trial.state != "complete" or trial.value is not None)
+        and all(each is None or isinstance(each, int) for each in numbers)
+        and isinstance(trial.reason, str)
+        and isinstance(trial.cause, str)
+    )
+
+
+def _unreadable(path: str, why: str) -> str:
+    place = path.removesuffix(RECORD).rstrip("/")
+    return f"{path} cannot be read ({why}). Remove {place}: the trial is then run again."

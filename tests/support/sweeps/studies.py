@@ -29,6 +29,12 @@ space:
 on_refusal: prune
 trials: 5
 """
+_POPULATION = f"""
+space:
+  {_RATE}: log(1e-3, 1e-1)
+  task.train_data.global_batch_size: int(4, 12, 4)
+population: {{size: 2, interval: 2, replaced: 0.5}}
+"""
 _EXPERIMENT = f"""
 from official_trainer import sweep
 
@@ -90,6 +96,9 @@ STUDIES = {
         _command("two_join", _RANDOM, 4, "--join", drivers=2),
         _command("three_join", _RANDOM, 4, "--join", drivers=3),
         _command("refused", _REFUSED, 5),
+        _command("population", _POPULATION, 6),
+        _command("population_parallel", _POPULATION, 6, "--parallel=2"),
+        _command("population_join", _POPULATION, 6, "--join", drivers=2),
         Study("experiment", ("tune.py",), 4, {"tune.py": _EXPERIMENT}),
         Study("function", ("tune.py",), 4, {"tune.py": _FUNCTION}),
     )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from official_trainer.errors import ExitCode
-from official_trainer.sweeps.failures import failure_of, refuse_more
+from official_trainer.sweeps.failures import failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import PlainLines
 from official_trainer.sweeps.trial import SweepError, Trial
 
@@ -110,3 +110,14 @@ def test_too_little_memory_is_no_reason_to_end_it(tmp_path):
     """N21: at the same line, but for another batch size."""
     found = failure(tmp_path, REPORT.replace("ValueError: a bug of mine", "ResourceExhaustedError: OOM"))
     assert found.cause == "" and found.reason.endswith("ResourceExhaustedError: OOM")
+
+
+def test_a_run_that_its_process_left_in_the_middle_is_unfinished(tmp_path):
+    """N21: os._exit(0) in the user's code looks like an end; the evaluations until then are no result."""
+    assert unfinished(str(tmp_path)) == ""  # a function may train without a run directory
+    for status, what in (
+        ("done", ""),
+        ("running", "its process ended with exit code 0 in the middle of the run; look for os._exit in your code"),
+    ):
+        (tmp_path / "run.json").write_text(json.dumps({"run_id": "x", "status": status}))
+        assert unfinished(str(tmp_path)) == what

@@ -41,7 +41,8 @@ def test_changes_of_an_experiment_mean_nothing_for_a_function(tmp_path):
 def test_a_sweep_is_read_from_its_directory(tmp_path):
     """N21: its trials, the best of them, and a table for pandas."""
     objective = {"metric": "loss", "direction": "min", "evaluation": "best"}
-    (tmp_path / "sweep.json").write_text(json.dumps({"sweep": {"objective": objective, "space": RATE}}))
+    described = {"objective": objective, "space": RATE, "population": None}
+    (tmp_path / "sweep.json").write_text(json.dumps({"sweep": described}))
     for number, value in enumerate((0.5, 0.25)):
         trial = Trial(number=number, values={"rate": 0.1 * value}, state="complete", value=value, step=10)
         trials.write(str(tmp_path), trial)

@@ -144,3 +144,19 @@ def test_a_space_without_fields_and_options_without_a_pruner_are_refused():
         resolve(SweepConfig())
     with pytest.raises(ConfigError, match="pruner_options: has no effect without a pruner; set pruner, or remove it"):
         study("pruner_options={a: 1}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("rate", 1.0), ("rate", "<script>"), ("rate", True), ("units", 3.5), ("kind", "c"), ("other", 1)],
+)
+def test_a_trial_of_another_space_is_refused(path, value):
+    """N21: such as a directory that was copied from another sweep."""
+    values = {"rate": 1e-3, "units": 4, "kind": "a"}
+    study().check([Trial(number=0, values=values)])
+    with pytest.raises(SweepError) as caught:
+        study().check([Trial(number=0, values=values), Trial(number=1, values=values | {path: value})])
+    assert str(caught.value) == (
+        f"trial 1 is none of this sweep, whose space does not draw {value!r} for {path}. Remove the directory of the "
+        "trial: it is then run again"
+    )

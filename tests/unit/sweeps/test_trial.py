@@ -27,7 +27,24 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
     assert (ended.results, started.results) == ((1 / 3, float("inf"), 0.1 + 0.2), ())
 
 
-@pytest.mark.parametrize("damage", [{}, {"values": None}, {"state": "x"}, {"others": 1}])
+DAMAGES = [
+    {},
+    {"values": None},
+    {"values": {"rate": [1]}},
+    {"state": "x"},
+    {"state": "complete"},
+    {"others": 1},
+    {"step": "1"},
+    {"parent": "1"},
+    {"reason": None},
+    {"cause": 1},
+    {"number": 4},
+    {"reports": [[1, 2, 3]]},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_says_how_to_go_on(damage, tmp_path):
     """The trial is run again without it."""
     trials.write(str(tmp_path), Trial(number=3, values={}))
@@ -35,3 +52,13 @@ def test_a_damaged_record_says_how_to_go_on(damage, tmp_path):
     record.write_text(json.dumps({**json.loads(record.read_text()), **damage} if damage else {}))
     with pytest.raises(SweepError, match=r"trials/3/trial.json cannot be read .* Remove .*trials/3: the trial is then"):
         trials.read_all(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"number": 3}'])
+def test_a_record_that_is_cut_off_is_named_once(text, tmp_path):
+    """N21: as an editor, or a disk, may leave it."""
+    trials.write(str(tmp_path), Trial(number=3, values={}))
+    (tmp_path / "trials" / "3" / "trial.json").write_text(text)
+    with pytest.raises(SweepError) as caught:
+        trials.read_all(str(tmp_path))
+    assert str(caught.value).count("trial.json") == 1
