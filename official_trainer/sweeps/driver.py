@@ -104,6 +104,8 @@ class Driver:
         """
         self._observer.begin(self._trials)
         self._claims.clean_up(number for number, each in self._trials.items() if each.state is not None)
+        if self._trials:
+            rehearsal.clean_up(self._plan.directory)
         if not self._wants_more():
             return self._trials
         with contextlib.ExitStack() as held:
@@ -129,7 +131,6 @@ class Driver:
         """Tries the first trial that the experiment takes, before one is recorded."""
         directory = self._plan.directory
         if self._trials:
-            rehearsal.clean_up(directory)
             return
         values = refusals.accepted(functools.partial(self._plan.course.draw, 0, {}), self._plan.refusal)
         if values is None or not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):

@@ -69,7 +69,7 @@ def rehearse(
 
 def clean_up(directory: str) -> None:
     """Removes what a driver has left that was killed, once trials are recorded."""
-    if any(files.exists(files.join(directory, name)) for name in (PLACE, _OUTPUT)):
+    if any(name in (PLACE, _OUTPUT) or name.startswith(f".{PLACE}.json") for name in files.list_dir(directory)):
         lock = DirectoryLock(directory, name=PLACE)
         if lock.try_acquire():
             _remove(directory)

@@ -244,7 +244,7 @@ class Struck:
             assert now.ended.get(name) == content, f"the record of trial {name} changed"
             assert now.outputs[name] == before.outputs[name], f"trial {name} had ended, and was started again"
         for name, step in before.newest.items():
-            if name in before.ended:  # whose weights a population may remove
+            if name in now.ended:  # whose weights a population may remove
                 continue
             assert now.newest.get(name, 0) >= step, f"trial {name} lost its checkpoint {step}"
             said = now.outputs[name][len(before.outputs[name]) :].decode()

@@ -117,10 +117,10 @@ def _script(name, words):
 
 def _prepare(first, trials, folder):
     """Called in the process of a driver."""
-    from official_trainer.launch.local import children, starter
+    from official_trainer.launch.local import children, commands
 
     children.subprocess = _Subprocess
-    starter._run_module = functools.partial(_run_module, starter._run_module, trials, folder)
+    commands.run_one = functools.partial(_run_one, commands.run_one, trials, folder)
     if first is not None:
         first()
 
@@ -180,10 +180,11 @@ def _become_starter(command, kept):
         os._exit(code)
 
 
-def _run_module(run, trials, folder, request):
-    """Arms the first process of each trial that is to be struck."""
+def _run_one(run, trials, folder, argv, environ):
+    """Runs a command, which is struck if it is the first one of a trial that is to be struck."""
+    disk.arm("/nowhere")
     for number, change, fault in trials:
-        place = next((word for word in request.argv if f"trials/{number}/run" in word), None)
+        place = next((word for word in argv if f"trials/{number}/run" in word), None)
         if place is None:
             continue
         with contextlib.suppress(FileExistsError):
@@ -191,4 +192,4 @@ def _run_module(run, trials, folder, request):
             os.close(os.open(log, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             directory = os.path.realpath(place.rpartition("=")[2])
             disk.arm(directory, change, fault, lasts=fault > 0, log=log)
-    run(request)
+    run(argv, environ)

@@ -53,6 +53,7 @@ def test_nothing_is_left_of_a_check_also_not_of_one_that_was_killed(tmp_path):
     rehearse(tmp_path, Processes(tmp_path))
     assert left(tmp_path) == []
     (tmp_path / "check").mkdir()
+    (tmp_path / ".check.json.tmp-1-0123abcd").write_text("{")
     rehearsal.clean_up(str(tmp_path))
     assert left(tmp_path) == []
 

@@ -9,7 +9,7 @@ from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import Trial
+from official_trainer.sweeps.trial import SweepError, Trial
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
