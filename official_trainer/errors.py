@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 _SHOWN = 3
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys instead of showing, that turn the direction of text, or that no stream takes."""
+_LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
 
@@ -136,13 +137,13 @@ def shorten(text: str, limit: int = 60) -> str:
 def wrapped(text: str, width: int | None, indent: str = "  ") -> str:
     """Returns text whose lines end between words where they would be longer than a terminal is wide.
 
-    A word that is longer, such as a path, stays in one piece, to be copied. So does a line that begins with a space,
-    which is laid out already.
+    A word that is longer, such as a path, stays in one piece, to be copied. So does a line of a file that is shown with
+    its number, and the marks below it.
 
     Args:
       text: of any number of lines.
       width: in columns; None changes nothing.
-      indent: of the lines that continue one.
+      indent: of the lines that continue one; those of an indented line have its own.
 
     Example:
       >>> from official_trainer.errors import wrapped
@@ -156,10 +157,11 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> str:
 
 
 def _wrapped_line(line: str, width: int, indent: str) -> str:
-    if len(line) <= width or line.startswith(" "):
+    if len(line) <= width or _LAID_OUT.match(line):
         return line
     import textwrap  # takes milliseconds, which most commands need not spend
 
+    indent = line[: len(line) - len(line.lstrip())] or indent
     kept = _BEFORE_UNIT.sub("\u00a0", line)  # a number and its unit stay together
     lines = textwrap.wrap(
         kept, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False

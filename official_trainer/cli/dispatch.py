@@ -115,7 +115,7 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
         return None
     if "--traceback" in words:
         traceback.print_exception(error)
-    terminal.report_error(found.message)
+    terminal.report_error(found.fitted(terminal.width(sys.stderr)))
     return int(found.exit_code)
 
 

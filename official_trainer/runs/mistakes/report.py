@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, text_of
+from official_trainer.errors import ExitCode, UserError, text_of, wrapped
 from official_trainer.runs.mistakes import meanings, shapes
 from official_trainer.runs.mistakes.frames import (
     RAISED_IN_PYTHON,
@@ -63,12 +63,21 @@ class Report:
     """What is said of an error in the user's code.
 
     Attributes:
-      message: at most 15 lines.
+      lines: of the message, each of which may take two or three lines of the screen.
       exit_code: of the process.
     """
 
-    message: str
+    lines: tuple[str, ...]
     exit_code: ExitCode
+
+    @property
+    def message(self) -> str:
+        """At most 15 lines of at most 120 characters, behind `error: `."""
+        return self.fitted(_WIDTH)
+
+    def fitted(self, columns: int | None) -> str:
+        """Returns the message with lines that end between words where a terminal, or the record, is too narrow."""
+        return _fitted(self.lines, min(columns or _WIDTH, _WIDTH))
 
 
 def report_of(error: BaseException, directory: str = "") -> Report | None:
@@ -107,7 +116,7 @@ def noted() -> Iterator[None]:
     except Exception as error:
         if not isinstance(copies_of(error)[-1], UserError) and notes_on(error) and not hasattr(error, _NOTED):
             setattr(error, _NOTED, True)
-            error.add_note("\n".join(_lines(error, notes_on(error))[0]))
+            error.add_note(_fitted(_lines(error, notes_on(error))[0], _WIDTH))
         raise
 
 
@@ -116,7 +125,7 @@ def _report(error: BaseException, directory: str) -> Report | None:
         return None
     first = copies_of(error)[-1]
     if isinstance(first, UserError) and first is not error:  # AutoGraph has made another error of it
-        return Report(str(first), first.exit_code)
+        return Report(tuple(str(first).splitlines()), first.exit_code)
     if isinstance(error, UserError):
         bug: BaseException | None = getattr(error, "bug", None)
         return _of_user_error(error) if bug is None else report_of(bug, directory)
@@ -127,7 +136,7 @@ def _report(error: BaseException, directory: str) -> Report | None:
     line = f"  traceback: {_near(_write(error, directory))}"
     hint = " (--traceback prints it)"
     lines.append(line + hint if len(line + hint) <= _WIDTH else line)
-    return Report("\n".join(lines), code)
+    return Report(tuple(lines), code)
 
 
 def _of_user_error(error: UserError) -> Report | None:
@@ -136,7 +145,7 @@ def _of_user_error(error: UserError) -> Report | None:
     frames = _frames(error, notes) if error.names_line else []
     if not frames:
         return None
-    return Report("\n".join([*_place(frames, notes), *_wrapped(str(error), 6)]), error.exit_code)
+    return Report((*_place(frames, notes), *_short(str(error), 6)), error.exit_code)
 
 
 def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], ExitCode]:
@@ -145,8 +154,8 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
     meaning = meanings.meaning_of(error, running)
     lines = [
         *_place(frames, notes),
-        *_wrapped(meanings.in_one_line(error, running), 2),
-        *_wrapped(meaning.text, 2),
+        *_short(meanings.in_one_line(error, running), 2),
+        *_short(meaning.text, 2),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
     ]
     is_data = _is_of_pipeline(error) if meaning.is_data is None else meaning.is_data
@@ -197,7 +206,7 @@ def _place(frames: Sequence[Frame], notes: Mapping[str, Any]) -> list[str]:
     """Returns the lines that say where it was, and meanwhile what was done."""
     phase = f"while {notes['phase']}" if notes.get("phase") else ""
     if not frames:
-        return _wrapped(phase, 2, indent="")
+        return _short(phase, 2, indent="")
     *callers, last = frames
     lines = [_shown(last)]
     if phase and len(lines[0]) + len(phase) < _WIDTH - 2:
@@ -217,12 +226,17 @@ def _near(path: str) -> str:
     return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
 
-def _wrapped(text: str, most: int, indent: str = "  ") -> list[str]:
+def _short(text: str, most: int, indent: str = "  ") -> list[str]:
+    """Returns a text as one line, as long as so many lines of the record; none for an empty text."""
     if not text:
         return []
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent, max_lines=most, placeholder=" …"
-    )
+    lines = textwrap.wrap(text, _WIDTH - len(indent), max_lines=most, placeholder=" …")
+    return [indent + " ".join(lines)]
+
+
+def _fitted(lines: Sequence[str], columns: int) -> str:
+    """Returns lines that end between words; what has no indentation is left to what writes `error: ` before it."""
+    return "\n".join(wrapped(line, columns) if line.startswith(" ") else line for line in lines)
 
 
 def _cut(line: str) -> str:

@@ -1,9 +1,11 @@
 """Mistakes in the user's code, met while it runs: the message, in a few lines, says where and what."""
 
+import json
 import shutil
 
 import pytest
 
+from official_trainer.cli import terminal
 from tests.support import mistakes
 from tests.support.mistakes import MORE, Mistake
 
@@ -620,6 +622,18 @@ def test_the_message_names_the_line_and_the_cause(mistake, tmp_path, monkeypatch
     mistakes.check(mistake, found)
     if mistake.verb == "train":
         mistakes.check_record(found)
+
+
+def test_a_narrow_terminal_breaks_no_word_of_the_message(tmp_path, monkeypatch):
+    """N28: its lines end between words at 60 columns; the record has the usual width."""
+    monkeypatch.setattr(terminal, "width", lambda stream=None: 60)
+    (mistake,) = (each for each in DATA_AND_ACTIONS if each.name == "a_label_out_of_range")
+    found = mistakes.outcome(mistake, tmp_path, monkeypatch)
+    assert [line for line in found.message.splitlines() if len(line) > 60] == []
+    assert (
+        "\n  The model has 3 classes, so labels are below 3, and the\n  data holds 3: map the labels" in found.message
+    )
+    assert json.loads((found.model_dir / "run.json").read_text())["error"].split() == found.message.split()[1:]
 
 
 INFER = """    def inference_step(self, inputs, model):

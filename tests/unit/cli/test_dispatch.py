@@ -329,6 +329,21 @@ def test_messages_end_lines_between_words_on_a_terminal_only(columns, monkeypatc
     assert "12 ms" in screen.getvalue()
 
 
+def test_indented_lines_of_a_message_keep_their_indentation(monkeypatch):
+    """N28: as those of a report on an error in the user's code; the lines of a file stay as they are."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    source = "   12 | global_batch_size: [1, 2, 3, 4, 5, 6, 7, 8]"
+    terminal.report_error(f"a.py:3 in step\n  the model has 3 classes, and the data holds 3\n{source}")
+    assert screen.getvalue().splitlines() == [
+        "error: a.py:3 in step",
+        "  the model has 3 classes, and the data",
+        "  holds 3",
+        source,
+    ]
+
+
 def test_a_label_keeps_its_column_and_its_text_goes_on_below(monkeypatch):
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setenv("COLUMNS", "44")
