@@ -15,6 +15,7 @@ from benchmarks import (
     commands,
     drop_in,
     fit,
+    halving,
     job,
     processes,
     refusals,
@@ -22,6 +23,9 @@ from benchmarks import (
     resume,
     saves,
     steps,
+    sweep_kills,
+    sweeps,
+    tuners,
 )
 from benchmarks.report import Comparison
 
@@ -39,6 +43,10 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "clusters": (clusters.compare, 5),
     "drop_in": (drop_in.compare, 7),
     "fit": (fit.compare, 7),
+    "sweeps": (sweeps.compare, 3),
+    "tuners": (tuners.compare, 3),
+    "sweep_kills": (sweep_kills.compare, 1),
+    "halving": (halving.compare, halving.NUM_SEEDS),
 }
 """What each part measures, and its rounds by default."""
 

@@ -13,6 +13,7 @@ from benchmarks import (
     bookkeeping,
     clusters,
     commands,
+    halving,
     processes,
     refusals,
     report,
@@ -20,6 +21,8 @@ from benchmarks import (
     rounds,
     saves,
     steps,
+    sweeps,
+    tuners,
 )
 from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
@@ -352,3 +355,20 @@ def test_strategies_are_compared_side_by_side(monkeypatch):
         assert all(map(comparison.is_met, comparison.targets))
     (target,) = accelerated.targets
     assert not accelerated.is_met(target), "as fast as Model Garden is not enough there"
+
+
+def test_sweeps_commands_and_tuners_train_what_they_are_compared_by():
+    """One trial of each; a first step that was not reached would have no time."""
+    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+    for measured in (sweeps.sweep(sweeps.SPACES[sweeps.STRUCTURE], 1), sweeps.commands(processes.ROOT, 1)):
+        assert 0 < measured["first"] < measured["seconds"]
+    assert tuners.tune("optuna", 1)["seconds"] > 0
+
+
+def test_halving_finds_the_best_before_it_has_trained_all_or_not_at_all():
+    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+    curves = [[(200 * step, top * step / 1000) for step in range(1, 11)] for top in range(30, 60)]
+    shares = [halving.share([*curves, [(200 * step, step / 10) for step in range(1, 11)]], seed) for seed in range(5)]
+    assert min(shares) < max(shares) < 0.6
+    late = [(200 * step, float(step == 10)) for step in range(1, 11)]
+    assert halving.share([*curves, late], 1) == 1
