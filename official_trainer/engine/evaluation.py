@@ -119,10 +119,11 @@ class ValidationSet:
             with self._context.streams.named("validation", self.num_examples), notes:
                 logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
                 check_logs(self.task, "validation_step", logs)
+                outputs = {name: _tensors(self.task, name, value) for name, value in logs.items()}
             if self.task.loss in logs:
                 loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
                 self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
-            return tf.nest.map_structure(tf.convert_to_tensor, dict(logs))
+            return outputs
 
         if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:
             return evaluate()
@@ -165,6 +166,17 @@ class ValidationSet:
             f"it is unknown whether a higher or a lower {full_name!r} is better: {cause}; set mode to max or min, or "
             f'declare it in the code: {task}.metric_directions = {{"{name}": "max"}}'
         )
+
+
+def _tensors(task: Any, name: str, value: Any) -> Any:
+    """Returns one of the logs of a step as tensors."""
+    try:
+        return tf.nest.map_structure(tf.convert_to_tensor, value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{type(task).__name__}.validation_step returns {name!r}, of {type(value).__name__}, which is no tensor: "
+            "logs are tensors, also nested, each of which aggregate_logs gets"
+        ) from error
 
 
 class MonitoredMetricError(UserError, LookupError):

@@ -99,8 +99,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
         tf.saved_model.save(module, temporary, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
-            requests = task.build_warmup_requests(model)
-        warmup.write(temporary, requests)
+            warmup.write(temporary, task.build_warmup_requests(model))
     signature_names = sorted(signatures)
     record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
     files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")

@@ -27,6 +27,8 @@ _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _SIGNATURE_NAME, _INPUTS, _KEY, _VALUE = 6,
 class WarmupError(UserError, ValueError):
     """A warm-up request does not fit the exported model."""
 
+    names_line = True
+
 
 def write(directory: str, requests: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Writes warm-up requests beside a SavedModel; nothing if there are none.

@@ -30,6 +30,9 @@ GENERATED = (
     f"return tf.data.Dataset.from_generator(rows, output_signature={SHAPE_OF_ROWS})"
     ".map(lambda text, age, label: ({'text': text, 'age': age}, label)).batch(8)"
 )
+WARMUP = """    def build_warmup_requests(self, model):
+        return {'serving_default': [{'txt': np.zeros([1, 32])}]}
+"""
 RESULT = """    def result(self):
         self.total
 
@@ -374,6 +377,20 @@ MODELS_AND_METRICS = [
         at="inputs[2]",
         method="validation_step",
         words=("while evaluating validation_data at step 2", "IndexError", "text: float32[?,32]"),
+    ),
+    Mistake(
+        name="a_log_of_an_evaluation_that_is_none",
+        changes={'"sizes": tf.shape(inputs[1])[:1]': '"sizes": None'},
+        at="def validation_step",
+        method="validation_step",
+        words=("while evaluating validation_data at step 2", "returns 'sizes', of NoneType, which is no tensor"),
+    ),
+    Mistake(
+        name="a_request_for_another_input",
+        changes={MORE: WARMUP},
+        at="def build_warmup_requests",
+        method="build_warmup_requests",
+        words=("while exporting the model of step 4", "there is no input 'txt'", "did you mean text?"),
     ),
     Mistake(
         name="folded_logs",
