@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ def scan(workspace: Path) -> Scanned:
         source = path.read_bytes()
         registers = garden.DECORATOR.encode() in source
         try:
-            tree = ast.parse(source)
+            tree = _parsed(source)
         except SyntaxError as error:
             where = Origin("file", place, error.lineno or 1)
             if registers:
@@ -80,6 +81,12 @@ def scan(workspace: Path) -> Scanned:
         elif not registers and imported - _WITHOUT - sys.stdlib_module_names:
             scanned.importing.append(to_import)
     return scanned
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(source: bytes) -> ast.Module:
+    """Returns the tree of a file, which is read several times in a command, and for each trial of a sweep."""
+    return ast.parse(source)
 
 
 def _calls(tree: ast.Module) -> int:
