@@ -243,8 +243,9 @@ class Driver:
         """Reads new evaluations, and ends the trial if one of them prunes it."""
         trial, found = self._trials[number], self._evaluations[number]
         path = files.join(self._run_of(trial), "metrics.jsonl")
-        num_bytes = files.size_bytes(path) if trial.state is None and files.exists(path) else 0
-        if num_bytes == self._seen_bytes.get(number, 0):
+        if trial.state is not None or not files.exists(path):
+            return
+        if (num_bytes := files.size_bytes(path)) == self._seen_bytes[number]:
             return
         self._seen_bytes[number] = num_bytes
         for row in read_rows(path):

@@ -268,7 +268,9 @@ class Struck:
         for each in records:
             place = Path("trials", str(each["number"]))
             ours, theirs = (sweep.directory / place for sweep in (self, unbroken))
-            assert (ours / "trial.json").read_bytes() == (theirs / "trial.json").read_bytes(), each
+            # without: trials that had not ended when it was drawn, which is not the same twice if several run
+            recorded = [json.loads((place / "trial.json").read_text()) | {"without": []} for place in (ours, theirs)]
+            assert recorded[0] == recorded[1]
             if each["state"] == "complete":
                 assert _differences(str(ours / "run"), str(theirs / "run")) == []
 
