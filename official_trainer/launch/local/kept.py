@@ -39,6 +39,7 @@ _UNCHANGED = (
 """Settings of TensorFlow's runtime."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD)
+_THREAD_SECONDS = 1.0  # for one that was told to end
 _TOKENIZERS = "tensorflow_text"  # beside it, kernels that draw go on where they were, see `random_streams.enable`
 
 
@@ -59,8 +60,10 @@ class KeptProcess:
         """Returns why this process may not take another command; empty if it may."""
         if _TOKENIZERS in sys.modules:
             return f"{_TOKENIZERS} is imported"
-        if left := [thread.name for thread in threading.enumerate() if thread not in self._threads]:
-            return f"the thread {left[0]!r} still runs"
+        for thread in [each for each in threading.enumerate() if each not in self._threads]:
+            thread.join(_THREAD_SECONDS)
+            if thread.is_alive():
+                return f"the thread {thread.name!r} still runs"
         if _has_children():
             return "a process that it started still runs"
         if (settings := _tensorflow_settings()) != self._tensorflow:
