@@ -102,7 +102,7 @@ _CODE = (
         "runtime.enable_xla=false.",
     ),
     (
-        r"Length for attr 'output_shapes' of 0 must be at least",
+        r"Length for attr 'output_\w+' of 0 must be at least",
         "A function given to map() returns nothing: is a `return` missing?",
     ),
     (
