@@ -8,6 +8,7 @@ So a metric that evaluations do not produce, or a mistake in the task, costs sec
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,8 @@ def rehearse(
         if signals.wait(_POLL_SECONDS):
             raise _preempted()
     try:
-        is_tried = has_begun() or (others_try and not files.exists(files.join(directory, _OUTPUT)))
+        has_log = files.is_url(directory) or files.exists(files.join(directory, _OUTPUT))
+        is_tried = has_begun() or (others_try and not has_log)
         if not is_tried:
             files.remove(files.join(directory, PLACE))  # of a process that was killed
             _try(command, directory, processes, signals, sharing)
@@ -84,7 +86,8 @@ def _remove(directory: str) -> None:
 def _try(
     command: Sequence[str], directory: str, processes: Processes, signals: Signals, sharing: Mapping[str, Any]
 ) -> None:
-    path = files.join(directory, _OUTPUT)
+    place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
+    path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
     process = Process(member, Lines(lambda lines: None, output), Restarts(), **sharing)
@@ -94,6 +97,9 @@ def _try(
     if signals.asked is not None:
         raise _preempted()
     if code == 0:
+        files.remove(path)
+        if place != directory:
+            files.remove(place)
         return
     how = End(name="check", role=CHIEF, code=code).how
     if code not in list(MEANINGS):

@@ -279,6 +279,17 @@ def test_several_metrics_are_compared_at_a_step(workspace):
     assert table.count(" (front)") == len(front) and ", validation_loss " in table, table
 
 
+def test_the_directory_may_be_a_url(workspace, tmp_path):
+    """N21: the check before the first trial keeps its output on this machine; its error is shown as elsewhere."""
+    for metric, code in (("acuracy", 2), ("accuracy", 0)):
+        (workspace / "url.yaml").write_text(f"objective: {{metric: {metric}, direction: max}}\n")
+        words = (*WORDS, "--trials=1", f"--model_dir=file://{tmp_path}/sweep", "--space=url.yaml")
+        found, out, err = command(workspace, *words)
+        assert found == code and (code or "complete: accuracy" in out), out + err
+        assert not code or "evaluation does not produce 'acuracy'" in err, err
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["sweep.json", "trials"]
+
+
 def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):
     """N21: with its reason; the sweep goes on to its end."""
     rate = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
