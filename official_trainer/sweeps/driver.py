@@ -140,7 +140,7 @@ class Driver:
             return bool(trials.read_all(directory))
 
         self._say("trying one step and one evaluation")
-        rehearsal.rehearse(command, directory, processes, signals, has_begun, self._plan.sharing(values))
+        rehearsal.rehearse(command, directory, processes, signals, has_begun)
 
     # Which trials are this process's.
 

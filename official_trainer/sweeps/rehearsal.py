@@ -9,8 +9,7 @@ So a metric that evaluations do not produce, or a mistake in the task, costs sec
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -37,7 +36,6 @@ def rehearse(
     processes: Processes,
     signals: Signals,
     has_begun: Callable[[], bool],
-    sharing: Mapping[str, Any],
 ) -> None:
     """Tries a trial, unless a trial is recorded, or another driver has just tried one.
 
@@ -47,7 +45,6 @@ def rehearse(
       processes: start it.
       signals: end it.
       has_begun: returns whether a trial is recorded.
-      sharing: `most` and `like` of its process, which trials may come after it.
 
     Raises:
       SweepError: it failed; with its error.
@@ -63,7 +60,7 @@ def rehearse(
         is_tried = has_begun() or (others_try and not has_log)
         if not is_tried:
             files.remove(files.join(directory, PLACE))  # of a process that was killed
-            _try(command, directory, processes, signals, sharing)
+            _try(command, directory, processes, signals)
         _remove(directory)
     finally:
         lock.release()
@@ -83,14 +80,12 @@ def _remove(directory: str) -> None:
         files.remove(files.join(directory, name))
 
 
-def _try(
-    command: Sequence[str], directory: str, processes: Processes, signals: Signals, sharing: Mapping[str, Any]
-) -> None:
+def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals) -> None:
     place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
     path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
-    process = Process(member, Lines(lambda lines: None, output), Restarts(), **sharing)
+    process = Process(member, Lines(lambda lines: None, output), Restarts())
     processes.start(process)
     code = _end_of(processes, signals)
     process.lines.end()
