@@ -1,31 +1,29 @@
 """A running sweep on a terminal: a table that is drawn again in place, below one line for each trial that has ended.
 
-Owns: the columns of the table and how they fit the terminal, drawing it, also when the terminal changes its size.
-Does not own: what is shown (`sweeps/progress.py`), the table of a sweep that has ended (`sweeps/sweep.py`).
+Owns: which trials the table shows, drawing it, also when the terminal changes its size.
+Does not own: what is shown (`sweeps/progress.py`), the columns of the table (`sweep_table.py`).
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
+from official_trainer.cli.sweep_table import GAP, WIDEST_CELL, rows_of, titles
 from official_trainer.errors import printable
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer, PlainLines
 from official_trainer.sweeps.progress import Progress, Running
-from official_trainer.sweeps.trial import Trial, show
+from official_trainer.sweeps.trial import Trial
 from official_trainer.tracking.console import format_number, format_seconds, rich_console
 
 _DRAW_SECONDS = 0.5
 _MARGIN = 2  # columns for the `^C` that a terminal echoes behind the last line
 _BEST, _NEWEST = 3, 3
 _ORDINALS = ("best", "2nd", "3rd")
-_GAP = "  "
-_LEAST_CELL, _WIDEST_CELL = 8, 18
 _STYLES = {"failed": "red", "pruned": "dim"}
 
 
@@ -142,18 +140,9 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
     rows = list(_rows(progress, most=max(1, height // 2 - 2)))
     if not rows:
         return lines
-    metrics = list(progress.objective.directions)
-    cells = [("#", "state", "step", *_titles(metrics, _WIDEST_CELL)), *(row.cells for row in rows)]
-    columns = [list(column) for column in itertools.zip_longest(*cells, fillvalue="")]
-    room = width - sum(max(map(len, column)) + len(_GAP) for column in columns)
-    columns += _value_columns([row.values for row in rows], names, room)
-    numeric = (0, 2)
-    padded = [
-        [text.rjust(size) if number in numeric else text.ljust(size) for text in column]
-        for number, column in enumerate(columns)
-        if (size := max(map(len, column)))
-    ]
-    texts = [_GAP.join(cells).rstrip()[:width] for cells in zip(*padded, strict=True)]
+    metrics = titles(list(progress.objective.directions), WIDEST_CELL)
+    head, cells = ["#", "state", "step", *metrics], [row.cells for row in rows]
+    texts = rows_of(head, cells, [row.values for row in rows], names, width)
     return [*lines, Line(texts[0], "dim"), *map(Line, texts[1:], (row.style for row in rows))]
 
 
@@ -171,7 +160,7 @@ def _header(progress: Progress, width: int) -> str:
     }
     for dropped in ("", "running", "elapsed", "pruned", "failed", "best"):
         parts.pop(dropped, None)
-        text = _GAP.join(filter(None, parts.values()))
+        text = GAP.join(filter(None, parts.values()))
         if len(text) <= width:
             break
     return text
@@ -216,51 +205,3 @@ def _cells(trial: Trial, state: str) -> tuple[str, ...]:
     results = trial.results or [value for _, value in trial.reports[-1:]]
     step = "" if trial.step is None else str(trial.step)
     return (str(trial.number), state, step, *map(format_number, results))
-
-
-def _value_columns(rows: Sequence[Mapping[str, object]], names: Mapping[str, str], room: int) -> list[list[str]]:
-    """Returns the columns of the drawn values; where there is no room for all, those in the middle are left out.
-
-    Those go first whose value is the same in all rows.
-    """
-    paths = [path for path in names if any(path in values for values in rows)]
-    paths += [path for values in rows for path in values if path not in names and path not in paths]
-    texts = {path: [_shown(values.get(path)) for values in rows] for path in paths}
-    telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
-    for kept in (paths, telling):
-        for widest in range(_WIDEST_CELL, _LEAST_CELL - 1, -1):
-            titles = _titles([names.get(path, path) for path in kept], widest)
-            columns = [[title, *texts[path]] for title, path in zip(titles, kept, strict=True)]
-            if _wide(columns) <= room:
-                return columns
-    gap = ["…"] * (len(rows) + 1)
-    while columns:
-        middle = len(columns) // 2
-        columns = columns[:middle] + columns[middle + 1 :]
-        shown = [*columns[:middle], gap, *columns[middle:]]
-        if columns and _wide(shown) <= room:
-            return shown
-    return []
-
-
-def _wide(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) for column in columns) + len(_GAP) * max(0, len(columns) - 1)
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None else _shortened(" ".join(show(value).split()), _WIDEST_CELL)  # type: ignore[arg-type]
-
-
-def _titles(names: Sequence[str], widest: int) -> list[str]:
-    """Returns names that are no wider than that, as far as they stay different."""
-    while len(set(short := [_shortened(name, widest) for name in names])) < len(set(names)):
-        widest += 1
-    return short
-
-
-def _shortened(text: str, width: int) -> str:
-    """Returns text cut in its middle, as both ends of a name may say what it is."""
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"

@@ -56,6 +56,7 @@ class Parser(argparse.ArgumentParser):
         self._optional_names: list[str] = []
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
+        self._rest_name = ""
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._group: argparse._ActionsContainer
         self.output_group()
@@ -117,6 +118,12 @@ class Parser(argparse.ArgumentParser):
         self.choices[name] = choices
         self._group.add_argument(name, metavar=metavar, nargs="?", help=help)
 
+    def positionals(self, name: str, metavar: str, help: str) -> None:
+        """Declares that any number of positional arguments may follow; an empty list by default."""
+        self._rest_name = name
+        self.choices[name] = ()
+        self._group.add_argument(name, metavar=metavar, nargs="*", default=[], help=help)
+
     def shown(self) -> list[argparse.Action]:
         """Returns the flags and positional arguments that the help shows."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
@@ -148,6 +155,9 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, name, word)
         late = [word for word in words.positionals if self._commands and word.startswith("--")]
         extra = [word for word in words.positionals[len(self._position_names) :] if word not in late]
+        if self._rest_name:
+            setattr(arguments, self._rest_name, extra)
+            extra = []
         problems = words.problems + [words.unexpected(word) for word in extra]
         if late:
             problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")

@@ -1,42 +1,50 @@
 """Train an experiment many times, with values drawn from a space.
 
-The same command continues a sweep that was stopped or killed. `sweep show DIR` prints its table, `sweep best DIR` the
-values of its best trial.
+The same command continues a sweep that was stopped or killed. With a word in place of the experiment: `sweep show DIR`
+prints its table, `sweep best DIR` the values of its best trial, `sweep retry DIR` has trials run again, and
+`sweep stop DIR` ends it until the next command.
 
-Owns: `sweep` and its flags.
-Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`).
+Owns: `sweep`, its flags and these words.
+Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`), the table (`sweep_table.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal
-from official_trainer.cli.parser import UsageError
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
+    from official_trainer.sweeps.results import Results
     from official_trainer.sweeps.subject import Planned
 
-USAGE = "EXPERIMENT|show DIR|best DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] [PATH=VALUE …]"
+USAGE = (
+    "EXPERIMENT|show DIR|best DIR|retry DIR [N …]|stop DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] "
+    "[PATH=VALUE …]"
+)
 EXAMPLES = (
     (
         "official-trainer sweep digits_mlp --space=sweep.yaml --trials=6 --model_dir=runs/sweep",
         "six trials, with values drawn as a file says; given again, continue there",
     ),
-    ("official-trainer sweep show runs/sweep", "the table of the trials"),
+    ("official-trainer sweep show runs/sweep --sort=best", "the table of the trials, the best first"),
     ("official-trainer sweep best runs/sweep --write=best.yaml", "write the values of the best trial"),
 )
+_ORDERS = ("trial", "best")
+_WIDTH = 80  # of the table, where the output is no terminal
 NEXT = ("official-trainer eval --model_dir=runs/sweep/trials/0/run", "evaluate one")
 
 
@@ -44,10 +52,13 @@ def add_flags(parser: flags.Parser) -> None:
     """Declares the flags of `sweep`."""
     flags.add_run_flags(parser)
     parser.group(flags.WHICH_RUN)
-    parser.positional("directory", "DIR", "with `show` and `best`: the directory of a sweep")
+    parser.positional("directory", "DIR", "with `show`, `best`, `retry` and `stop`: the directory of a sweep")
+    parser.positionals("numbers", "N", "with `retry`: trials that run again (default: those that failed)")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
     add_sweep_flags(parser)
     parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
+    parser.value("sort", "COLUMN", "with `show`: one of trial, best (default: trial)", choices=_ORDERS)
+    parser.value("trial", "N", "with `best`: the trial to take (default: the best one)")
     parser.value(
         "write", "FILE", "with `best`: write its values as a file for --config_file; of a population, a script"
     )
@@ -61,42 +72,111 @@ def add_sweep_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs a sweep, or shows one."""
-    if arguments.name in ("show", "best"):
-        return _show(arguments)
-    if arguments.directory:
+    """Runs a sweep, or does what a word asks of one."""
+    act = _WORDS.get(arguments.name)
+    if act is None and arguments.directory:
         raise UsageError(f"unexpected argument {arguments.directory!r}: name one experiment")
-    if arguments.write:
-        raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
-    return _sweep(arguments)
-
-
-def _show(arguments: argparse.Namespace) -> int:
-    from official_trainer.sweeps import sweep
-
+    for flag, (name, is_in_use) in _OF_WORDS.items():
+        if name != arguments.name and is_in_use(arguments):
+            raise UsageError(f"{flag} is for `official-trainer sweep {name} DIR`; leave it out")
+    if act is None:
+        return _sweep(arguments)
     directory = os.path.expanduser(arguments.directory or arguments.model_dir or "")
     if not directory:
         raise UsageError(f"name the directory of a sweep: official-trainer sweep {arguments.name} DIR")
-    if arguments.name == "show":
-        if arguments.write:
-            raise UsageError("--write is for `official-trainer sweep best DIR`; leave it out")
-        terminal.show("\n".join(terminal.columns(sweep.table(directory))))
-        return int(ExitCode.DONE)
-    from official_trainer.sweeps.driver import describe
+    act(directory, arguments)
+    return int(ExitCode.DONE)
 
-    found = sweep.best_of(directory)
-    if not found:
+
+def _show(directory: str, arguments: argparse.Namespace) -> None:
+    if arguments.sort not in (None, *_ORDERS):
+        near = did_you_mean(arguments.sort, _ORDERS)
+        raise UsageError(f"--sort={arguments.sort}: expected one of {', '.join(_ORDERS)}{near}")
+    _print_table(directory, by_rank=arguments.sort == "best")
+
+
+def _print_table(directory: str, *, by_rank: bool = False) -> None:
+    from official_trainer.cli import sweep_table
+    from official_trainer.sweeps import results
+
+    try:
+        found, content = results.write(directory)
+    except OSError:  # a folder that is only read
+        found = results.read(directory, with_runs=True)
+        content = results.as_json(found)
+    width = terminal.width() or _WIDTH
+    terminal.show("\n".join(sweep_table.lines(found, content, width, by_rank=by_rank)))
+
+
+def _best(directory: str, arguments: argparse.Namespace) -> None:
+    from official_trainer.sweeps import results
+    from official_trainer.sweeps.trial import describe
+
+    found = results.read(directory)
+    if arguments.trial is not None:
+        chosen = found.get(_number(arguments.trial, "--trial=")).trial
+    elif not found.best:
         raise UsageError(f"{directory} has no complete trial yet; `official-trainer sweep show {directory}` has all")
-    if len(found) > 1:
-        numbers = ", ".join(str(each.number) for each in found)
-        raise UsageError(f"trials {numbers} are the best; `official-trainer sweep show {directory}` has their results")
-    (best,) = found
-    head = f"# trial {best.number} of {directory}, {describe(best, 'value')}"
-    text = "\n".join([head, *sweep.again(directory, best)])
+    elif len(found.best) > 1 and arguments.write:
+        numbers = ", ".join(str(each.number) for each in found.best)
+        raise UsageError(f"of several metrics, trials {numbers} are the best; choose one with --trial=N")
+    elif len(found.best) > 1:
+        terminal.show("\n".join(_front(found)))
+        return
+    else:
+        (chosen,) = found.best
+    state = describe(chosen, found.objective.metric) if chosen.state else "not done"
+    head = f"# trial {chosen.number} of {directory}, {state.partition(chr(10))[0]}"
+    text = "\n".join([head, *found.again(chosen)])
     if arguments.write:
         files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
     terminal.show(text)
-    return int(ExitCode.DONE)
+
+
+def _front(found: Results) -> list[str]:
+    """Returns the trials of which none beats another, and what to do with them."""
+    from official_trainer.cli import sweep_table
+
+    front = {each.number for each in found.best}
+    only = dataclasses.replace(found, results=tuple(each for each in found.results if each.number in front))
+    table = sweep_table.table(only, terminal.width() or _WIDTH, by_rank=True)
+    return [*table, "", "each of these is the best in its way; --trial=N prints the values of one"]
+
+
+def _retry(directory: str, arguments: argparse.Namespace) -> None:
+    from official_trainer.sweeps import requests
+
+    numbers = requests.retry(directory, [_number(word) for word in arguments.numbers])
+    if numbers:
+        listed = ", ".join(map(str, numbers))
+        terminal.show(f"the command of the sweep runs again: {listed}; with the values that they had")
+    else:
+        terminal.show(f"no trial in {directory} has failed; name the numbers of those that are to run again")
+
+
+def _stop(directory: str, arguments: argparse.Namespace) -> None:
+    from official_trainer.sweeps import requests
+
+    if requests.stop(directory, terminal.show):
+        terminal.show("the sweep is stopped, its trials have saved; the command that began it continues it")
+    else:
+        terminal.show(f"no process runs the sweep in {directory}; the command that began it continues it")
+
+
+def _number(word: str, flag: str = "") -> int:
+    if not (word.isascii() and word.isdecimal()):
+        raise UsageError(f"{flag}{word}: expected the number of a trial, such as 3")
+    return int(word)
+
+
+_WORDS = {"show": _show, "best": _best, "retry": _retry, "stop": _stop}
+_OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {
+    "--sort": ("show", lambda arguments: arguments.sort),
+    "--trial": ("best", lambda arguments: arguments.trial),
+    "--write": ("best", lambda arguments: arguments.write),
+    "N": ("retry", lambda arguments: arguments.numbers),
+}
+"""What only one of the words takes."""
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -105,7 +185,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     planned = plan_of(arguments)
     with process.outliving_reader():
         sweep.run(*planned, _observer(planned.plan, quiet=arguments.quiet))
-    terminal.show("\n".join(terminal.columns(sweep.table(planned.plan.directory))))
+    _print_table(planned.plan.directory)
     return int(ExitCode.DONE)
 
 

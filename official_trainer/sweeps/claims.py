@@ -99,7 +99,7 @@ class Claims:
             if number in mine or (trial is not None and trial.state is not None):
                 continue
             before = pending if trial is None else {each for each in pending if each < number or each in mine}
-            if done + len(before - {number}) < wanted:
+            if (trial is not None and trial.retried) or done + len(before - {number}) < wanted:
                 if self._claim(number):
                     return number
                 pending.add(number)

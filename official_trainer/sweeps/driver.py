@@ -39,10 +39,11 @@ from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.evaluations import Evaluation
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.requests import STOP, StopRequest
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.sweeps.trial import SweepError, Trial, describe
 from official_trainer.tracking.jsonl import read_rows
 
 _POLL_SECONDS = 0.5
@@ -110,6 +111,7 @@ class Driver:
             return self._trials
         with contextlib.ExitStack() as held:
             held.enter_context(self._claims)
+            request = StopRequest(self._plan.directory)
             signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
             processes = held.enter_context(Processes(starter, signals))
             held.enter_context(self._saving(processes, signals))
@@ -123,8 +125,11 @@ class Driver:
                 if found is not None and found[1] is not None:
                     self._ended(found[0], found[1], processes, was_asked=signals.asked is not None)
                 signals.read()
+                if signals.asked is None and request.came():
+                    signals.asked = STOP
                 if signals.asked is not None:
                     self._stop(processes, signals)
+                    break
         return self._trials
 
     def _check(self, processes: Processes, signals: Signals) -> None:
@@ -171,7 +176,8 @@ class Driver:
     # How many.
 
     def _wants_more(self) -> bool:
-        return self._plan.course.done(self._trials) < self._plan.course.total
+        is_asked_again = any(each.retried for each in self._trials.values())
+        return is_asked_again or self._plan.course.done(self._trials) < self._plan.course.total
 
     def _fill(self, processes: Processes) -> bool:
         """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere."""
@@ -308,15 +314,18 @@ class Driver:
     def _end(self, trial: Trial, failure: Failure | None = None, **result: object) -> None:
         found = [(each.step, each.results[0]) for each in self._evaluations[trial.number]]
         reports = tuple(each for each in found if not math.isnan(each[1]))
-        ended = dataclasses.replace(trial, reports=reports, **result)  # type: ignore[arg-type]
+        ended = dataclasses.replace(trial, reports=reports, retried=False, **result)  # type: ignore[arg-type]
         self._record(ended)
         self._observer.end(ended, describe(ended, self._plan.objective.metric), failure)
 
     def _stop(self, processes: Processes, signals: Signals) -> None:
-        """Has all trials save, and ends."""
+        """Has all trials save, and ends; as an error, unless `sweep stop` has asked for it."""
         self._save(processes, signals, str(signals.asked))
         done = f"{self._plan.course.done(self._trials)} of {self._plan.course.total} trials are done"
-        raise PreemptedError(f"{done}, the others have saved; the same command continues the sweep")
+        end = f"{done}, the others have saved; the same command continues the sweep"
+        if signals.asked != STOP:
+            raise PreemptedError(end)
+        self._say(f"stopped by `official-trainer {STOP}`: {end}")
 
     @contextlib.contextmanager
     def _saving(self, processes: Processes, signals: Signals) -> Iterator[None]:
@@ -346,16 +355,6 @@ class Driver:
             if signals.insisted:
                 processes.kill()
             self._timers.run(blocking=False)
-
-
-def describe(trial: Trial, metric: str) -> str:
-    """Returns how a trial ended, as in `complete: accuracy 0.97 at step 200`."""
-    if trial.state == "complete" and trial.value is not None:
-        results = {metric: trial.value, **trial.others}
-        shown = ", ".join(f"{name} {value:.6g}" for name, value in results.items())
-        return f"complete: {shown} at step {trial.step}"
-    at = "" if trial.step is None else f" after step {trial.step}"
-    return f"{trial.state}{at}: {trial.reason}"
 
 
 def _how(process: Process, code: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, Resolved
-from official_trainer.sweeps import functions, subject
+from official_trainer.sweeps import functions, results, subject
 from official_trainer.sweeps import sweep as sweeps
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.functions import TrialRun
@@ -54,7 +54,7 @@ class Sweep:
     @property
     def front(self) -> tuple[Trial, ...]:
         """The best trials: with several metrics all that no other one beats, the best by the first metric first."""
-        return tuple(sweeps.best_of(self.directory))
+        return tuple(results.read(self.directory).best)
 
     def table(self) -> list[dict[str, Any]]:
         """Returns a row for each trial, for `pandas.DataFrame`: what was drawn, and how it ended."""

@@ -1,7 +1,7 @@
-"""A sweep as a whole: its directory, that it stays the same sweep, its table.
+"""A sweep as a whole: its directory, and that it stays the same sweep.
 
-Owns: `sweep.json`, the lock, what `show` and `best` read.
-Does not own: running trials (`driver.py`).
+Owns: writing `sweep.json`, the lock.
+Does not own: running trials (`driver.py`), what the sweep leaves (`results.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.sweeps import population, ranking
+from official_trainer.sweeps import results
 from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.driver import Driver, Plan, describe
+from official_trainer.sweeps.driver import Driver, Plan
 from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.settings import Objective, PopulationConfig
-from official_trainer.sweeps.space import read_free
+from official_trainer.sweeps.results import SWEEP
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial, show
+from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.record import check_name
 
-_FILE = "sweep.json"
 _LOCK_SECONDS = 0.2
 
 
@@ -45,9 +43,9 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
       PreemptedError: a signal came; the trials have saved.
     """
     check_name(plan.directory)
-    path = files.join(plan.directory, _FILE)
+    path = files.join(plan.directory, SWEEP)
     if not files.exists(path) and files.exists(plan.directory):
-        others = [name for name in files.list_dir(plan.directory) if not name.startswith((".", _FILE))]
+        others = [name for name in files.list_dir(plan.directory) if not name.startswith((".", SWEEP))]
         if others:
             what = f"--model_dir={plan.directory} holds {first_few(others)}, but no sweep"
             raise SweepError(f"{what}; name a new directory")
@@ -58,7 +56,11 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
         _describe(plan, identity)
         study.check(trials.read_all(plan.directory).values())
         stack.enter_context(contextlib.closing(observer))
-        return Driver(plan, study, observer).run()
+        try:
+            return Driver(plan, study, observer).run()
+        finally:
+            with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again
+                results.write(plan.directory)
 
 
 def _only_driver(directory: str) -> DirectoryLock:
@@ -73,12 +75,12 @@ def _only_driver(directory: str) -> DirectoryLock:
 
 def _describe(plan: Plan, identity: Mapping[str, Any]) -> None:
     """Writes down what the sweep is, or refuses another one; several drivers may start at the same time."""
-    path = files.join(plan.directory, _FILE)
+    path = files.join(plan.directory, SWEEP)
     lock = DirectoryLock(plan.directory, name="description")
     while not lock.try_acquire():
         time.sleep(_LOCK_SECONDS)
     try:
-        files.remove_temporaries(plan.directory, _FILE)  # of a process that was killed
+        files.remove_temporaries(plan.directory, SWEEP)  # of a process that was killed
         if files.exists(path) and (plan.joins or trials.read_all(plan.directory)):
             _refuse_changes(plan.directory, identity)
         else:  # also after a mistake that was found before the first trial
@@ -107,7 +109,7 @@ def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str,
 
 
 def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
-    before = _read(directory)
+    before = results.read_identity(directory)
     for name, kind in (("experiment", "experiment"), ("sweep", "description"), ("config", "config"), ("gin", "gin")):
         old, new = before.get(name), identity.get(name)
         if old == new:
@@ -121,69 +123,3 @@ def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
             f"--model_dir={directory} holds a sweep with another {kind}: {what}. Its trials could not be compared; "
             "set it as it was, or name another --model_dir"
         )
-
-
-def _read(directory: str) -> dict[str, Any]:
-    path = files.join(directory, _FILE)
-    if not files.exists(path):
-        raise SweepError(f"{directory} holds no sweep (there is no {path})")
-    try:
-        found: dict[str, Any] = files.parse_json(files.read_bytes(path))
-        described = found["sweep"]
-        Objective(**described["objective"])
-        PopulationConfig(**(described["population"] or {}))
-        read_free(described["space"], lambda keys: None)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise SweepError(f"{path} cannot be read ({what}); put a good copy back") from error
-    return found
-
-
-def again(directory: str, trial: Trial) -> list[str]:
-    """Returns the lines of a file that trains a trial again, given the other flags of the sweep.
-
-    It is a config with the values that were drawn; for a trial of a population a shell script, as these have changed.
-
-    Raises:
-      SweepError: no sweep is there, or a record cannot be read.
-    """
-    identity = _read(directory)
-    space = read_free(identity["sweep"]["space"], lambda keys: None)
-    if (written := identity["sweep"]["population"]) is None:
-        return [f"{path}: {text}" for path, text in space.texts(trial.values)]
-    line = population.lineage(trials.read_all(directory), trial)
-    return population.script(identity["experiment"], space, line, PopulationConfig(**written))
-
-
-def table(directory: str) -> list[list[str]]:
-    """Returns a row of cells for each trial, after a row of titles.
-
-    Raises:
-      SweepError: no sweep is there, or a record cannot be read.
-    """
-    found, best = trials.read_all(directory), [each.number for each in best_of(directory)]
-    objective = _objective(directory)
-    mark = " (front)" if objective.others else " (best)"
-    paths = list(dict.fromkeys(path for each in found.values() for path in each.values))
-    size = (_read(directory)["sweep"]["population"] or {}).get("size")
-    line = ["generation", "from"] if size else []
-    rows = [["trial", *line, *(path.rpartition(".")[2] for path in paths), "result"]]
-    for each in found.values():
-        result = describe(each, objective.metric) if each.state else "not done"
-        values = (show(each.values[path]) if path in each.values else "-" for path in paths)
-        line = [] if not size else [str(each.number // size + 1), "-" if each.parent is None else str(each.parent)]
-        rows.append([str(each.number), *line, *values, result.partition("\n")[0] + mark * (each.number in best)])
-    return rows
-
-
-def best_of(directory: str) -> list[Trial]:
-    """Returns the best trial, if there is one; with several metrics all that no other one beats.
-
-    Raises:
-      SweepError: no sweep is there, or a record cannot be read.
-    """
-    return ranking.best(trials.read_all(directory).values(), _objective(directory))
-
-
-def _objective(directory: str) -> Objective:
-    return Objective(**_read(directory)["sweep"]["objective"])

@@ -3,7 +3,7 @@
 Owns: `trials/N/trial.json`, written before the trial starts and once more when it has ended; the order of trials.
 Does not own: the run of the trial, which is in `trials/N/run`.
 
-A record holds no times, so equal sweeps have equal files. To try a trial again, remove its directory.
+A record holds no times, so equal sweeps have equal files.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class SweepError(UserError, RuntimeError):
 class Trial:
     """One trial.
 
+    Size: a field for each key of its record.
+
     Attributes:
       number: from 0.
       values: path of a field → what was drawn.
@@ -49,6 +51,7 @@ class Trial:
       parent: the trial of a population whose run this one continues; None for one that begins at step 0.
       attempt: how often other values were drawn for it, and refused.
       without: the trials before it whose ends were not known when it was drawn.
+      retried: whether it is to run again, also where enough others are done.
     """
 
     number: int
@@ -63,6 +66,7 @@ class Trial:
     parent: int | None = None
     attempt: int = 0
     without: tuple[int, ...] = ()
+    retried: bool = False
 
     @property
     def results(self) -> tuple[float, ...]:
@@ -73,6 +77,16 @@ class Trial:
 def show(value: Value) -> str:
     """Returns a value as lines and tables show it."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe(trial: Trial, metric: str) -> str:
+    """Returns how a trial ended, as in `complete: accuracy 0.97 at step 200`; `metric` is the first one."""
+    if trial.state == "complete" and trial.value is not None:
+        results = {metric: trial.value, **trial.others}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in results.items())
+        return f"complete: {shown} at step {trial.step}"
+    at = "" if trial.step is None else f" after step {trial.step}"
+    return f"{trial.state}{at}: {trial.reason}"
 
 
 def directory(sweep_dir: str, number: int) -> str:
@@ -103,15 +117,32 @@ def read_all(sweep_dir: str, known: Mapping[int, Trial] = MappingProxyType({})) 
     Raises:
       SweepError: a record cannot be read.
     """
-    folder = files.join(sweep_dir, "trials")
-    names = files.list_dir(folder) if files.exists(folder) else []
-    numbers = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
     ended = {number: each for number, each in known.items() if each.state is not None}
     return {
         number: ended.get(number) or _read(sweep_dir, number)
-        for number in numbers
+        for number in numbers(sweep_dir)
         if number in ended or files.exists(_path(sweep_dir, number))
     }
+
+
+def numbers(sweep_dir: str) -> list[int]:
+    """Returns the numbers of the trials that have a directory, in their order."""
+    folder = files.join(sweep_dir, "trials")
+    names = files.list_dir(folder) if files.exists(folder) else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def read(sweep_dir: str, number: int) -> Trial | None:
+    """Returns the record of a trial; None if it has none yet.
+
+    Raises:
+      SweepError: it cannot be read.
+      OSError: the storage does not hand it out.
+    """
+    try:
+        return _read(sweep_dir, number)
+    except FileNotFoundError:
+        return None
 
 
 def _path(sweep_dir: str, number: int) -> str:

@@ -114,7 +114,8 @@ def test_a_sweep_prints_its_trials_and_their_table(unbroken, workspace):
         assert f"trial {each['number']} starts: " in out
         assert (directory / "trials" / str(each["number"]) / "run" / "run.json").exists()
     code, table, _ = command(workspace, "show", "unbroken")
-    assert code == 0 and out.endswith(table) and table.count("(best)") == 1
+    assert code == 0 and out.endswith(table) and table.count("  best  ") == 1
+    assert json.loads((directory / "results.json").read_text())["steps"]["spent"] > 0
 
 
 def test_the_values_of_the_best_trial_train_it_again(unbroken, workspace):
@@ -221,7 +222,8 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
         .replace("DigitsConfig", "BrokenConfig")
         .replace("        section = self.task_config.model\n", BUG)
     )
-    words = ("broken_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=broken", "--parallel=2")
+    space = "--space=task.model.mlp.dropout=float(0, 0.5)"
+    words = ("broken_mlp", WORDS[1], space, "--model_dir=broken", "--parallel=2")
     code, out, err = command(workspace, *words)
     assert code == 1, out + err
     place = "experiments/broken.py:87 in build_model"
@@ -233,6 +235,34 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
     assert len(found) <= 3  # the third one began when the first had ended
     code, out, err = command(workspace, *words)
     assert code == 1 and "starts" not in out and records(workspace / "broken") == found, out + err
+    script = workspace / "experiments" / "broken.py"
+    script.write_text(script.read_text().replace(BUG, BUG[BUG.index("        section") :]))
+    code, out, err = command(workspace, "retry", "broken")
+    assert code == 0 and "runs again: 0, 1" in out, out + err
+    code, out, err = command(workspace, *words, "--trials=2")
+    found = [json.loads(text) for text in records(workspace / "broken").values()]
+    assert code == 0 and [each["state"] for each in found[:2]] == ["complete"] * 2, out + err
+
+
+def test_stop_ends_all_drivers_of_a_sweep_from_another_terminal(workspace):
+    """N21: their trials save, and the next command continues them."""
+    words = (*WORDS, "--model_dir=long", "--join", "trainer.train_steps=1000000", "trainer.checkpoint_interval=100000")
+    drivers = [start(workspace, *words) for _ in range(2)]
+    for number, driver in enumerate(drivers):
+        until(lambda: has_row(workspace / "long", number), driver)  # noqa: B023 - called in this iteration
+    code, out, err = command(workspace, "retry", "long", "0")
+    assert code == 2 and "trial 0 is not done: the command of the sweep continues it" in err, out + err
+    code, out, err = command(workspace, "stop", "long")
+    assert code == 0 and all(f"pid {driver.pid} on " in out for driver in drivers), out + err
+    assert "the sweep is stopped, its trials have saved; the command that began it continues it" in out
+    for driver in drivers:
+        code, out, err = done(driver)
+        assert code == 0 and "0 of 6 trials are done, the others have saved; the same command continues" in out, err
+    for number in range(2):
+        status = json.loads((workspace / "long" / "trials" / str(number) / "run" / "run.json").read_text())["status"]
+        assert status == "preempted"
+    code, out, _ = command(workspace, "stop", "long")
+    assert code == 0 and out == "no process runs the sweep in long; the command that began it continues it\n"
 
 
 def test_what_no_trial_can_do_is_found_before_the_first(workspace):
@@ -252,7 +282,7 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     assert code == 1 and "starts" not in out, out + err
     assert "experiments/early.py:86 in build_model" in err and "NameError: name 'section'" in err, err
     code, out, err = command(workspace, *words, "--quiet")
-    assert code == 0 and "complete: accuracy" in out, out + err
+    assert code == 0 and "  best  " in out, out + err
 
 
 def test_several_metrics_are_compared_at_a_step(workspace):
@@ -276,7 +306,7 @@ def test_several_metrics_are_compared_at_a_step(workspace):
         assert (each["value"], each["others"]) == (row["accuracy"], {"validation_loss": row["validation_loss"]})
     results = [(each["value"], -each["others"]["validation_loss"]) for each in found]
     front = [one for one in results if not any(a >= one[0] and b >= one[1] for a, b in results if (a, b) != one)]
-    assert table.count(" (front)") == len(front) and ", validation_loss " in table, table
+    assert table.count(" front ") == len(front) and " validation_loss " in table, table
 
 
 def test_the_directory_may_be_a_url(workspace, tmp_path):
@@ -287,7 +317,7 @@ def test_the_directory_may_be_a_url(workspace, tmp_path):
         found, out, err = command(workspace, *words)
         assert found == code and (code or "complete: accuracy" in out), out + err
         assert not code or "evaluation does not produce 'acuracy'" in err, err
-    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["sweep.json", "trials"]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["results.json", "sweep.json", "trials"]
 
 
 def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):
@@ -298,6 +328,6 @@ def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):
     assert code == 0, out + err
     (found,) = [json.loads(text) for text in records(workspace / "high").values()]
     assert (found["state"], found["reason"]) == ("pruned", "the loss is not finite")
-    assert "trial  initial_learning_rate" in out and "pruned: the loss is not finite" in out
+    assert "trial 0 pruned: the loss is not finite" in out
     code, _, err = command(workspace, "best", "high")
     assert code == 2 and "high has no complete trial yet; `official-trainer sweep show high` has all" in err

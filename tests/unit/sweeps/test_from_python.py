@@ -1,5 +1,6 @@
 """`official_trainer.sweep`: what is refused before anything starts, and what it returns."""
 
+import dataclasses
 import json
 
 import pytest
@@ -41,8 +42,8 @@ def test_changes_of_an_experiment_mean_nothing_for_a_function(tmp_path):
 def test_a_sweep_is_read_from_its_directory(tmp_path):
     """N21: its trials, the best of them, and a table for pandas."""
     objective = {"metric": "loss", "direction": "min", "evaluation": "best"}
-    described = {"objective": objective, "space": RATE, "population": None}
-    (tmp_path / "sweep.json").write_text(json.dumps({"sweep": described}))
+    content = {"experiment": "train", "sweep": {"objective": objective, "space": RATE, "population": None}}
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
     for number, value in enumerate((0.5, 0.25)):
         trial = Trial(number=number, values={"rate": 0.1 * value}, state="complete", value=value, step=10)
         trials.write(str(tmp_path), trial)
@@ -50,3 +51,11 @@ def test_a_sweep_is_read_from_its_directory(tmp_path):
     assert [each.number for each in found.trials] == [0, 1] and found.best.number == 1
     row = {"trial": 1, "rate": 0.025, "state": "complete", "value": 0.25, "step": 10, "reason": ""}
     assert found.table()[1] == row
+    content["sweep"]["objective"]["others"] = {"auc": "max"}
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    for each in found.trials:
+        trials.write(str(tmp_path), dataclasses.replace(each, others={"auc": each.value}))
+    assert [each.number for each in found.front] == [1, 0]
+    assert found.table()[1] == row | {"auc": 0.25}
+    with pytest.raises(SweepError, match="of several metrics, trials 1, 0 are the best; take one of `front`"):
+        _ = found.best

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from official_trainer.sweeps import sweep
+from official_trainer.sweeps import results
 from official_trainer.sweeps.trial import SweepError
 
 WHOLE = {"space": {"rate": "log(1e-3, 1)"}, "population": None}
@@ -20,16 +20,15 @@ OBJECTIVE = {"metric": "loss", "direction": "min", "evaluation": "best"}
         ({"sweep": WHOLE | {"objective": {"metric": "loss"}}}, "missing 2 required"),
         ({"sweep": {"objective": OBJECTIVE, "population": None}}, "it lacks 'space'"),
         ({"sweep": {"objective": OBJECTIVE, "space": []}}, "it lacks 'population'"),
-        ([], "list indices must be"),
+        ([], "it holds no JSON object"),
     ],
 )
 def test_a_damaged_description_is_named(found, why, tmp_path):
     """N21: for `sweep show` and `sweep best`, and for the sweep itself."""
     path = tmp_path / "sweep.json"
     path.write_text(json.dumps(found))
-    for read in (sweep.table, sweep.best_of):
-        with pytest.raises(SweepError, match=r"sweep\.json cannot be read") as caught:
-            read(str(tmp_path))
-        assert why in str(caught.value) and str(caught.value).endswith("; put a good copy back")
-    path.write_text(json.dumps({"sweep": WHOLE | {"objective": OBJECTIVE}}))
-    assert sweep.table(str(tmp_path)) == [["trial", "result"]] and sweep.best_of(str(tmp_path)) == []
+    with pytest.raises(SweepError, match=r"sweep\.json cannot be read") as caught:
+        results.read(str(tmp_path))
+    assert why in str(caught.value) and str(caught.value).endswith("; put a good copy back")
+    path.write_text(json.dumps({"experiment": "train", "sweep": WHOLE | {"objective": OBJECTIVE}}))
+    assert results.read(str(tmp_path)).results == ()

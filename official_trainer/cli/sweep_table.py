@@ -1,0 +1,156 @@
+"""The table of a sweep: a row for each trial, as wide as the terminal, and below it what is known of the whole.
+
+Owns: its columns, how drawn values fit, also those of a running sweep, the lines below.
+Does not own: what is shown (`sweeps/results.py`), the rest of a running sweep's table (`live_table.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer.errors import wrapped
+from official_trainer.sweeps.results import Result, Results
+from official_trainer.sweeps.trial import show
+from official_trainer.tracking.console import format_number
+
+GAP = "  "
+_LEAST_CELL, WIDEST_CELL = 8, 18
+_NUMERIC = (0, 2)  # of the columns number, state, step
+_MOST_REASONS = 10
+
+
+def lines(found: Results, content: Mapping[str, Any], width: int, *, by_rank: bool = False) -> list[str]:
+    """Returns the lines of a table that is at most `width` columns wide, and of what stands below it.
+
+    Args:
+      found: the sweep.
+      content: what `results.json` holds of it.
+      width: of the terminal.
+      by_rank: whether the best trials come first, and not the first ones.
+    """
+    if not found.results:
+        return ["no trial has started yet"]
+    below = [*_reasons(found.results), *_importances(content, found.names), *_steps(content)]
+    wrap = [each for line in below for each in wrapped(" ".join(line.split()), width, indent="  ").split("\n")]
+    return [*table(found, width, by_rank=by_rank), *([""] if below else []), *wrap]
+
+
+def table(found: Results, width: int, *, by_rank: bool = False) -> list[str]:
+    """Returns the lines of the table alone."""
+    shown = found.ranked if by_rank else found.results
+    best = {each.number for each in found.best}
+    word = "front" if found.objective.others else "best"
+    size = found.population.size if found.population else None
+    rows = [_cells(each, word if each.number in best else "", size) for each in shown]
+    metrics = titles(list(found.objective.directions), WIDEST_CELL)
+    values = [each.trial.values for each in shown]
+    return rows_of(
+        ["#", "state", "step", *(["gen", "from"] if size else []), *metrics], rows, values, found.names, width
+    )
+
+
+def _cells(each: Result, best: str, size: int | None) -> list[str]:
+    parent = each.trial.parent
+    line = [str(each.number // size + 1), "" if parent is None else str(parent)] if size else []
+    state = best or {"complete": "done", "not done": "open"}.get(each.state, each.state)
+    step = "" if each.step is None else str(each.step)
+    return [str(each.number), state, step, *line, *map(format_number, each.results)]
+
+
+def _reasons(shown: Sequence[Result]) -> Iterator[str]:
+    """Yields why trials failed or cannot be read, or were pruned by something else than the pruner."""
+    said = [each for each in shown if each.reason and not each.reason.startswith("by ")]
+    for each in said[:_MOST_REASONS]:
+        yield f"trial {each.number} {each.state}: {each.reason}"
+    if len(said) > _MOST_REASONS:
+        yield f"and {len(said) - _MOST_REASONS} more such trials"
+
+
+def _importances(content: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
+    shares = content["importances"]
+    if shares:
+        texts = (f"{names.get(path, path)} {share:.0%}" for path, share in shares.items())
+        yield f"importance: {', '.join(texts)}"
+
+
+def _steps(content: Mapping[str, Any]) -> Iterator[str]:
+    spent, without = content["steps"]["spent"], content["steps"]["without_pruning"]
+    if without > spent:
+        yield f"pruning saved {without - spent} of {without} steps"
+
+
+def rows_of(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    values: Sequence[Mapping[str, object]],
+    names: Mapping[str, str],
+    width: int,
+) -> list[str]:
+    """Returns the lines of a table: a title, then the rows, with as many drawn values as there is room for.
+
+    Args:
+      head: titles of the first columns, which are number, state and step, and further ones.
+      rows: cells below them; a row may have fewer.
+      values: of each row, path of a field → what was drawn.
+      names: what the drawn fields are called.
+      width: the most columns of a line.
+    """
+    columns = [list(column) for column in itertools.zip_longest(head, *rows, fillvalue="")]
+    room = width - sum(max(map(len, column)) + len(GAP) for column in columns)
+    columns += _value_columns(values, names, room)
+    padded = [
+        [text.rjust(size) if number in _NUMERIC else text.ljust(size) for text in column]
+        for number, column in enumerate(columns)
+        if (size := max(map(len, column)))
+    ]
+    return [GAP.join(cells).rstrip()[:width] for cells in zip(*padded, strict=True)]
+
+
+def _value_columns(rows: Sequence[Mapping[str, object]], names: Mapping[str, str], room: int) -> list[list[str]]:
+    """Returns the columns of the drawn values; where there is no room for all, those in the middle are left out.
+
+    Those go first whose value is the same in all rows.
+    """
+    paths = [path for path in names if any(path in values for values in rows)]
+    paths += [path for values in rows for path in values if path not in names and path not in paths]
+    texts = {path: [_shown(values.get(path)) for values in rows] for path in paths}
+    telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
+    for kept in (paths, telling):
+        for widest in range(WIDEST_CELL, _LEAST_CELL - 1, -1):
+            short = titles([names.get(path, path) for path in kept], widest)
+            columns = [[title, *texts[path]] for title, path in zip(short, kept, strict=True)]
+            if _wide(columns) <= room:
+                return columns
+    gap = ["…"] * (len(rows) + 1)
+    while columns:
+        middle = len(columns) // 2
+        columns = columns[:middle] + columns[middle + 1 :]
+        shown = [*columns[:middle], gap, *columns[middle:]]
+        if columns and _wide(shown) <= room:
+            return shown
+    return []
+
+
+def _wide(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in columns) + len(GAP) * max(0, len(columns) - 1)
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else _shortened(" ".join(show(value).split()), WIDEST_CELL)  # type: ignore[arg-type]
+
+
+def titles(names: Sequence[str], widest: int) -> list[str]:
+    """Returns names that are no wider than that, as far as they stay different."""
+    while len(set(short := [_shortened(name, widest) for name in names])) < len(set(names)):
+        widest += 1
+    return short
+
+
+def _shortened(text: str, width: int) -> str:
+    """Returns text cut in its middle, as both ends of a name may say what it is."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"

@@ -1,0 +1,168 @@
+"""What other commands ask of a sweep through its directory: to stop, and to run trials again.
+
+Owns: the request to stop, which drivers on any machine find there, waiting for their end; forgetting how a trial ended.
+Does not own: how a driver stops (`driver.py`), which process works on a trial (`claims.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.config import FrozenDict
+from official_trainer.errors import ExitCode
+from official_trainer.lock import DirectoryLock, LockedError, lock_path
+from official_trainer.sweeps import results
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.results import Results
+from official_trainer.sweeps.trial import SweepError, Trial
+
+STOP = "sweep stop"
+"""What a driver says in the place of a signal's name."""
+
+_FILE = ".stop.json"
+_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 0.5
+
+
+class StopRequest:
+    """Says whether `sweep stop` was given since this object was made, also on another machine."""
+
+    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = files.join(directory, _FILE), clock
+        self._before: Any = None
+        self._before = self._read()
+        self._looked_seconds = clock()
+
+    def came(self) -> bool:
+        """Looks now and then; returns whether the request is there."""
+        if self._clock() - self._looked_seconds < _LOOK_SECONDS:
+            return False
+        self._looked_seconds = self._clock()
+        return bool(self._read() != self._before)
+
+    def _read(self) -> Any:
+        try:
+            return files.read_json(self._path)
+        except (OSError, ValueError):  # not there; or the next look may have it
+            return self._before
+
+
+def stop(directory: str, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Has all drivers of a sweep save and end, and waits for it; returns whether there were any.
+
+    Args:
+      directory: of the sweep.
+      say: prints whom it waits for.
+      sleep: waits.
+
+    Raises:
+      SweepError: no sweep is there.
+    """
+    results.read_identity(directory)
+    locks: dict[str, DirectoryLock] = {}
+    asked = _holders(directory, locks)
+    if not asked:
+        return False
+    files.write_text_atomically(files.join(directory, _FILE), json.dumps({"id": uuid.uuid4().hex}) + "\n")
+    say(f"asked to save and end: {', '.join(sorted(asked))}; waiting until it is done")
+    while asked & _holders(directory, locks):
+        sleep(_POLL_SECONDS)
+    return True
+
+
+def _holders(directory: str, locks: dict[str, DirectoryLock]) -> set[str]:
+    """Returns the processes that run a sweep, which hold its lock or that of a trial.
+
+    Args:
+      directory: of the sweep.
+      locks: of directories that were looked at before, which know how long their holders were silent.
+    """
+    found = set()
+    for place in (directory, *(trials.directory(directory, number) for number in trials.numbers(directory))):
+        try:
+            holder = files.read_json(lock_path(place))
+            named = f"pid {holder['pid']} on {holder['host']}"
+        except (OSError, ValueError, KeyError):  # no process holds it
+            continue
+        lock = locks.setdefault(place, DirectoryLock(place))
+        if lock.try_acquire():  # of a process that was killed
+            lock.release()
+        else:
+            found.add(named)
+    return found
+
+
+def retry(directory: str, numbers: Sequence[int] = ()) -> list[int]:
+    """Forgets how trials ended, and their runs: the next command runs them again with what was drawn for them.
+
+    Args:
+      directory: of the sweep.
+      numbers: of the trials; none for all that have failed.
+
+    Returns:
+      Their numbers; none if no trial has failed.
+
+    Raises:
+      SweepError: there is no such trial, it has not ended, or a process works on it; then nothing has changed.
+    """
+    found = results.read(directory)
+    chosen = [found.get(number) for number in sorted(set(numbers))]
+    chosen = chosen if numbers else [each for each in found.results if each.state == "failed"]
+    for each in chosen:
+        if each.state == "unreadable":
+            raise SweepError(each.reason)
+        _refuse_ancestor(found, each.number)
+        if each.state == "not done":
+            raise SweepError(f"trial {each.number} is not done: the command of the sweep continues it")
+    with contextlib.ExitStack() as held:
+        for each in chosen:
+            _hold(directory, each.number, held)
+        for each in chosen:
+            _forget(directory, each.trial)
+    return [each.number for each in chosen]
+
+
+def _refuse_ancestor(found: Results, number: int) -> None:
+    """Refuses a trial of a population from whose generation the next one was made."""
+    size = found.population.size if found.population else None
+    if size is not None and found.results[-1].number >= (number // size + 1) * size:
+        generation = number // size + 1
+        raise SweepError(
+            f"trial {number} is of generation {generation}, from which generation {generation + 1} was made; it cannot "
+            "run again without that"
+        )
+
+
+def _hold(directory: str, number: int, held: contextlib.ExitStack) -> None:
+    """Takes the lock of a trial, if neither a driver nor its own process has it."""
+    place = trials.directory(directory, number)
+    try:
+        held.enter_context(DirectoryLock(place, flag="trial"))
+        if files.exists(run_dir := files.join(place, trials.RUN)):
+            with DirectoryLock(run_dir, flag="run"):
+                pass
+    except LockedError as error:
+        raise SweepError(f"trial {number} is worked on, so it stays as it is: {error}", ExitCode.RETRY) from error
+
+
+def _forget(directory: str, trial: Trial) -> None:
+    place = trials.directory(directory, trial.number)
+    for name in (trials.RUN, trials.OUTPUT):  # before the record: a process that is killed here can be repeated
+        files.remove(files.join(place, name))
+    none = {
+        "state": None,
+        "value": None,
+        "others": FrozenDict(),
+        "step": None,
+        "reason": "",
+        "reports": (),
+        "cause": "",
+    }
+    trials.write(directory, dataclasses.replace(trial, **none, retried=True))  # type: ignore[arg-type]

@@ -1,0 +1,307 @@
+"""What a sweep leaves for people and reports: its trials as they stand, and which are the best.
+
+Owns: reading the directory of a sweep, also one that is damaged or that still changes; `results.json`, all that a
+report draws.
+Does not own: records (`trial.py`), the order of trials (`ranking.py`), tables (`cli/sweep_table.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from official_trainer import files
+from official_trainer.config import ConfigError
+from official_trainer.sweeps import evaluations, population, ranking
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.importance import importances
+from official_trainer.sweeps.observer import names_of
+from official_trainer.sweeps.settings import Objective, PopulationConfig
+from official_trainer.sweeps.space import Space, read_free
+from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.tracking.jsonl import encode, read_rows
+from official_trainer.tracking.record import ModelDirError, read_run
+
+SWEEP, RESULTS = "sweep.json", "results.json"
+State = Literal["complete", "pruned", "failed", "not done", "unreadable"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """A trial as it stands.
+
+    Attributes:
+      number: of the trial.
+      state: how it ended; or that it is not done, or that its record cannot be read.
+      trial: its record; one without values if that cannot be read.
+      results: a number for each metric: of a complete trial those that are compared, of another that is not done those
+        of its last evaluation, of a pruned one that of the first metric; may be empty.
+      step: of these numbers; of a pruned trial the last one.
+      reason: why it failed or was pruned, or cannot be read.
+      steps: that it has trained; None if its run is not known.
+      end_step: the last step of its plan; None if its run is not known.
+      seconds: wall time of its run; None if that is not known.
+    """
+
+    number: int
+    state: State
+    trial: Trial
+    results: tuple[float, ...] = ()
+    step: int | None = None
+    reason: str = ""
+    steps: int | None = None
+    end_step: int | None = None
+    seconds: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Results:
+    """A sweep as it stands.
+
+    Attributes:
+      directory: of the sweep.
+      experiment: its name.
+      objective: what trials are compared by.
+      space: what is drawn, without conditions.
+      names: path of each drawn field → what it is called in a table.
+      population: whose generations the trials are; None for trials that are independent of each other.
+      results: the trials, by number.
+    """
+
+    directory: str
+    experiment: str
+    objective: Objective
+    space: Space
+    names: Mapping[str, str]
+    population: PopulationConfig | None
+    results: tuple[Result, ...]
+
+    @property
+    def complete(self) -> list[Trial]:
+        """The complete trials, by number."""
+        return [each.trial for each in self.results if each.state == "complete"]
+
+    @property
+    def best(self) -> list[Trial]:
+        """The best trial, if there is one; with several metrics all that no other one beats, the best first."""
+        return ranking.best(self.complete, self.objective)
+
+    @property
+    def ranked(self) -> list[Result]:
+        """The best trials, then the other complete ones by their results, then the others by number."""
+        order = [each.number for each in [*self.best, *ranking.ranked(self.complete, self.objective)]]
+        order += [each.number for each in self.results]
+        by_number = {each.number: each for each in self.results}
+        return [by_number[number] for number in dict.fromkeys(order)]
+
+    def again(self, trial: Trial) -> list[str]:
+        """Returns the lines of a file that trains a trial again, given the other flags of the sweep.
+
+        It is a config with the values that were drawn; for a trial of a population a shell script, as these have
+        changed.
+        """
+        if self.population is None:
+            return [f"{path}: {text}" for path, text in self.space.texts(trial.values)]
+        line = population.lineage({each.number: each.trial for each in self.results}, trial)
+        return population.script(self.experiment, self.space, line, self.population)
+
+    def get(self, number: int) -> Result:
+        """Returns a trial.
+
+        Raises:
+          SweepError: there is none with this number.
+        """
+        found = next((each for each in self.results if each.number == number), None)
+        if found is None:
+            known = [each.number for each in self.results]
+            there = f"it has trials {known[0]} to {known[-1]}" if known else "it has none yet"
+            raise SweepError(f"{self.directory} has no trial {number}; {there}")
+        return found
+
+
+def read(directory: str, *, with_runs: bool = False) -> Results:
+    """Reads a sweep.
+
+    Args:
+      directory: of the sweep.
+      with_runs: whether the records of all runs are read too, and not only those of trials that are not done.
+
+    Raises:
+      SweepError: no sweep is there, or `sweep.json` cannot be read.
+    """
+    identity = read_identity(directory)
+    try:
+        described = identity["sweep"]
+        objective, members, written = Objective(**described["objective"]), described["population"], described["space"]
+        names, space = names_of(written), read_free(written, lambda keys: None)
+        experiment, members = str(identity["experiment"]), PopulationConfig(**members) if members else None
+    except (AttributeError, ConfigError, KeyError, TypeError) as error:
+        what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise _unreadable(directory, what) from error
+    found = tuple(_results(directory, objective, with_runs))
+    return Results(
+        directory=directory,
+        experiment=experiment,
+        objective=objective,
+        space=space,
+        names=names,
+        population=members,
+        results=found,
+    )
+
+
+def read_identity(directory: str) -> dict[str, Any]:
+    """Returns the content of `sweep.json`.
+
+    Raises:
+      SweepError: no sweep is there, or the file cannot be read.
+    """
+    path = files.join(directory, SWEEP)
+    try:
+        found = files.parse_json(files.read_bytes(path))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SweepError(f"{directory} holds no sweep (there is no {path})") from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(directory, files.reason_of(error) if isinstance(error, OSError) else str(error)) from error
+    if not isinstance(found, dict):
+        raise _unreadable(directory, "it holds no JSON object")
+    return found
+
+
+def _unreadable(directory: str, why: str) -> SweepError:
+    path = files.join(directory, SWEEP)
+    return SweepError(f"{path} cannot be read ({why}); put a good copy back")
+
+
+def _results(directory: str, objective: Objective, with_runs: bool) -> Iterator[Result]:
+    try:
+        numbers = trials.numbers(directory)
+    except OSError as error:
+        raise SweepError(f"{directory} cannot be read: {files.reason_of(error)}") from error
+    for number in numbers:
+        try:
+            trial = trials.read(directory, number)
+        except (SweepError, OSError) as error:
+            why = f"{trials.RECORD}: {files.reason_of(error)}" if isinstance(error, OSError) else str(error)
+            yield Result(number=number, state="unreadable", trial=Trial(number=number, values={}), reason=why)
+            continue
+        if trial is not None:
+            yield _result(directory, objective, trial, with_runs)
+
+
+def _result(directory: str, objective: Objective, trial: Trial, with_runs: bool) -> Result:
+    run_dir = files.join(trials.directory(directory, trial.number), trials.RUN)
+    result = Result(
+        number=trial.number,
+        state=trial.state or "not done",
+        trial=trial,
+        results=trial.results or tuple(value for _, value in trial.reports[-1:]),
+        step=trial.step,
+        reason=trial.reason,
+    )
+    if trial.state is None:
+        for step, numbers in _evaluations(run_dir, objective):
+            result = dataclasses.replace(result, step=step, results=numbers)
+    return _with_run(result, run_dir) if with_runs or trial.state is None else result
+
+
+def _evaluations(run_dir: str, objective: Objective) -> Iterator[evaluations.Evaluation]:
+    """Yields the evaluations of a run, as far as they can be read."""
+    try:
+        rows = read_rows(files.join(run_dir, "metrics.jsonl"))
+        yield from (found for row in rows if (found := evaluations.read(row, objective)) is not None)
+    except (OSError, SweepError):
+        return
+
+
+def _with_run(result: Result, run_dir: str) -> Result:
+    try:
+        run = read_run(run_dir) or {}
+    except (ModelDirError, OSError):
+        return result
+    steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
+    return dataclasses.replace(
+        result, steps=steps.get("current"), end_step=steps.get("end"), seconds=account.get("wall_seconds")
+    )
+
+
+# What a report draws.
+
+
+def as_json(found: Results) -> dict[str, Any]:
+    """Returns all that a report draws, as `docs/reference/files.md` describes it; `found` has to have its runs."""
+    directions, names = found.objective.directions, found.names
+    shares, reason = importances(found.space.dimensions, found.complete, directions.values())
+    return {
+        "experiment": found.experiment,
+        "metrics": directions,
+        "evaluation": found.objective.evaluation,
+        "dimensions": [
+            {
+                **{name: getattr(each, name) for name in ("path", "kind", "low", "high", "step")},
+                "name": names.get(each.path, each.path),
+                "choices": list(each.choices),
+            }
+            for each in found.space.dimensions
+        ],
+        "trials": [_trial_as_json(each, directions) for each in found.results],
+        "best": [each.number for each in found.best],
+        "best_so_far": list(_best_so_far(found)),
+        "importances": shares,
+        "importances_missing": reason,
+        "steps": _steps(found),
+    }
+
+
+def write(directory: str) -> tuple[Results, dict[str, Any]]:
+    """Writes `results.json`; returns the sweep, and what the file holds.
+
+    Raises:
+      SweepError: no sweep is there, or `sweep.json` cannot be read.
+      OSError: the file cannot be written.
+    """
+    found = read(directory, with_runs=True)
+    content = as_json(found)
+    text = json.dumps(content, indent=2, allow_nan=False)
+    files.write_text_atomically(files.join(directory, RESULTS), f"{text}\n")
+    return found, content
+
+
+def _trial_as_json(each: Result, metrics: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "number": each.number,
+        "values": dict(each.trial.values),
+        "state": each.state,
+        "results": {name: encode(number) for name, number in zip(metrics, each.results, strict=False)},
+        "step": each.step,
+        "reason": each.reason,
+        "reports": [[step, encode(value)] for step, value in each.trial.reports],
+        "steps": each.steps,
+        "end_step": each.end_step,
+        "seconds": each.seconds,
+        "parent": each.trial.parent,
+        "run": f"trials/{each.number}/{trials.RUN}",
+    }
+
+
+def _best_so_far(found: Results) -> Iterator[list[Any]]:
+    """Yields number and value of each trial that was better than all before it; nothing with several metrics."""
+    if found.objective.others:
+        return
+    sign, best = 1 if found.objective.direction == "max" else -1, -math.inf
+    for each in found.complete:
+        (value,) = each.results
+        if sign * value > best:
+            best = sign * value
+            yield [each.number, encode(value)]
+
+
+def _steps(found: Results) -> dict[str, int]:
+    """Returns the steps that trials took, and those that they take if none is pruned."""
+    spent = {each.number: each.steps or each.step or 0 for each in found.results}
+    pruned = [each for each in found.results if each.state == "pruned"]
+    saved = sum(max(0, (each.end_step or 0) - spent[each.number]) for each in pruned)
+    return {"spent": sum(spent.values()), "without_pruning": sum(spent.values()) + saved}
