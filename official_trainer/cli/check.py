@@ -10,11 +10,13 @@ Does not own: the steps (`runs/check.py`).
 from __future__ import annotations
 
 import argparse
+import copy
 from typing import TYPE_CHECKING
 
 from official_trainer.cli import flags, target, terminal
 
 if TYPE_CHECKING:
+    from official_trainer.config import Resolved
     from official_trainer.runs.check import CheckStep
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [flags] [PATH=VALUE …]"
@@ -36,6 +38,8 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("allow_config_change", "accept other values than the checkpoint of the run was saved with")
     help = "a metric that evaluations have to produce, beside those that the configuration names; may be repeated"
     parser.value("metric", "NAME", help, repeat=True)
+    help = "a value with which a run of this configuration has to be able to continue; may be repeated"
+    parser.value("continue_with", "PATH=VALUE", help, repeat=True)
     parser.note("The same parts are tried for every mode.")
 
 
@@ -46,13 +50,24 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
 
     job = {"mode": mode, "model_dir": model_dir, "allow_config_change": arguments.allow_config_change}
-    for step in engine.check(experiment, resolved, gin=gin, metrics=arguments.metric or (), **job):
+    metrics, changes = arguments.metric or (), _changes(arguments)
+    for step in engine.check(experiment, resolved, gin=gin, metrics=metrics, changes=changes, **job):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
             print("\n".join(_lines(step)), flush=True)
         if step.error is not None:
             raise step.error
     return 0
+
+
+def _changes(arguments: argparse.Namespace) -> dict[str, Resolved]:
+    """Returns the config with each of the changes with which a run has to be able to continue."""
+    found = {}
+    for override in arguments.continue_with or ():
+        changed = copy.copy(arguments)
+        changed.set = [*(arguments.set or ()), override]
+        found[override] = target.from_flags_or_run(changed).resolved
+    return found
 
 
 def _lines(step: CheckStep) -> list[str]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
@@ -37,14 +40,17 @@ class CheckStep:
     error: BaseException | None = None
 
 
-def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
+def check(
+    job: Job, metrics: Sequence[str] = (), changes: Mapping[str, Resolved] = MappingProxyType({})
+) -> Iterator[CheckStep]:
     """Yields each step as it is done; the first that fails is the last.
 
     Args:
       job: what is tried.
       metrics: what evaluations have to produce, beside what the config names.
+      changes: an override → the config with it, with which the run has to be able to continue.
     """
-    dry_run = _DryRun(job, metrics)
+    dry_run = _DryRun(job, metrics, changes)
     try:
         for name, step in dry_run.steps():
             start = time.monotonic()
@@ -61,8 +67,8 @@ def check(job: Job, metrics: Sequence[str] = ()) -> Iterator[CheckStep]:
 class _DryRun:
     """The parts of a run, each built by the step that tries it."""
 
-    def __init__(self, job: Job, metrics: Sequence[str]) -> None:
-        self._job, self._metrics = job, metrics
+    def __init__(self, job: Job, metrics: Sequence[str], changes: Mapping[str, Resolved]) -> None:
+        self._job, self._metrics, self._changes = job, metrics, changes
         self._scratch = dataclasses.replace(job, model_dir=files.join(job.model_dir, ".check"))
         self._made_model_dir = not files.exists(job.model_dir)
 
@@ -80,6 +86,7 @@ class _DryRun:
             ("actions", self._actions),
             ("save", self._save),
             ("restore", self._restore),
+            *([("continue", self._continue)] if self._changes else []),
             ("export", self._export),
         ]
 
@@ -162,6 +169,19 @@ class _DryRun:
         if changed:
             raise CheckError(f"these variables came back with other values: {', '.join(changed[:5])}")
         return f"{len(before)} variables, every bit"
+
+    def _continue(self) -> str:
+        """Restores the checkpoint into what each of the changed configs builds."""
+        for override, resolved in self._changes.items():
+            changed = dataclasses.replace(self._scratch, resolved=resolved)
+            store = store_of(changed, build(changed, trains=True))
+            try:
+                store.restore()
+            except CheckpointError as error:
+                found = [line for line in str(error).splitlines() if line.startswith(" ")]  # the variables
+                what = f"a run cannot continue with {override}, because its variables are not those of its checkpoint"
+                raise CheckpointError("\n".join([f"{what}:", *found] if found else [f"{what}; {error}"])) from error
+        return f"with {', '.join(self._changes)}"
 
     def _export(self) -> str:
         directory = self._scratch.path("saved_model")

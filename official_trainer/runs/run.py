@@ -11,8 +11,9 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.config import ConfigError, Problem, Resolved
@@ -234,7 +235,13 @@ def _check_trial(job: Job, what: str) -> None:
 
 
 def check(
-    experiment: str, resolved: Resolved, *, metrics: Sequence[str] = (), gin: Bindings | None = None, **job_fields: Any
+    experiment: str,
+    resolved: Resolved,
+    *,
+    metrics: Sequence[str] = (),
+    changes: Mapping[str, Resolved] = MappingProxyType({}),
+    gin: Bindings | None = None,
+    **job_fields: Any,
 ) -> Iterator[CheckStep]:
     """Tries everything the run would do and yields each step as it is done; the first that fails is the last.
 
@@ -242,6 +249,7 @@ def check(
       experiment: registered name.
       resolved: its config.
       metrics: what evaluations have to produce, beside what the config names.
+      changes: an override → the config with it, with which the run has to be able to continue.
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
@@ -250,4 +258,4 @@ def check(
 
     job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
     with _gin_in_force(job):
-        yield from dry_run.check(job, metrics)
+        yield from dry_run.check(job, metrics, changes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, Problem, Resolved
@@ -21,7 +21,20 @@ from official_trainer.sweeps.settings import PopulationConfig, SweepConfig
 from official_trainer.sweeps.space import Place, Resolve, Space
 
 
-def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) -> SweepConfig:
+class Settled(NamedTuple):
+    """A population that can be trained, as far as that is known without building a model.
+
+    Attributes:
+      config: the file of the sweep, with all that follows from the experiment.
+      tries: overrides with which a run may not be able to continue, because they may change which variables there are;
+        `official-trainer check --continue_with` finds out.
+    """
+
+    config: SweepConfig
+    tries: Sequence[str]
+
+
+def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) -> Settled:
     """Returns the file of a sweep with a population, with all that follows from the experiment.
 
     Args:
@@ -52,7 +65,8 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
     if problems:
         raise ConfigError([_placed(each, settings) for each in problems])
     population = dataclasses.replace(config.population, interval=interval)
-    return dataclasses.replace(config, population=population, trials=total, sampler="RandomSampler")
+    config = dataclasses.replace(config, population=population, trials=total, sampler="RandomSampler")
+    return Settled(config, list(_tries(space, resolve)))
 
 
 def _placed(problem: Problem, settings: Resolved) -> Problem:
@@ -75,16 +89,33 @@ def _problems_of_steps(config: PopulationConfig, trainer: Any, interval: int) ->
 
 
 def _problems_of_space(space: Space, resolve: Resolve, place: Place) -> Iterator[Problem]:
-    for path in dict.fromkeys(each.of_list or each.path for each in space.dimensions):
+    for path in _fields(space):
         changes = _changes(space, path, resolve)
         variables = next((each for each in changes if each.kind == "variables"), None)
-        if variables is not None:
+        if variables is not None and _alone(space, path) is None:
             what = "may change which variables there are, and a member continues the checkpoint of another one"
             fix = "leave it out of the space of a population"
             yield Problem(f"{what} ({_shown(variables)})", path, fix=fix, origin=place((path,)))
         elif changes and all(each.kind == "safe" for each in changes):
             what = "does not change what is trained, so a population finds nothing there"
             yield Problem(what, path, fix="leave it out", origin=place((path,)))
+
+
+def _tries(space: Space, resolve: Resolve) -> Iterator[str]:
+    """Yields each value of the fields that may change which variables there are."""
+    for path in _fields(space):
+        each = _alone(space, path)
+        if each is not None and any(change.kind == "variables" for change in _changes(space, path, resolve)):
+            yield from (f"{path}={each.text(value)}" for value in each.tried)
+
+
+def _fields(space: Space) -> Sequence[str]:
+    return list(dict.fromkeys(each.of_list or each.path for each in space.dimensions))
+
+
+def _alone(space: Space, path: str) -> Dimension | None:
+    """Returns the dimension of a field that is drawn by itself; None for lists, and for what needs another field."""
+    return next((each for each in space.dimensions if each.path == path and not each.needs), None)
 
 
 def _shown(change: Change) -> str:

@@ -20,6 +20,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.sweeps import continuable, sweep
 from official_trainer.sweeps import space as spaces
+from official_trainer.sweeps.continuable import Settled
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
@@ -53,8 +54,8 @@ class Subject(Protocol):
     def space(self, settings: Resolved) -> Space:
         """Returns what is drawn."""
 
-    def population(self, settings: Resolved, space: Space) -> SweepConfig:
-        """Returns the file of a sweep with a population, see `continuable.settled`."""
+    def population(self, settings: Resolved, space: Space) -> Settled:
+        """Returns what is known of a population before it is trained."""
 
     def objective(self, settings: Resolved) -> Objective:
         """Returns what trials are compared by."""
@@ -99,8 +100,10 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
       UserError: the settings, or the space, have a problem.
     """
     space, objective = subject.space(settings), subject.objective(settings)
+    tries: Sequence[str] = ()
     if settings.config.population is not None:
-        settings = dataclasses.replace(settings, config=subject.population(settings, space))
+        config, tries = subject.population(settings, space)
+        settings = dataclasses.replace(settings, config=config)
     study = Study(space, settings, objective)
     plan = Plan(
         directory=directory,
@@ -108,7 +111,10 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         course=_course(study, space, objective, settings.config, directory),
         objective=objective,
         command=lambda model_dir, values: subject.command(model_dir, space, values),
-        check=lambda model_dir, values: subject.check(model_dir, space, values, objective),
+        check=lambda model_dir, values: [
+            *subject.check(model_dir, space, values, objective),
+            *(f"--continue_with={each}" for each in tries),
+        ],
         sharing=lambda values: _sharing(subject.like(space, values), settings.config),
         refusal=lambda values: subject.refusal(space, values, objective),
         grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
@@ -158,7 +164,7 @@ class Experiment:
         self._ready(())
         return spaces.read(settings.config.space, _place_in(settings), self._ready)
 
-    def population(self, settings: Resolved, space: Space) -> SweepConfig:
+    def population(self, settings: Resolved, space: Space) -> Settled:
         return continuable.settled(settings, space, self.resolve, _place_in(settings))
 
     def objective(self, settings: Resolved) -> Objective:
@@ -226,7 +232,7 @@ class Function:
     def space(self, settings: Resolved) -> Space:
         return spaces.read_free(settings.config.space, _place_in(settings))
 
-    def population(self, settings: Resolved, space: Space) -> SweepConfig:
+    def population(self, settings: Resolved, space: Space) -> Settled:
         what = "continues runs of an experiment with other values, and a function decides by itself how it trains"
         raise ConfigError([Problem(what, "population", fix="register an experiment, or leave it out")])
 

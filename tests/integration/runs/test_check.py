@@ -5,6 +5,7 @@ from pathlib import Path
 from official.utils.testing.mock_task import MockTask
 
 from official_trainer import cli
+from tests import ROOT as REPOSITORY
 
 MOCK = (
     "--experiment=mock",
@@ -35,6 +36,18 @@ def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
     monkeypatch.setattr(MockTask, "build_metrics", writing)
     assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
     assert not (tmp_path / "run").exists()
+
+
+def test_changes_with_which_a_run_could_not_continue_are_found(tmp_path, capfd, monkeypatch):
+    """N10, N35: `--continue_with`: dropout has no variables, a layer has; both are settings of the model."""
+    monkeypatch.chdir(REPOSITORY)
+    check = ["check", "digits_mlp", f"--model_dir={tmp_path / 'run'}", "trainer.validation_steps=1"]
+    dropout, layers = "task.model.mlp.dropout=0.5", "task.model.mlp.hidden=[8]"
+    assert cli.main([*check, f"--continue_with={dropout}", f"--continue_with={layers}"], is_process=False) == 2
+    err = capfd.readouterr().err
+    assert f"error: a run cannot continue with {layers}, because its variables are not those of its checkpoint:" in err
+    assert "kernel): float32 [64, 64] in the checkpoint, float32 [64, 8] in the program" in err, err
+    assert "init_checkpoint" not in err and not (tmp_path / "run").exists()
 
 
 ROOT = "trainer.optimizer_config"

@@ -21,6 +21,7 @@ SPACE = f"""
 space:
   {RATE}: log(1e-4, 1e-1)
   task.train_data.global_batch_size: int(32, 128, 32)
+  task.model.mlp.dropout: float(0, 0.5)
 population: {{size: {SIZE}, replaced: 0.5}}
 seed: 1
 """
@@ -128,9 +129,13 @@ def test_killed_anywhere_it_ends_with_the_same_records_and_weights(unbroken, wor
         assert left == {} or (set(left) == {"variables"} and number < SIZE), (number, left)
 
 
-def test_what_cannot_be_trained_so_is_found_before_anything_starts(workspace):
-    """N35: at its place, with the reason; the other cases are in the unit tests of `sweeps/continuable`."""
+def test_what_cannot_be_trained_so_is_found_before_the_first_trial(workspace):
+    """N35: at its place, or by trying to build it; the other cases are in the unit tests of `sweeps/continuable`."""
     (workspace / "bad.yaml").write_text(SPACE + "population.interval: 15\n")
     code, _, err = command(workspace, "digits_mlp", *FLAGS, "--space=bad.yaml", "--model_dir=new")
-    assert code == 2 and "bad.yaml:7: population.interval: is 15, where trainer.validation_interval=10" in err, err
+    assert code == 2 and "bad.yaml:8: population.interval: is 15, where trainer.validation_interval=10" in err, err
     assert not (workspace / "new").exists()
+    layers = "--space=task.model.mlp.hidden=choice([64], [16])"
+    code, _, err = command(workspace, *WORDS, layers, "--model_dir=new")
+    assert code == 2 and "a run cannot continue with task.model.mlp.hidden=[16], because its variables are" in err, err
+    assert "This was found before the first trial" in err and not (workspace / "new" / "trials").exists()

@@ -21,9 +21,11 @@ class Net(Config):
 
     Attributes:
       units: number.
+      sizes: of more layers.
     """
 
     units: Positive = 8
+    sizes: tuple[Positive, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,10 +71,10 @@ def settled(written, *sets, experiment=()):
 
 def test_the_number_of_trials_follows_from_size_and_steps():
     """N35: a generation lasts as long as it is to the next evaluation, unless the file says otherwise."""
-    config = settled(SPACE)
+    config = settled(SPACE).config
     assert (config.population.interval, config.trials, config.sampler) == (10, 16, "RandomSampler")
-    assert settled(SPACE, "population.interval=20").trials == 8
-    assert settled(SPACE, "trials=16").trials == 16
+    assert settled(SPACE, "population.interval=20").config.trials == 8
+    assert settled(SPACE, "trials=16").config.trials == 16
 
 
 @pytest.mark.parametrize(
@@ -86,20 +88,32 @@ def test_the_number_of_trials_follows_from_size_and_steps():
 )
 def test_what_changes_how_a_run_goes_on_may_be_drawn(path, distribution):
     """N35: rates, losses, data: what `train --allow_config_change` continues with."""
-    assert settled({path: distribution}).trials == 16
+    assert settled({path: distribution}).tries == []
+
+
+@pytest.mark.parametrize(
+    ("path", "distribution", "tries"),
+    [
+        ("task.model.units", "int(8, 16, 8)", ["task.model.units=8", "task.model.units=16"]),
+        ("trainer.optimizer_config.optimizer.type", "choice(sgd, adam)", ["sgd", "adam"]),
+        ("task.model", {"choice": {"a": {"units": 1}, "b": {"units": 2}}}, ["{units: 1}", "{units: 2}"]),
+    ],
+)
+def test_what_may_change_the_variables_is_to_be_tried(path, distribution, tries):
+    """N35: a dropout in the model may be drawn, its number of layers not; building it shows which is which."""
+    found = settled({path: distribution, **SPACE}).tries
+    assert found == [each if "=" in each else f"{path}={each}" for each in tries]
 
 
 @pytest.mark.parametrize(
     ("path", "distribution", "message"),
     [
         (
-            "trainer.optimizer_config.optimizer.type",
-            "choice(sgd, adam)",
+            "task.model.sizes",
+            "list(1, 2, int(8, 16))",
             "may change which variables there are, and a member continues the checkpoint of another one "
-            r"\(trainer.optimizer_config.optimizer.type: sgd -> adam\); leave it out of the space of a population",
+            r"\(task.model.sizes: .* -> .*\); leave it out of the space of a population",
         ),
-        ("trainer.optimizer_config.optimizer", "choice({type: sgd}, {type: adam})", "optimizer.type: sgd -> adam"),
-        ("task.model.units", "int(8, 16, 8)", "may change which variables there are"),
         ("trainer.summary_interval", "int(5, 10, 5)", "does not change what is trained, so a population finds nothing"),
     ],
 )

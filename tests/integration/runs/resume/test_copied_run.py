@@ -8,6 +8,7 @@ import signal
 import pytest
 import tensorflow as tf
 
+from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps, damage
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.runs.resume import copied_run
@@ -62,6 +63,22 @@ def test_a_copy_has_what_a_run_continues_with(source, tmp_path):
     (target / "metrics.jsonl").write_text("more")
     assert not copied_run.copy(str(source), str(target), step=20)
     assert (target / "metrics.jsonl").read_text() == "more"
+
+
+def test_a_run_in_a_bucket_is_copied_too(source, tmp_path):
+    """N35: there, rename and links do not exist."""
+    bucket = f"ram://{tmp_path.name}"
+    for path in source.rglob("*"):
+        if path.is_file():
+            target = f"{bucket}/one/{path.relative_to(source)}"
+            files.make_dirs(target.rpartition("/")[0])
+            files.copy(str(path), target)
+    assert copied_run.copy(f"{bucket}/one", f"{bucket}/two", step=20)
+    assert not copied_run.copy(f"{bucket}/one", f"{bucket}/two", step=20)
+    assert committed_steps(f"{bucket}/two") == (20,) and damage(f"{bucket}/two", 20) is None
+    assert files.read_text(f"{bucket}/two/metrics.jsonl") == "metrics.jsonl"
+    copied_run.remove_weights(f"{bucket}/two")
+    assert not {"best", "ckpt-20.index", "checkpoint"} & set(files.list_dir(f"{bucket}/two"))
 
 
 def copied(source, target):
