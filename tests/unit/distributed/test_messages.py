@@ -98,8 +98,8 @@ def test_what_cannot_be_sent_is_refused_with_its_place():
 
 
 _LOADERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-_OVER_A_PIPE = {"launch/local/children.py", "launch/local/starter.py"}
-"""These pickle by `multiprocessing`, over a socket pair that only the launcher and the process it started have."""
+_OVER_A_PIPE = {"launch/local/children.py", "launch/local/commands.py", "launch/local/starter.py"}
+"""These pickle by `multiprocessing`, over socket pairs that only a process and the one that it started have."""
 
 
 def test_no_module_imports_what_loads_objects_from_bytes():
