@@ -29,6 +29,8 @@ _PLAIN_TAGS = {
     for name in ["map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp", "value", "python/tuple"]
 }
 _OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
+_TOO_DEEP = f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep"
+_FEWER_LEVELS = "write fewer levels"
 _HINTS = (
     ("mapping values are not allowed", "quote the value if it holds ': ', or correct the indentation"),
     ("could not find expected ':'", "a field needs 'name: value'"),
@@ -217,8 +219,7 @@ class _Composer:
 
     def _node(self, event: Any, depth: int) -> Node:
         if depth > limits.MAX_DEPTH:
-            what = f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep"
-            raise self._refuse(what, event, "write fewer levels")
+            raise self._refuse(_TOO_DEEP, event, _FEWER_LEVELS)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         before = self.size
@@ -331,6 +332,8 @@ def _syntax_problem(text: str, start: Origin, error: yaml.YAMLError) -> Problem:
     if "\t" in indent:
         origin = start.moved(mark.line, indent.index("\t"))
         return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
+    if "maximum nesting depth" in reason:  # of libyaml, which reads ahead of the place where ours is reached
+        return Problem(_TOO_DEEP, fix=_FEWER_LEVELS, origin=start.moved(mark.line, mark.column))
     fix = next((hint for words, hint in _HINTS if words in reason or words in str(error)), "")
     if "${" in line:
         fix = "inside brackets, write a reference in quotes"
