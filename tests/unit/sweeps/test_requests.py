@@ -79,8 +79,10 @@ def test_a_driver_that_has_joined_is_found_by_its_trial(tmp_path):
     """N21: one that was killed, and a sweep without a driver, are told from it."""
     write_sweep(tmp_path, [ended(0, 0.5), Trial(number=1, values={RATE: 0.1})])
     assert not requests.stop(str(tmp_path), print)
-    (tmp_path / "trials" / "1" / ".lock.json").write_text("{}")
+    damaged = tmp_path / "trials" / "1" / ".lock.json"
+    damaged.write_text("{}")
     assert not requests.stop(str(tmp_path), print)
+    damaged.unlink()  # a process that wants the lock would wait for its lease to end
     held = DirectoryLock(tmp_path / "trials" / "1")
     held.acquire()
     said = []
