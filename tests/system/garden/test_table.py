@@ -45,4 +45,5 @@ def test_the_command_goes_on_where_it_was(tried):
     text = table.PAGE.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "| `mock` | yes | 3 | yes | yes | yes | yes | – | – | with `trainer.optimizer_config.optimizer=sgd`" in text
-    assert "exports: MockTask: the model was not built with tf_keras.Input" in text
+    assert "exports: official/utils/testing/mock_task.py:" in text
+    assert " MockTask: the model was not built with tf_keras.Input" in text
