@@ -90,7 +90,9 @@ class Population(Course):
         if not good:
             raise SweepError(
                 f"all trials of generation {generation} of {self._generations} failed or were pruned, so there are no "
-                f"weights to go on from; the first one: {ranked[0].reason}"
+                f"weights to go on from; the first one: {ranked[0].reason}\nDraw from a narrower space in a new sweep, "
+                "with another --model_dir. Or mend the cause: after `official-trainer sweep retry "
+                f"{self._directory} {' '.join(str(each.number) for each in ranked)}`, they run again"
             )
         count = max(1, int(self._config.replaced * self._config.size)) if self._config.replaced else 0
         own = number - self._config.size

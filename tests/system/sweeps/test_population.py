@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tests.support.chaos.compare import differences
+from tests.support.runs import rows
+from tests.support.sweeps.campaign import WORKSPACE
 from tests.support.workspace import copy_workspace
 from tests.system.sweeps.test_sweep import command, done, has_row, records, run_pid, start, until
 
@@ -75,7 +77,9 @@ def test_each_child_is_its_parent_resumed_by_hand(unbroken, workspace):
     child = next(each for each in trials.values() if each["number"] >= 4 and each["parent"] != each["number"] - SIZE)
     parent = run_of(directory, child["parent"])
     assert trials[child["parent"]]["values"] != child["values"]
-    shutil.copytree(parent, workspace / "hand" / "run")
+    shutil.copytree(
+        parent.parent, workspace / "hand"
+    )  # with its record: runs that are no trials have an own row in HParams
     sets = [f"{path}={value}" for path, value in child["values"].items()]
     words = ["train", "digits_mlp", *FLAGS, *sets, "--model_dir=hand/run", "--until_step=30", "--allow_config_change"]
     by_hand(workspace, "official-trainer", *words)
@@ -127,6 +131,32 @@ def test_killed_anywhere_it_ends_with_the_same_records_and_weights(unbroken, wor
     for number in found(directory):
         left = differences(run_of(directory, number), run_of(unbroken[0], number))
         assert left == {} or (set(left) == {"variables"} and number < SIZE), (number, left)
+
+
+def test_members_whose_loss_is_not_finite_are_replaced_by_copies_of_others(tmp_path):
+    """N35: two of three diverge in the first generation; both go on from the third one, and no trial from them."""
+    shutil.copytree(WORKSPACE, tmp_path, dirs_exist_ok=True)
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate"
+    text = f"space: {{{rate}: 'choice(0.01, 0.03, 1e38)'}}\nseed: 9\n"
+    members = "population: {size: 3, interval: 2, replaced: 0.34, factors: [0.8], redrawn: 0}\n"
+    (tmp_path / "space.yaml").write_text(text + members)
+    code, out, err = command(tmp_path, "points", "--space=space.yaml", "--model_dir=out")
+    assert code == 0, out + err
+    trials = found(tmp_path / "out")
+    assert [trials[number]["state"] for number in range(9)] == ["pruned", "complete", "pruned", *["complete"] * 6]
+    assert [trials[number]["values"][rate] for number in range(3)] == ["1e38", "0.03", "1e38"]
+    assert "trial 0 pruned: the loss is not finite" in out and "trial 3 starts from trial 1: " in out
+    assert [trials[number]["parent"] for number in (3, 4, 5)] == [1, 1, 1]
+    for number in (3, 4, 5):
+        before, after = rows(run_of(tmp_path / "out", 1)), rows(run_of(tmp_path / "out", number))
+        assert before and after[: len(before)] == before
+    all_high = f"space: {{{rate}: 'choice(1e38, 2e38)'}}\n{members}"
+    (tmp_path / "space.yaml").write_text(all_high)
+    for _ in range(2):  # the same command says it again
+        code, _, err = command(tmp_path, "points", "--space=space.yaml", "--model_dir=high")
+        assert code == 2 and "all trials of generation 1 of 3 failed or were pruned" in err, err
+        assert "the first one: the loss is not finite" in err and "retry high 0 1 2`, they run again" in err
+    assert len(found(tmp_path / "high")) == 3
 
 
 def test_what_cannot_be_trained_so_is_found_before_the_first_trial(workspace):

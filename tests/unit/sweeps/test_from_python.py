@@ -24,6 +24,12 @@ LOSS = {"metric": "loss", "direction": "min"}
         ({"rate": 0.1}, {"objective": LOSS}, r"^rate: is no distribution, got '0.1'; allowed: float"),
         ({}, {"objective": LOSS}, r"^space: holds no field"),
         (RATE, {}, r"objective.metric: no metric is named"),
+        (
+            RATE,
+            {"objective": LOSS, "population": {"size": 2, "interval": 5}},
+            r"^population: continues runs of an experiment with other values, and a function decides by itself how it "
+            r"trains; register an experiment, or leave it out$",
+        ),
     ],
 )
 def test_mistakes_in_arguments_are_said_without_a_place(tmp_path, space, arguments, message):

@@ -70,10 +70,32 @@ def test_a_trial_that_failed_is_replaced_also_where_nothing_else_is():
     results = {0: "failed", 1: 0.3, 2: "pruned", 3: 0.4}
     trials = grown(made(replaced=0), lambda number: results[number % SIZE], 2 * SIZE)
     assert [trials[number].parent for number in range(4, 8)] == [3, 1, 3, 3]
-    course = made()
+    course = made(directory="DIR")
     trials = grown(course, lambda number: "failed", SIZE)
-    with pytest.raises(SweepError, match="all trials of generation 1 of 5 failed or were pruned, so there"):
+    with pytest.raises(SweepError, match="all trials of generation 1 of 5 failed or were pruned, so there") as caught:
         course.parent(SIZE, trials)
+    assert "official-trainer sweep retry DIR 0 1 2 3`, they run again" in str(caught.value)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.sampled_from(["pruned", "failed", 0.25, 0.5, 0.75]), min_size=SIZE * GENERATIONS),
+    st.sampled_from([0, 0.25, 0.5]),
+    st.sampled_from(["max", "min"]),
+)
+def test_a_trial_without_a_result_is_never_continued(results, replaced, direction):
+    """N35: one that has failed, or whose loss was not finite; of the others only worse ones are replaced."""
+    course = made(direction, replaced=replaced)
+    for generation in range(GENERATIONS):
+        own = range(generation * SIZE, (generation + 1) * SIZE)
+        if all(isinstance(results[number], str) for number in own):
+            results[own[0]] = 0.5
+    trials = grown(course, results.__getitem__)
+    for trial in list(trials.values())[SIZE:]:
+        parent, before = trials[trial.parent], trials[trial.number - SIZE]
+        assert parent.state == "complete" and parent.number // SIZE == trial.number // SIZE - 1
+        if before.state == "complete" and parent != before:
+            assert parent.value >= before.value if direction == "max" else parent.value <= before.value
 
 
 def test_a_generation_begins_when_the_one_before_has_ended():
