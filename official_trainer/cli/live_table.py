@@ -12,11 +12,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from official_trainer.cli.sweep_table import GAP, WIDEST_CELL, rows_of, titles
+from official_trainer.cli.sweep_table import GAP, metric_titles, rows_of
 from official_trainer.errors import printable
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer, PlainLines
-from official_trainer.sweeps.progress import Progress, Running
+from official_trainer.sweeps.progress import Progress
+from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import Trial
 from official_trainer.tracking.console import format_number, format_seconds, rich_console
 
@@ -35,8 +36,8 @@ class Line(NamedTuple):
 
 
 class _Row(NamedTuple):
-    cells: Sequence[str]  # number, state, step, results
-    values: Mapping[str, object]
+    cells: Sequence[str]  # number, state, step, of a population the parent, results
+    values: Mapping[str, Value]
     style: str
 
 
@@ -53,8 +54,8 @@ class LiveTable(Observer):
         self._drawn_at = -math.inf
         self._live = self._new_live()
 
-    def begin(self, trials: Mapping[int, Trial]) -> None:
-        self._progress.begin(trials)
+    def know(self, trials: Mapping[int, Trial]) -> None:
+        self._progress.know(trials)
         self._draw()
 
     def start(self, trial: Trial, *, continues: bool) -> None:
@@ -136,20 +137,24 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
       width: the most columns of a line.
       height: of the terminal; the table takes at most half of it.
     """
-    lines = [Line(_header(progress, width), "bold")]
-    rows = list(_rows(progress, most=max(1, height // 2 - 2)))
+    header, most = Line(_header(progress, width), "bold"), max(1, height // 2 - 2)
+    hides = len(progress.running) > most > 1
+    rows = list(_rows(progress, most - 1 if hides else most))
     if not rows:
-        return lines
-    metrics = titles(list(progress.objective.directions), WIDEST_CELL)
-    head, cells = ["#", "state", "step", *metrics], [row.cells for row in rows]
-    texts = rows_of(head, cells, [row.values for row in rows], names, width)
-    return [*lines, Line(texts[0], "dim"), *map(Line, texts[1:], (row.style for row in rows))]
+        return [header]
+    parent = ["from"] if progress.size else []
+    head = ["#", "state", "step", *parent, *metric_titles(progress.objective)]
+    texts = rows_of(head, [row.cells for row in rows], [row.values for row in rows], names, width)
+    lines = [header, Line(texts[0], "dim"), *map(Line, texts[1:], (row.style for row in rows))]
+    rest = f"and {len(progress.running) - len(rows)} more are running"
+    return [*lines, Line(rest[:width], "cyan")] if hides else lines
 
 
 def _header(progress: Progress, width: int) -> str:
     """Returns the counts, the best and the times, the least important ones only where there is room for them."""
     left, generation = progress.left_seconds, progress.generation
-    counts = {"running": len(progress.running), "pruned": progress.count("pruned"), "failed": progress.count("failed")}
+    counts = {"running": len(progress.running), "open": progress.open}
+    counts |= {state: progress.count(state) for state in ("pruned", "failed")}
     parts = {
         "generation": "" if generation is None else f"generation {generation[0]}/{generation[1]}",
         "done": f"{progress.done}/{progress.asked} done",
@@ -158,7 +163,7 @@ def _header(progress: Progress, width: int) -> str:
         "elapsed": format_seconds(progress.elapsed_seconds),
         "left": "" if left is None else f"eta {format_seconds(left)}",
     }
-    for dropped in ("", "running", "elapsed", "pruned", "failed", "best"):
+    for dropped in ("", "running", "open", "elapsed", "pruned", "failed", "best"):
         parts.pop(dropped, None)
         text = GAP.join(filter(None, parts.values()))
         if len(text) <= width:
@@ -183,25 +188,23 @@ def _rows(progress: Progress, most: int) -> Iterator[_Row]:
     best = (progress.best if several else progress.ranked)[: min(_BEST, max(0, most - len(running)))]
     others = [each for each in progress.ended.values() if each not in best]
     newest = others[::-1][: min(_NEWEST, max(0, most - len(running) - len(best)))]
-    hidden = max(0, len(running) - most)
-    for now in running[: most - 1 if hidden else most]:
-        yield _Row(_cells_of_running(now), now.trial.values, "cyan")
-    if hidden:
-        yield _Row(("", f"and {hidden + 1} more"), {}, "cyan")
+    for now in running[:most]:
+        step = "" if now.step is None else f"{now.step}/{now.end_step}" if now.end_step else str(now.step)
+        yield _row(progress, now.trial, (now.doing, step, now.results), "cyan")
     for ordinal, each in zip(ordinals, best, strict=False):
-        yield _Row(_cells(each, ordinal), each.values, "green" if ordinal in ("best", "front") else "")
+        yield _row(progress, each, _end(each, ordinal), "green" if ordinal in ("best", "front") else "")
     for each in newest:
         state = "done" if each.state == "complete" else str(each.state)
-        yield _Row(_cells(each, state), each.values, _STYLES.get(state, ""))
+        yield _row(progress, each, _end(each, state), _STYLES.get(state, ""))
 
 
-def _cells_of_running(running: Running) -> tuple[str, ...]:
-    step = "" if running.step is None else str(running.step)
-    step = f"{step}/{running.end_step}" if step and running.end_step else step
-    return (str(running.trial.number), running.doing, step, *map(format_number, running.results))
+def _row(progress: Progress, trial: Trial, end: tuple[str, str, Sequence[float]], style: str) -> _Row:
+    """Returns the row of a trial, with its state, its step and its results."""
+    state, step, results = end
+    parent = [] if not progress.size else ["" if trial.parent is None else str(trial.parent)]
+    return _Row((str(trial.number), state, step, *parent, *map(format_number, results)), trial.values, style)
 
 
-def _cells(trial: Trial, state: str) -> tuple[str, ...]:
+def _end(trial: Trial, state: str) -> tuple[str, str, Sequence[float]]:
     results = trial.results or [value for _, value in trial.reports[-1:]]
-    step = "" if trial.step is None else str(trial.step)
-    return (str(trial.number), state, step, *map(format_number, results))
+    return state, "" if trial.step is None else str(trial.step), results

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import wrapped
+from official_trainer.sweeps.observer import fields_of, name_of
 from official_trainer.sweeps.results import Result, Results
+from official_trainer.sweeps.settings import Objective
+from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import show
 from official_trainer.tracking.console import format_number
 
 GAP = "  "
-_LEAST_CELL, WIDEST_CELL = 8, 18
+_LEAST_CELL, _WIDEST_OF_SEVERAL, _WIDEST_CELL = 8, 12, 18
+_LEFT_OUT = "…"
 _NUMERIC = (0, 2)  # of the columns number, state, step
 _MOST_REASONS = 10
 
@@ -44,11 +48,8 @@ def table(found: Results, width: int, *, by_rank: bool = False) -> list[str]:
     word = "front" if found.objective.others else "best"
     size = found.population.size if found.population else None
     rows = [_cells(each, word if each.number in best else "", size) for each in shown]
-    metrics = titles(list(found.objective.directions), WIDEST_CELL)
-    values = [each.trial.values for each in shown]
-    return rows_of(
-        ["#", "state", "step", *(["gen", "from"] if size else []), *metrics], rows, values, found.names, width
-    )
+    head = ["#", "state", "step", *(["gen", "from"] if size else []), *metric_titles(found.objective)]
+    return rows_of(head, rows, [each.trial.values for each in shown], found.names, width)
 
 
 def _cells(each: Result, best: str, size: int | None) -> list[str]:
@@ -71,7 +72,7 @@ def _reasons(shown: Sequence[Result]) -> Iterator[str]:
 def _importances(content: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
     shares = content["importances"]
     if shares:
-        texts = (f"{names.get(path, path)} {share:.0%}" for path, share in shares.items())
+        texts = (f"{name_of(path, names)} {share:.0%}" for path, share in shares.items())
         yield f"importance: {', '.join(texts)}"
 
 
@@ -84,7 +85,7 @@ def _steps(content: Mapping[str, Any]) -> Iterator[str]:
 def rows_of(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
-    values: Sequence[Mapping[str, object]],
+    values: Sequence[Mapping[str, Value]],
     names: Mapping[str, str],
     width: int,
 ) -> list[str]:
@@ -108,40 +109,47 @@ def rows_of(
     return [GAP.join(cells).rstrip()[:width] for cells in zip(*padded, strict=True)]
 
 
-def _value_columns(rows: Sequence[Mapping[str, object]], names: Mapping[str, str], room: int) -> list[list[str]]:
+def metric_titles(objective: Objective) -> list[str]:
+    """Returns what the columns of the results are called; of several metrics shorter, as values need the room."""
+    names = list(objective.directions)
+    return _titles(names, _WIDEST_CELL if len(names) == 1 else _WIDEST_OF_SEVERAL)
+
+
+def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str], room: int) -> list[list[str]]:
     """Returns the columns of the drawn values; where there is no room for all, those in the middle are left out.
 
     Those go first whose value is the same in all rows.
     """
-    paths = [path for path in names if any(path in values for values in rows)]
-    paths += [path for values in rows for path in values if path not in names and path not in paths]
-    texts = {path: [_shown(values.get(path)) for values in rows] for path in paths}
+    drawn = [fields_of(values, names) for values in rows]
+    paths = [path for path in names if any(path in values for values in drawn)]
+    paths += dict.fromkeys(path for values in drawn for path in values if path not in names)
+    texts = {path: [_shown(values.get(path)) for values in drawn] for path in paths} | {_LEFT_OUT: ["…"] * len(rows)}
     telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
-    for kept in (paths, telling):
-        for widest in range(WIDEST_CELL, _LEAST_CELL - 1, -1):
-            short = titles([names.get(path, path) for path in kept], widest)
+    fewer = (_ends(telling, count) for count in range(len(telling) - 1, 0, -1))
+    for kept in (paths, telling, *fewer):
+        for widest in range(_WIDEST_CELL, _LEAST_CELL - 1, -1):
+            short = _titles([names.get(path, path) for path in kept], widest)
             columns = [[title, *texts[path]] for title, path in zip(short, kept, strict=True)]
             if _wide(columns) <= room:
                 return columns
-    gap = ["…"] * (len(rows) + 1)
-    while columns:
-        middle = len(columns) // 2
-        columns = columns[:middle] + columns[middle + 1 :]
-        shown = [*columns[:middle], gap, *columns[middle:]]
-        if columns and _wide(shown) <= room:
-            return shown
     return []
+
+
+def _ends(paths: Sequence[str], count: int) -> list[str]:
+    """Returns so many of the first and last paths, and what stands for those between."""
+    first, last = (count + 1) // 2, count // 2
+    return [*paths[:first], _LEFT_OUT, *paths[len(paths) - last :]]
 
 
 def _wide(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) for column in columns) + len(GAP) * max(0, len(columns) - 1)
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else _shortened(" ".join(show(value).split()), WIDEST_CELL)  # type: ignore[arg-type]
+def _shown(value: Value | Sequence[Value] | None) -> str:
+    return "-" if value is None else _shortened(" ".join(show(value).split()), _WIDEST_CELL)
 
 
-def titles(names: Sequence[str], widest: int) -> list[str]:
+def _titles(names: Sequence[str], widest: int) -> list[str]:
     """Returns names that are no wider than that, as far as they stay different."""
     while len(set(short := [_shortened(name, widest) for name in names])) < len(set(names)):
         widest += 1

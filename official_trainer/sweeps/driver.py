@@ -32,7 +32,7 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import evaluations, refusals, rehearsal
+from official_trainer.sweeps import evaluations, refusals, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.course import Course
@@ -83,11 +83,11 @@ class Plan:
 class Driver:
     """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
 
-    def __init__(self, plan: Plan, study: Study, observer: Observer) -> None:
-        """Takes what is done, who decides, and what shows it."""
+    def __init__(self, plan: Plan, study: Study, observer: Observer, found: Mapping[int, Trial]) -> None:
+        """Takes what is done, who decides, what shows it, and the trials that are on record."""
         self._plan, self._study, self._observer = plan, study, observer
         self._say = observer.say
-        self._trials = trials.read_all(plan.directory)
+        self._trials = dict(found)
         self._running: dict[int, Process] = {}
         self._evaluations: dict[int, list[Evaluation]] = {}
         self._seen_bytes: dict[int, int] = {}  # of the metrics of trials, so that each look does not read all of them
@@ -103,7 +103,7 @@ class Driver:
           SweepError: trials fail one after the other, or the evaluation lacks the metric.
           PreemptedError: a signal came; the trials have saved.
         """
-        self._observer.begin(self._trials)
+        self._observer.know(self._trials)
         self._claims.clean_up(number for number, each in self._trials.items() if each.state is not None)
         if self._trials:
             rehearsal.clean_up(self._plan.directory)
@@ -184,14 +184,15 @@ class Driver:
         if time.monotonic() < self._look_seconds:
             return self._wants_more()
         self._trials = trials.read_all(self._plan.directory, self._trials)
+        self._observer.know(self._trials)
         while len(self._running) < self._plan.config.parallel and self._wants_more():
             refuse_more(self._plan.directory, self._trials.values())
             course = self._plan.course
             number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
             if number is None:
                 break
-            self._trials = trials.read_all(self._plan.directory, self._trials)  # of who had the claim before, too
-            trial = self._trials.get(number) or self._new(number)
+            trial = trials.read(self._plan.directory, number) or self._new(number)
+            self._trials[number] = trial  # it may have changed: another driver may have had the claim before
             if trial.state is None:
                 self._start(trial, processes)
             else:
@@ -220,6 +221,8 @@ class Driver:
 
     def _record(self, trial: Trial) -> None:
         self._claims.check(trial.number, now=True)
+        if trial.state is not None:  # before the record: a driver that is killed here does it again
+            tensorboard.end(self._plan.directory, trial, self._plan.config.space, self._plan.objective)
         trials.write(self._plan.directory, trial)
         self._trials[trial.number] = trial
 
@@ -229,6 +232,7 @@ class Driver:
         if title := course.title(trial):
             self._say(title)
         check = functools.partial(self._claims.check, trial.number, now=True)
+        tensorboard.begin(self._plan.directory, trial, self._plan.config.space)
         is_new = course.begin(trial, self._trials, check)
         command = (*self._plan.command(files.join(place, trials.RUN), trial.values), *course.words(trial))
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append

@@ -7,9 +7,11 @@ Does not own: what is shown on a terminal (`cli/live_table.py`), when something 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from official_trainer.config.text import short_names
 from official_trainer.sweeps.failures import Failure
+from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import Trial, show
 
 _LINE = 120
@@ -18,8 +20,8 @@ _LINE = 120
 class Observer:
     """Is told of each event; this one shows nothing."""
 
-    def begin(self, trials: Mapping[int, Trial]) -> None:
-        """The sweep begins with these trials on record."""
+    def know(self, trials: Mapping[int, Trial]) -> None:
+        """These trials are on record, at the beginning and now and then; also those of other processes."""
 
     def start(self, trial: Trial, *, continues: bool) -> None:
         """A trial is started; or it `continues` from its newest checkpoint."""
@@ -73,7 +75,8 @@ class PlainLines(Observer):
 
     def drawn(self, trial: Trial) -> str:
         """Returns what was drawn on one line."""
-        return ", ".join(f"{self._names.get(path, path)}={show(value)}" for path, value in trial.values.items())
+        drawn = fields_of(trial.values, self._names)
+        return ", ".join(f"{self._names.get(path, path)}={show(value)}" for path, value in drawn.items())
 
     def lines_of_end(self, trial: Trial, result: str, failure: Failure | None, width: int) -> list[str]:
         """Returns a line, and for a failure where more is; for the first one its report too."""
@@ -91,6 +94,36 @@ def names_of(space: Mapping[str, object]) -> dict[str, str]:
     names = short_names(space)
     branches = [name.removesuffix(".type") for name in names.values()]  # `optimizer` says more than `type`
     return names if len(set(branches)) < len(branches) else dict(zip(names, branches, strict=True))
+
+
+def name_of(path: str, names: Mapping[str, str]) -> str:
+    """Returns what something that is drawn is called: a field, or the length or an item of a list."""
+    field = _field_of(path, names)
+    return names.get(field, field) + path.removeprefix(field)
+
+
+def fields_of(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value | list[Value]]:
+    """Returns field → what was drawn for it; for a list its items.
+
+    Args:
+      values: of a trial.
+      names: field → what it is called.
+    """
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        field = _field_of(path, names)
+        if field == path:
+            found[path] = value
+        else:
+            found.setdefault(field, []).extend([] if path == f"{field}[length]" else [value])
+    return found
+
+
+def _field_of(path: str, names: Mapping[str, str]) -> str:
+    """Returns the field that something which is drawn is of; itself, if that is not known."""
+    return (
+        path if path in names else max((each for each in names if path.startswith(f"{each}[")), key=len, default=path)
+    )
 
 
 def cut(text: str, width: int) -> str:

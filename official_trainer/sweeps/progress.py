@@ -54,7 +54,7 @@ class Progress(Observer):
       asked: how many trials are to be complete or pruned.
       objective: what they are compared by.
       ended: the trials that have ended, the newest last.
-      running: those that run, by number.
+      running: those that run here, by number.
       size: of the population; None for trials that are independent of each other.
     """
 
@@ -71,13 +71,19 @@ class Progress(Observer):
         self.asked, self.objective, self.size = asked, objective, size
         self.ended: dict[int, Trial] = {}
         self.running: dict[int, Running] = {}
+        self._begun: set[int] = set()
         self._directory, self._parallel = directory, parallel
         self._clock, self._began = clock, clock()
         self._seconds = 0.0  # that the trials took which have ended since then
         self._counted = 0  # how many of them count
 
-    def begin(self, trials: Mapping[int, Trial]) -> None:
-        self.ended = {number: each for number, each in trials.items() if each.state is not None}
+    def know(self, trials: Mapping[int, Trial]) -> None:
+        self._begun = {number for number, each in trials.items() if each.state is None}
+        for number in self._begun:
+            self.ended.pop(number, None)  # `sweep retry` has it run again
+        for number, each in trials.items():
+            if each.state is not None:
+                self.ended.setdefault(number, each)
 
     def start(self, trial: Trial, *, continues: bool) -> None:
         self.running[trial.number] = Running(trial, self._clock())
@@ -116,6 +122,11 @@ class Progress(Observer):
     def _counts(self, trial: Trial) -> bool:
         return trial.state in ("complete", "pruned") or self.size is not None
 
+    @property
+    def open(self) -> int:
+        """How many trials have begun that do not run here: other processes work on them, or they are continued."""
+        return len(self._begun - self.running.keys() - self.ended.keys())
+
     def count(self, *states: str) -> int:
         """Returns how many trials have ended in one of the states."""
         return sum(each.state in states for each in self.ended.values())
@@ -152,7 +163,7 @@ class Progress(Observer):
         now = self._clock()
         spent = sum(min(now - running.since, each) for running in self.running.values())
         left = self.asked - self.done
-        return max(0.0, left * each - spent) / max(1, min(left, self._parallel))
+        return max(0.0, left * each - spent) / max(1, min(left, self._parallel + self.open))
 
 
 def _read(place: str, name: str) -> dict[str, Any]:

@@ -154,7 +154,11 @@ def _hold(directory: str, number: int, held: contextlib.ExitStack) -> None:
 
 def _forget(directory: str, trial: Trial) -> None:
     place = trials.directory(directory, trial.number)
-    for name in (trials.RUN, trials.OUTPUT):  # before the record: a process that is killed here can be repeated
+    for name in (
+        trials.RUN,
+        trials.OUTPUT,
+        trials.RESULT,
+    ):  # before the record: a process that is killed here can be repeated
         files.remove(files.join(place, name))
     none = {
         "state": None,

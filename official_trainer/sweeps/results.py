@@ -18,7 +18,7 @@ from official_trainer.config import ConfigError
 from official_trainer.sweeps import evaluations, population, ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.importance import importances
-from official_trainer.sweeps.observer import names_of
+from official_trainer.sweeps.observer import name_of, names_of
 from official_trainer.sweeps.settings import Objective, PopulationConfig
 from official_trainer.sweeps.space import Space, read_free
 from official_trainer.sweeps.trial import SweepError, Trial
@@ -242,7 +242,7 @@ def as_json(found: Results) -> dict[str, Any]:
         "dimensions": [
             {
                 **{name: getattr(each, name) for name in ("path", "kind", "low", "high", "step")},
-                "name": names.get(each.path, each.path),
+                "name": name_of(each.path, names),
                 "choices": list(each.choices),
             }
             for each in found.space.dimensions

@@ -173,7 +173,7 @@ class Study:
         directions = [words[each] for each in self._objective.directions.values()]
         storage = self._optuna.storages.InMemoryStorage()
         study = self._optuna.create_study(directions=directions, storage=storage, study_name=_NAME)
-        study.add_trials([self._frozen(each) for each in trials.values() if each.number < number])
+        study.add_trials([self._frozen(each) for _, each in sorted(trials.items()) if each.number < number])
         return study
 
     def _frozen(self, trial: Trial) -> Any:

@@ -53,11 +53,12 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
     with contextlib.ExitStack() as stack:
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
-        _describe(plan, identity)
-        study.check(trials.read_all(plan.directory).values())
+        found = trials.read_all(plan.directory)
+        _describe(plan, identity, has_trials=bool(found))
+        study.check(found.values())
         stack.enter_context(contextlib.closing(observer))
         try:
-            return Driver(plan, study, observer).run()
+            return Driver(plan, study, observer, found).run()
         finally:
             with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again
                 results.write(plan.directory)
@@ -73,7 +74,7 @@ def _only_driver(directory: str) -> DirectoryLock:
     return lock
 
 
-def _describe(plan: Plan, identity: Mapping[str, Any]) -> None:
+def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> None:
     """Writes down what the sweep is, or refuses another one; several drivers may start at the same time."""
     path = files.join(plan.directory, SWEEP)
     lock = DirectoryLock(plan.directory, name="description")
@@ -81,7 +82,7 @@ def _describe(plan: Plan, identity: Mapping[str, Any]) -> None:
         time.sleep(_LOCK_SECONDS)
     try:
         files.remove_temporaries(plan.directory, SWEEP)  # of a process that was killed
-        if files.exists(path) and (plan.joins or trials.read_all(plan.directory)):
+        if files.exists(path) and (plan.joins or has_trials):
             _refuse_changes(plan.directory, identity)
         else:  # also after a mistake that was found before the first trial
             files.write_text_atomically(path, json.dumps(identity, indent=2) + "\n")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -20,7 +20,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.sweeps.space import Value
 from official_trainer.tracking.jsonl import encode
 
-RECORD, RUN, OUTPUT = "trial.json", "run", "output.log"
+RECORD, RUN, OUTPUT, RESULT = files.TRIAL_FILE, "run", "output.log", "result"
 State = Literal["complete", "pruned", "failed"]
 
 
@@ -74,8 +74,10 @@ class Trial:
         return () if self.value is None else (self.value, *self.others.values())
 
 
-def show(value: Value) -> str:
+def show(value: Value | Sequence[Value]) -> str:
     """Returns a value as lines and tables show it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(show, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

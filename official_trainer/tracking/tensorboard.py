@@ -7,7 +7,7 @@ Does not own: summaries that a task writes itself with `tf.summary`; those in th
 What training and evaluations both measure has one tag, so TensorBoard draws it in one chart: `training_loss` and
 `validation_loss` are the tag `loss`, `dev/validation_loss` is `dev/loss`. Times are the tags `time/…` of training.
 The config is in the folder of the evaluations, or of training in a run without any: the HParams tab lists a run with
-the metrics in the folder of its config.
+the metrics in the folder of its config. A trial has none: its sweep lists it (`sweeps/tensorboard.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, Literal
 from official_trainer import files
 from official_trainer.config import TrackerConfig
 from official_trainer.errors import nearest
+from official_trainer.files import TRIAL_FILE
 from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, Media, MetricError, Outcome, Place, Table, Text, Tracker
 
@@ -71,6 +72,8 @@ class TensorBoardConfig(TrackerConfig):
     ) -> Tracker:
         if self.splits == ():
             return Tracker()
+        if _is_trial(place.directory):
+            describes = None  # the sweep lists it, with what was drawn alone
         if describes is not None and self.splits is not None and describes not in self.splits:
             describes = self.splits[0]
         return TensorBoardTracker(place.directory, folders=folders, describes=describes, options=self)
@@ -199,7 +202,7 @@ class TensorBoardTracker(Tracker):
             return
         folder = self._folder(self._describes)
         self._note(folder, outcome.step)
-        self._add(outcome.step, [(folder, _session_end())])
+        self._add(outcome.step, [(folder, session_end())])
 
     def close(self) -> None:
         with self._storage_faults_said():
@@ -391,13 +394,20 @@ def _summary(tag: str, metadata: Any, tensor: Any) -> Any:
     return summary
 
 
-def _session_end() -> Any:
-    plugin = load("tensorboard.plugins.hparams.plugin_data_pb2")
-    status = load("tensorboard.plugins.hparams.api_pb2").STATUS_SUCCESS
+def session_end(*, is_success: bool = True) -> Any:
+    """Returns the summary by which the HParams tab knows that a run has ended."""
+    plugin, api = load("tensorboard.plugins.hparams.plugin_data_pb2"), load("tensorboard.plugins.hparams.api_pb2")
+    status = api.STATUS_SUCCESS if is_success else api.STATUS_FAILURE
     info = plugin.SessionEndInfo(status=status, end_time_secs=time.time())
     metadata = load("tensorboard.plugins.hparams.metadata")
     content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
     return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)
+
+
+def _is_trial(directory: str) -> bool:
+    """Whether a run directory is that of a trial of a sweep."""
+    path = directory if files.is_url(directory) else os.path.abspath(directory)
+    return files.exists(files.join(path.rstrip("/").rpartition("/")[0] or "/", TRIAL_FILE))
 
 
 def _trial_name(directory: str) -> str:

@@ -7,20 +7,14 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard import context as request_context
-from tensorboard.backend.event_processing import (
-    data_provider,
-    event_accumulator,
-    plugin_event_accumulator,
-    plugin_event_multiplexer,
-)
-from tensorboard.plugins import base_plugin
-from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
+from tensorboard.plugins.hparams import api_pb2
 
 from official_trainer import files
 from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
+from tests.support.tracking.hparams import hparams_tab
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
 READERS = {
@@ -354,33 +348,6 @@ def test_a_rewind_drops_media_and_points_of_any_split(tmp_path):
     tracker.close()
 
 
-def hparams_tab(logdir):
-    """What TensorBoard's HParams tab lists: for each run its folder, name, status, hyperparameters and metrics."""
-    multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(logdir))
-    multiplexer.Reload()
-    provider = data_provider.MultiplexerDataProvider(multiplexer, str(logdir))
-    tab = backend_context.Context(base_plugin.TBContext(data_provider=provider))
-    context = request_context.RequestContext()
-    content = tab.hparams_metadata(context, "")
-    experiment = tab.experiment_from_metadata(context, "", True, content, [])
-    every = [api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_SUCCESS, api_pb2.STATUS_RUNNING, api_pb2.STATUS_FAILURE]
-    request = api_pb2.ListSessionGroupsRequest(allowed_statuses=every, include_metrics=True, slice_size=10)
-    for info in experiment.metric_infos:
-        request.col_params.add(metric=info.name)
-    listed = list_session_groups.Handler(context, tab, "", request).run()
-    return [
-        (
-            session.name,
-            group.name,
-            session.status,
-            {name: value.string_value or value.number_value for name, value in group.hparams.items()},
-            {f"{v.name.group}:{v.name.tag}": (v.training_step, v.value) for v in session.metric_values},
-        )
-        for group in listed.session_groups
-        for session in group.sessions
-    ]
-
-
 def test_the_hparams_tab_lists_the_run(tmp_path):
     """T18: its config, its last metrics and how it ended, also if TensorBoard is started on the folder of the run."""
     model_dir = tmp_path / "runs" / "one"
@@ -401,6 +368,21 @@ def test_the_hparams_tab_lists_the_run(tmp_path):
         assert hparams_tab(logdir) == [(folder, f"one ({tmp_path}/runs)", api_pb2.STATUS_SUCCESS, config, last)]
     assert sorted(os.listdir(model_dir)) == ["train", "validation"]
     assert raw_steps(model_dir / "validation").count(0) == 1
+
+
+def test_a_trial_of_a_sweep_is_listed_by_the_sweep_alone(tmp_path, place, monkeypatch):
+    """N21, T18: else there were two rows, one of them with the whole config; its points are as those of any run."""
+    (tmp_path / "trial.json").write_text("{}")
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    for directory in (str(tmp_path / "run"), f"file://{tmp_path}/run/", "."):
+        tracker = TensorBoardConfig().build(dataclasses.replace(place, directory=directory))
+        tracker.describe("digits", {"seed": 1})
+        tracker.log("validation", 10, {"accuracy": 0.5})
+        tracker.end(Outcome(step=10, metrics={"accuracy": 0.5}))
+        tracker.close()
+    assert hparams_tab(tmp_path) == []
+    assert points(tmp_path / "run" / "validation", "accuracy") == [(10, 0.5)] * 3
 
 
 def test_runs_with_equal_configs_have_a_row_each(tmp_path):

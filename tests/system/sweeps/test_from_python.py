@@ -98,7 +98,7 @@ def test_a_function_is_swept_and_what_is_killed_continues(tmp_path):
     (tmp_path / "tune.py").write_text(SCRIPT)
     done = run(tmp_path, "unbroken")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "trial 0 starts: units[length]=" in done.stdout and "best " in done.stdout
+    assert "trial 0 starts: units=[" in done.stdout and "best " in done.stdout
     found = Sweep(str(tmp_path / "unbroken"))
     assert [each.number for each in found.trials] == [0, 1, 2] and found.best.state == "complete"
     assert len(found.trials[2].reports) > 2  # so it gets as far as its kill

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from official_trainer.cli.live_table import LiveTable, layout
-from official_trainer.sweeps.observer import names_of
+from official_trainer.sweeps.observer import PlainLines, names_of
 from official_trainer.sweeps.progress import Progress
 from official_trainer.sweeps.settings import Objective
 from official_trainer.sweeps.trial import Trial
@@ -99,12 +99,65 @@ def test_of_several_metrics_each_has_a_column_and_the_front_is_shown(tmp_path, c
     progress.report(trial(3), 5, (0.25, 0.75))
     assert texts(progress, 78) == [
         "3/8 done  1 running  front of 2  0:00  eta 0:00",
-        "#  state  step  accuracy  validatio…_the_set  model  initial_…ng_rate  dropout",
-        "3  start        0.25      0.75                mlp    3.333e-05         0.3",
-        "0  front    10  0.9       0.5                 cnn    0.03333           0",
-        "2  front    10  0.8       0.2                 cnn    0.0003333         0.2",
-        "1  done     10  0.8       0.6                 mlp    0.003333          0.1",
+        "#  state  step  accuracy  valida…e_set  model  initial_l…ing_rate  dropout",
+        "3  start        0.25      0.75          mlp    3.333e-05           0.3",
+        "0  front    10  0.9       0.5           cnn    0.03333             0",
+        "2  front    10  0.8       0.2           cnn    0.0003333           0.2",
+        "1  done     10  0.8       0.6           mlp    0.003333            0.1",
     ]
+
+
+def test_a_list_is_one_column_and_where_there_is_no_room_the_others_have_longer_names(tmp_path, clock):
+    """N21: not one for each item; a dash is for what a trial does not have."""
+    path = "task.model.mlp.hidden"
+    names = names_of({**dict.fromkeys(NAMES), path: "list(1, 3, int(2, 8))"})
+    progress = Progress(str(tmp_path), asked=8, parallel=2, objective=Objective("accuracy", "max", "best"), clock=clock)
+    items = {f"{path}[length]": 2, f"{path}[0]": 4, f"{path}[1]": 8}
+    progress.start(Trial(number=0, values={**trial(0).values, **items}), continues=False)
+    progress.start(trial(1), continues=False)
+    found = [[line.text for line in layout(progress, names, width, 24)][1:] for width in (60, 48)]
+    assert found == [
+        [
+            "#  state  step  accuracy  model  initi…rate  dropout  hidden",
+            "0  start                  cnn    0.03333     0        [4, 8]",
+            "1  start                  mlp    0.003333    0.1      -",
+        ],
+        [
+            "#  state  step  accuracy  model  …  hidden",
+            "0  start                  cnn    …  [4, 8]",
+            "1  start                  mlp    …  -",
+        ],
+    ]
+    assert "hidden=[4, 8]" in PlainLines(names, print).drawn(progress.running[0].trial)
+
+
+def test_of_a_population_each_trial_has_its_parent_and_of_many_the_rest_is_counted(tmp_path, clock):
+    """N21, N35: below those that run, without dashes of its own."""
+    objective = Objective("accuracy", "max", "best")
+    progress = Progress(str(tmp_path), asked=60, parallel=20, objective=objective, size=20, clock=clock)
+    progress.know({number: trial(number, state="complete", value=0.5, step=10) for number in range(20)})
+    for number in range(20, 40):
+        progress.start(trial(number, parent=number - 20), continues=False)
+    assert texts(progress, 48, height=12) == [
+        "generation 2/3  20/60 done  best 0.5 (trial 0)",
+        " #  state  step  from  accuracy  model  …",
+        "20  start        0               cnn    …",
+        "21  start        1               mlp    …",
+        "22  start        2               cnn    …",
+        "and 17 more are running",
+    ]
+
+
+def test_what_other_processes_have_done_is_known(progress):
+    """N21: their trials count, and may be the best; one that is run again does not count any more."""
+    found = {number: each.trial for number, each in progress.running.items()} | dict(progress.ended)
+    found |= {6: trial(6, state="complete", value=0.99, step=300), 7: trial(7)}
+    progress.know(found)
+    assert texts(progress, 100)[0] == (
+        "4/8 done  2 running  1 open  1 pruned  1 failed  best 0.99 (trial 6)  0:40  eta 0:18"
+    )
+    progress.know(found | {2: trial(2), 6: trial(6)})
+    assert texts(progress, 100)[0].startswith("2/8 done  2 running  3 open  1 pruned  1 failed  best 0.9 (trial 0)")
 
 
 @pytest.mark.parametrize("width", [20, 38, 58, 78, 118, 200])
@@ -132,7 +185,7 @@ def test_ended_trials_scroll_by_above_the_table_also_after_the_terminal_became_n
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((wide[0], 24)))
     stream = io.StringIO()
     table = LiveTable(progress, NAMES, stream)
-    table.begin({})
+    table.know({})
     table.start(trial(6), continues=False)
     table.end(trial(6, state="complete", value=0.5, step=1), "complete: accuracy 0.5 at step 1")
     assert stream.getvalue().count("trial 6 complete: accuracy 0.5 at step 1\n") == 1

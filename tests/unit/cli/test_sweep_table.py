@@ -91,9 +91,9 @@ def test_best_of_several_metrics_is_the_front_of_which_one_is_chosen(tmp_path, s
     write_sweep(tmp_path, records, objective=SEVERAL)
     code, out, _ = sweep("best")
     assert code == 0 and out == [
-        "#  state  step  accuracy  validation_loss  model  initial_l…ing_rate",
-        "1  front   200  0.9       0.5              cnn    0.002",
-        "0  front   200  0.5       0.1              cnn    0.001",
+        "#  state  step  accuracy  valida…_loss  model  initial_l…ing_rate",
+        "1  front   200  0.9       0.5           cnn    0.002",
+        "0  front   200  0.5       0.1           cnn    0.001",
         "",
         "each of these is the best in its way; --trial=N prints the values of one",
     ]
