@@ -35,6 +35,7 @@ FORMS = {
 INTEGERS = ("int", "logint")
 LOGARITHMIC = ("log", "logint")
 _LONGEST_LIST = 100
+_MOST_CHOICES = 1000  # each is checked with the whole config of the experiment, which takes milliseconds
 _CALL = re.compile(r"\s*([A-Za-z_]+)\s*\((.*)\)\s*", re.DOTALL)
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"\\]|\\.)*"|[\[{(\]}),]|[^\[{(\]}),'"]+|['"]""", re.DOTALL)
 _BETWEEN = 0.6180339887  # a point that is no integer, whatever the bounds are
@@ -147,6 +148,9 @@ def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[M
     if len(choices) < 2:
         mistakes.append(Mistake("needs two choices or more"))
         return []
+    if len(choices) > _MOST_CHOICES:
+        mistakes.append(_too_many(tuple(choices)))
+        return []
     return [Dimension(path, "choice", choices=tuple(choices), texts=texts)]
 
 
@@ -194,7 +198,15 @@ def _choice(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Di
     if len(words) < 2 or len(set(words)) < len(words) or not all(words):
         mistakes.append(Mistake("needs two choices or more, all different"))
         return []
+    if len(words) > _MOST_CHOICES:
+        mistakes.append(_too_many(words))
+        return []
     return [Dimension(path, "choice", choices=tuple(words))]
+
+
+def _too_many(choices: Sequence[str]) -> Mistake:
+    what = f"has {len(choices):,} choices, each of which is checked; at most {_MOST_CHOICES:,} are allowed"
+    return Mistake(what, choices[_MOST_CHOICES], fix="write a range for numbers, such as int(low, high, step)")
 
 
 def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:

@@ -339,7 +339,8 @@ class _Reading:
                 continue
             self._chosen[field.path, value] = resolved, override
             held = fields.find(resolved.config, field.place)
-            for other in (name for name, each in earlier.items() if each == held):
+            other = next((name for name, each in earlier.items() if each == held), None)
+            if other is not None:
                 self._reported.mistake(field.path, Mistake(f"{other} and {value} are the same value", value))
             earlier[value] = held
 

@@ -9,6 +9,7 @@ import pytest
 
 from official_trainer.sweeps.from_python import Sweep
 from tests import ROOT
+from tests.support.forked import run_command
 from tests.support.workspace import copy_workspace
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
@@ -118,7 +119,7 @@ def test_an_experiment_is_swept_from_python_as_by_the_command(tmp_path):
     assert "trial 0 starts: model=small, " in done.stdout and done.stdout.endswith("small complete accuracy\n")
     words = "digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"
     (tmp_path / "space.yaml").write_text(f"space: {json.dumps(SPACE)}\ntrials: 1\n")
-    command = [sys.executable, "-m", "official_trainer", "sweep", *words, "--space=space.yaml", "--model_dir=out"]
-    again = subprocess.run(command, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, check=False)
-    assert again.returncode == 0 and "starts" not in again.stdout, again.stdout + again.stderr
-    assert "small  " in again.stdout
+    words = ["sweep", *words, "--space=space.yaml", "--model_dir=out"]
+    again = run_command(words, cwd=tmp_path, folder=tmp_path)
+    assert again.code == 0 and "starts" not in again.out, again.out + again.err
+    assert "small  " in again.out

@@ -13,7 +13,17 @@ from tests.support.chaos.compare import differences
 from tests.support.runs import rows
 from tests.support.sweeps.campaign import WORKSPACE
 from tests.support.workspace import copy_workspace
-from tests.system.sweeps.test_sweep import command, done, has_row, records, run_pid, start, until
+from tests.system.sweeps.test_sweep import (
+    command,
+    done,
+    has_row,
+    kill,
+    records,
+    run_pid,
+    start,
+    start_verb,
+    until,
+)
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
@@ -63,12 +73,6 @@ def run_of(directory, number):
     return directory / "trials" / str(number) / "run"
 
 
-def by_hand(workspace, *argv):
-    environ = {**os.environ, "PATH": f"{workspace}/bin:{os.environ['PATH']}"}
-    ran = subprocess.run(argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 def test_each_child_is_its_parent_resumed_by_hand(unbroken, workspace):
     """N35: a copy of the parent's directory, continued with the values of the child: equal in every bit."""
     directory, out = unbroken
@@ -82,7 +86,8 @@ def test_each_child_is_its_parent_resumed_by_hand(unbroken, workspace):
     )  # with its record: runs that are no trials have an own row in HParams
     sets = [f"{path}={value}" for path, value in child["values"].items()]
     words = ["train", "digits_mlp", *FLAGS, *sets, "--model_dir=hand/run", "--until_step=30", "--allow_config_change"]
-    by_hand(workspace, "official-trainer", *words)
+    code, out_by_hand, err = done(start_verb(workspace, *words))
+    assert code == 0, out_by_hand + err
     assert differences(workspace / "hand" / "run", run_of(directory, child["number"])) == {}
     for each in trials.values():
         begins = "starts" if each["parent"] is None else f"starts from trial {each['parent']}"
@@ -109,7 +114,10 @@ def test_the_best_is_trained_again_by_its_script(unbroken, workspace):
     code, out, err = command(workspace, "best", "unbroken", "--write=best.sh")
     assert code == 0, err
     best = int(out.split()[2])
-    by_hand(workspace, "sh", "best.sh", *FLAGS, "--model_dir=again/run")
+    environ = {**os.environ, "PATH": f"{workspace}/bin:{os.environ['PATH']}"}
+    argv = ["sh", "best.sh", *FLAGS, "--model_dir=again/run"]
+    ran = subprocess.run(argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     left = differences(workspace / "again" / "run", run_of(directory, best))
     assert not left.keys() & {"variables", "rows", "best"}, left
 
@@ -122,8 +130,7 @@ def test_killed_anywhere_it_ends_with_the_same_records_and_weights(unbroken, wor
     until(lambda: run_pid(directory, 1), driver)
     os.kill(run_pid(directory, 1), signal.SIGKILL)
     until(lambda: run_of(directory, 2).exists(), driver)  # it is being copied
-    driver.kill()
-    driver.communicate()
+    kill(driver)
     drivers = [start(workspace, *words, "--join", "--parallel=2") for _ in range(2)]
     for code, out, err in map(done, drivers):
         assert code == 0, out + err

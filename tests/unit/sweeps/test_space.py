@@ -239,6 +239,30 @@ def test_what_the_experiment_does_not_take_is_refused_at_its_line(texts, message
         read(texts)
 
 
+@pytest.mark.parametrize("count", [1000, 1001])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_too_many_choices_are_refused_before_any_is_tried(count, is_named):
+    """N21: each choice is tried with the whole config of the experiment once, and 10,000 would take minutes."""
+    tried = []
+    choices = list(map(str, range(6, 6 + count)))
+    texts = {"high": {"choice": dict(zip(choices, range(6, 6 + count), strict=True))}}
+    if not is_named:
+        texts = {"high": f"choice({', '.join(choices)})"}
+
+    def read_it():
+        return space.read(texts, lambda keys: None, lambda sets: tried.append(sets) or resolved(sets))
+
+    if count == 1000:
+        assert len(read_it().dimensions[0].choices) == 1000 and len(tried) == 1 + 1000
+        return
+    message = (
+        r"high: has 1,001 choices, .* at most 1,000 are allowed, got .1006.; write .* int\(low, high, step\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        read_it()
+    assert len(tried) == 1
+
+
 FILE = """
 space:
   model:
