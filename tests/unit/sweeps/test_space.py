@@ -255,9 +255,7 @@ def test_too_many_choices_are_refused_before_any_is_tried(count, is_named):
     if count == 1000:
         assert len(read_it().dimensions[0].choices) == 1000 and len(tried) == 1 + 1000
         return
-    message = (
-        r"high: has 1,001 choices, .* at most 1,000 are allowed, got .1006.; write .* int\(low, high, step\)"
-    )
+    message = r"high: has 1,001 choices, .* at most 1,000 are allowed, got .1006.; write .* int\(low, high, step\)"
     with pytest.raises(ConfigError, match=message):
         read_it()
     assert len(tried) == 1
