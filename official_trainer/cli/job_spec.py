@@ -119,11 +119,17 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
       ConfigError: the file of the sweep or the experiment's configuration has a problem.
     """
     from official_trainer.launch.spec import sweep_job
+    from official_trainer.sweeps.storage import has_password, hidden
 
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
         raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
     arguments.join = True
     plan, *_ = sweep.plan_of(arguments)
+    if has_password(plan.config.storage):
+        raise UsageError(
+            f"storage={hidden(plan.config.storage)} has a password, which the files of the job would show; write "
+            "storage=env:NAME, and give each worker the URL in the environment variable NAME"
+        )
     words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]
     job = sweep_job(profile.workers, words, grace_seconds=plan.grace_seconds + _GRACE_MARGIN_SECONDS)
     return dataclasses.replace(job, model_dir=plan.directory, cwd=os.getcwd())

@@ -69,6 +69,7 @@ def add_sweep_flags(parser: flags.Parser) -> None:
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
     parser.value("trials", "N", "how many trials are completed or pruned (default: 20, or the whole grid)")
     parser.value("parallel", "N", "how many train at the same time (default: 1)")
+    parser.value("storage", "URL", "database that gets a study of the sweep; env:NAME takes it from a variable")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -241,11 +242,12 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
 
     given = [(text, text.partition("=")) for text in arguments.space or ()]
     inline = [("--space", _place(path.strip()), text.strip()) for _, (path, equals, text) in given if equals]
-    numbers = [(f"--{name}", name, str(getattr(arguments, name))) for name in ("trials", "parallel")]
+    names = ("trials", "parallel", "storage")
+    values = [(f"--{name}", name, str(getattr(arguments, name))) for name in names]
     return config.resolve(
         SweepConfig(),
         config_files=[text for text, (_, equals, _) in given if not equals],
-        flags=[*inline, *(each for each in numbers if each[2] != "None")],
+        flags=[*inline, *(each for each in values if each[2] != "None")],
     )
 
 

@@ -7,6 +7,7 @@ Does not own: the language of the space (`space.py`), Optuna's classes (`study.p
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,9 @@ from official_trainer.config import (
 from official_trainer.config.errors import Origin
 
 Direction = Literal["max", "min"]
+STORAGES = ("sqlite", "postgresql", "mysql", "grpc")
+"""What the URL of a database may begin with."""
+
 _DIRECTIONS: dict[str, Direction] = {"higher": "max", "lower": "min"}
 _BESIDE_POPULATION = (
     "cannot be set together with population, which draws at random at first and then from the best members; remove one"
@@ -103,6 +107,9 @@ class SweepConfig(Config):
       trials_per_process: how many trials a process takes, one after the other, before another one is forked; each
         trial is equal to the bit to one in a process of its own.
       seed: of the sampler, together with the number of the trial.
+      storage: the database that gets a study of the sweep, for optuna-dashboard and other tools: `sqlite:///FILE`,
+        `postgresql://…`, `mysql://…`, `grpc://HOST:PORT` for Optuna's proxy, or `env:NAME`, which takes the URL from
+        an environment variable; empty for none. The sweep itself reads its directory alone.
     """
 
     space: dict[str, str | dict[str, dict[str, Any]]] = FrozenDict()
@@ -138,8 +145,15 @@ class SweepConfig(Config):
     parallel: Positive = 1
     trials_per_process: Positive = 10
     seed: NonNegative = 0
+    storage: str = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
+        scheme, separator, _ = self.storage.partition("://")
+        if self.storage and not self.storage.startswith("env:") and (not separator or scheme not in STORAGES):
+            near = difflib.get_close_matches(scheme, STORAGES, 1)
+            hint = f"; did you mean {near[0]}://?" if near else ""
+            allowed = ", ".join(f"{each}://…" for each in STORAGES)
+            yield "storage", f"is no URL of a database; expected one of {allowed}, or env:NAME{hint}"
         if not self.space:
             yield "space", "holds no field; write PATH: log(1e-5, 1e-1), or give --space='PATH=log(1e-5, 1e-1)'"
         if self.pruner_options and self.pruner is None:

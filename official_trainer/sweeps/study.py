@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config import ConfigError, FrozenDict, Problem, Resolved
 from official_trainer.sweeps import grid
 from official_trainer.sweeps.classes import SAMPLERS, Maker, pruner_remembers, refuse_several, refuse_space
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
@@ -152,7 +152,7 @@ class Study:
             if self._live is None or not self._live.goes_on(trial, reports, known):
                 self._live = _Live(self._replay(), trial, known)
             return self._live.report(reports)
-        running = self._frozen(Trial(number=trial.number, values=trial.values, reports=tuple(reports)))
+        running = self.frozen(Trial(number=trial.number, values=trial.values, reports=tuple(reports)))
         return bool(self._pruner.prune(self._study(trial.number, trials), running))
 
     def _replay(self) -> Replay:
@@ -168,15 +168,25 @@ class Study:
         draws, prunes = self._kind.remembers, self._pruner_remembers
         return Replay(study, self._sampler, suggest, draws=draws, prunes=prunes)
 
-    def _study(self, number: int, trials: Mapping[int, Trial]) -> Any:
+    @property
+    def metrics(self) -> list[str]:
+        """What trials are compared by."""
+        return list(self._objective.directions)
+
+    @property
+    def directions(self) -> list[str]:
+        """For each of them, in Optuna's words, which values are better."""
         words = {"max": "maximize", "min": "minimize"}
-        directions = [words[each] for each in self._objective.directions.values()]
+        return [words[each] for each in self._objective.directions.values()]
+
+    def _study(self, number: int, trials: Mapping[int, Trial]) -> Any:
         storage = self._optuna.storages.InMemoryStorage()
-        study = self._optuna.create_study(directions=directions, storage=storage, study_name=_NAME)
-        study.add_trials([self._frozen(each) for _, each in sorted(trials.items()) if each.number < number])
+        study = self._optuna.create_study(directions=self.directions, storage=storage, study_name=_NAME)
+        study.add_trials([self.frozen(each) for _, each in sorted(trials.items()) if each.number < number])
         return study
 
-    def _frozen(self, trial: Trial) -> Any:
+    def frozen(self, trial: Trial, attributes: Mapping[str, Any] = FrozenDict()) -> Any:
+        """Returns a trial as Optuna has it, with user attributes."""
         states = self._optuna.trial.TrialState
         state = {None: "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}[trial.state]
         return self._optuna.trial.create_trial(
@@ -184,6 +194,7 @@ class Study:
             values=trial.results or None,
             params=dict(trial.values),
             distributions={each.path: self._distribution(each) for each in self._dimensions(trial.values)},
+            user_attrs=dict(attributes),
             intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
         )
 

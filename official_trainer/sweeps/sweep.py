@@ -10,13 +10,14 @@ import contextlib
 import dataclasses
 import json
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.sweeps import results
+from official_trainer.sweeps import results, storage
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan
 from official_trainer.sweeps.observer import Observer
@@ -54,8 +55,10 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
         found = trials.read_all(plan.directory)
-        _describe(plan, identity, has_trials=bool(found))
+        sweep_id = _describe(plan, identity, has_trials=bool(found))
         study.check(found.values())
+        if url := plan.config.storage:
+            observer = storage.observed(url, plan.directory, sweep_id, study, observer, has_trials=bool(found))
         stack.enter_context(contextlib.closing(observer))
         try:
             return Driver(plan, study, observer, found).run()
@@ -74,8 +77,11 @@ def _only_driver(directory: str) -> DirectoryLock:
     return lock
 
 
-def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> None:
-    """Writes down what the sweep is, or refuses another one; several drivers may start at the same time."""
+def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> str:
+    """Writes down what the sweep is, or refuses another one; returns its id, by which a database knows it.
+
+    Several drivers may start at the same time.
+    """
     path = files.join(plan.directory, SWEEP)
     lock = DirectoryLock(plan.directory, name="description")
     while not lock.try_acquire():
@@ -84,10 +90,14 @@ def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> N
         files.remove_temporaries(plan.directory, SWEEP)  # of a process that was killed
         if files.exists(path) and (plan.joins or has_trials):
             _refuse_changes(plan.directory, identity)
-        else:  # also after a mistake that was found before the first trial
-            files.write_text_atomically(path, json.dumps(identity, indent=2) + "\n")
+            identity = results.read_identity(plan.directory)
+        sweep_id = str(identity.get("id") or (uuid.uuid4().hex if plan.config.storage else ""))
+        described = {**identity, "id": sweep_id} if sweep_id else dict(identity)
+        if not files.exists(path) or results.read_identity(plan.directory) != described:
+            files.write_text_atomically(path, json.dumps(described, indent=2) + "\n")
     finally:
         lock.release()
+    return sweep_id
 
 
 def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str, Any]:

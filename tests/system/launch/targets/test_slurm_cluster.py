@@ -11,6 +11,7 @@ import pytest
 
 from official_trainer import cli
 from tests.support import runs
+from tests.support.sweeps.postgresql import needs_postgresql, postgresql
 
 SMOKE = "--config_file=configs/smoke/digits_mlp.yaml"
 LONG = ["digits_mlp", "--mode=train", "trainer.steps_per_loop=20", "trainer.checkpoint_interval=1000"]
@@ -257,6 +258,18 @@ def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd):
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert steps == sorted(steps) and steps[-1] == 600
     assert state(capfd, record)[0] == "COMPLETED"
+
+
+@needs_postgresql
+def test_the_workers_of_a_sweep_write_one_study(slurm, capfd):
+    """N21: into a real PostgreSQL, from both nodes."""
+    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+    profile(nodes=1, workers=2)
+    words = ["sweep", *LONG[:1], *LONG[2:], "--space=task.model.mlp.dropout=float(0, 0.5)", "--trials=4"]
+    with postgresql() as database:
+        record = submit(capfd, *words, "trainer.train_steps=60", f"--storage={database.address}", "--model_dir=sweep")
+        ended(slurm, record)
+        database.expect_trials("sweep")
 
 
 @pytest.mark.full

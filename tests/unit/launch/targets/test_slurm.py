@@ -328,6 +328,18 @@ def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("url", ["postgresql://me:hush@host/db", "mysql://host/db?user=me&password=hush"])
+def test_the_password_of_a_database(tmp_path, monkeypatch, capfd, url):
+    """N21: the files of a job would show it."""
+    copy_workspace(tmp_path, "experiments")
+    monkeypatch.chdir(tmp_path)
+    words = ["digits_mlp", "--space=task.model.mlp.dropout=float(0, 0.5)", "--model_dir=/runs/x", f"--storage={url}"]
+    assert cli.main(["launch", "slurm", "--", "sweep", *words]) == 2
+    said = capfd.readouterr().err
+    assert "has a password, which the files of the job would show; write storage=env:NAME" in said
+    assert "hush" not in said
+
+
 def test_the_commands_of_slurm():
     """N20: lists of words, in the folder of the job."""
     profile = SlurmProfile(workers=2, evaluator=True)

@@ -1,0 +1,303 @@
+"""The study of a sweep in a database, for optuna-dashboard and other tools that read Optuna's storages.
+
+Owns: the URL and its messages, the study with the trials that have ended, catching up after a failure.
+Does not own: records (`trial.py`), which are the truth, and claims (`claims.py`): no process asks the database for
+a trial. Imports Optuna when a database is opened.
+
+Trial k of the study is trial k of the sweep, so a trial that has ended waits for those before it. Each is added with
+its end, in one transaction: a process that is killed leaves no half trial, and none that seems to run. Where the study
+differs from the records, as after `sweep retry`, it is deleted and written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import ExitCode
+from official_trainer.lock import DirectoryLock
+from official_trainer.sweeps import trial as trials
+from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.settings import STORAGES
+from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.threads import Call, WorkerThread, run_bounded
+
+SWEEP_ID, DIGEST = "official_trainer_sweep", "official_trainer_digest"
+"""User attributes: of the study, which sweep it is of; of a trial, what its record holds."""
+
+_DRIVERS = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql"), "grpc": ("grpc", "grpcio")}
+_CONNECT_SECONDS = 10
+_OPEN_SECONDS = 30.0
+_CLOSE_SECONDS = 10.0
+_SLOW_SECONDS = 60.0
+_AGAIN_SECONDS = 10.0
+_BUSY_SECONDS = 0.2
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)|([?&]password=)([^&\s]+)()")
+
+
+def url_of(given: str) -> str:
+    """Returns the URL of a database, which `env:NAME` takes from a variable.
+
+    Raises:
+      SweepError: the variable is not set, or its value is no such URL.
+    """
+    kind, _, name = given.partition(":")
+    if kind != "env":
+        return given
+    if not (url := os.environ.get(name, "")):
+        raise SweepError(f"storage={given}: the environment variable {name} is not set; set it to the URL")
+    if url.partition("://")[0] not in STORAGES or "://" not in url:
+        allowed = ", ".join(f"{each}://…" for each in STORAGES)
+        raise SweepError(f"storage={given}: {name}={hidden(url)} is no URL of a database; expected one of {allowed}")
+    return url
+
+
+def hidden(url: str) -> str:
+    """Returns a URL without its password."""
+    return _PASSWORD.sub(r"\1\4***\3", url)
+
+
+def has_password(url: str) -> bool:
+    """Returns whether a URL has one."""
+    return _PASSWORD.search(url) is not None
+
+
+class Database:
+    """The study of one sweep in a database; each call opens it anew, and may hang."""
+
+    def __init__(self, given: str, directory: str, sweep_id: str, study: Study) -> None:
+        """Takes what `storage` is set to, and whose study it is."""
+        self.given, self._url = given, url_of(given)
+        self._directory, self._sweep_id, self._study = directory, sweep_id, study
+        self.name = f"{os.path.basename(directory.rstrip('/'))}-{sweep_id[:8]}"
+
+    def check(self) -> None:
+        """Returns if the database can be reached and has no study of another sweep by this name."""
+        with self._opened() as storage:
+            self._found(storage)
+
+    def write(self, ended: Mapping[int, Trial]) -> bool:
+        """Makes the study hold these trials, up to the first that is missing; not while another process writes."""
+        lock = DirectoryLock(self._directory, name="storage")
+        if not lock.try_acquire():
+            return False
+        try:
+            with self._opened() as storage:
+                self._write(storage, list(_in_order(ended)))
+        finally:
+            lock.release()
+        return True
+
+    def why(self, error: BaseException) -> str:
+        """Returns an error in one line, without the password."""
+        text = " ".join(str(getattr(error, "orig", None) or error).split()) or type(error).__name__
+        for found in _PASSWORD.finditer(self._url):
+            text = text.replace(found[2] or found[5], "***")
+        return hidden(text)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        import optuna
+
+        warnings.filterwarnings(
+            "ignore", category=optuna.exceptions.ExperimentalWarning
+        )  # the gRPC proxy, metric names
+        scheme, _, rest = self._url.partition("://")
+        if scheme == "grpc":
+            host, _, port = rest.rstrip("/").rpartition(":")
+            proxy = optuna.storages.GrpcStorageProxy(host=host, port=int(port))
+            try:
+                proxy.wait_server_ready(timeout=_CONNECT_SECONDS)
+                yield proxy
+            finally:
+                proxy.close()
+            return
+        url = f"{scheme}+{_DRIVERS[scheme][0]}://{rest}" if scheme in _DRIVERS else self._url
+        arguments = {"connect_timeout": _CONNECT_SECONDS} if scheme in _DRIVERS else {}
+        storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
+        try:
+            yield storage
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+
+    def _found(self, storage: Any) -> Any:
+        """Returns the study, or None if there is none yet."""
+        import optuna
+
+        try:
+            study = optuna.load_study(study_name=self.name, storage=storage)
+        except KeyError:
+            return None
+        owner = study.user_attrs.get(SWEEP_ID)
+        if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
+            return study  # without an owner: its process was killed as it made the study
+        raise ForeignStudyError(
+            f"storage={hidden(self.given)} holds a study {self.name!r} of another sweep; name another database, or "
+            f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
+        )
+
+    def _write(self, storage: Any, wanted: list[Trial]) -> None:
+        import optuna
+
+        digests = [_digest(each) for each in wanted]
+        if (study := self._found(storage)) is not None:
+            there = [each.user_attrs.get(DIGEST) for each in study.get_trials(deepcopy=False)]
+            if there != digests[: len(there)]:
+                optuna.delete_study(study_name=self.name, storage=storage)
+                study = None
+        if study is None:
+            directions: list[Any] = list(self._study.directions)  # Optuna names two words
+            study = optuna.create_study(storage=storage, study_name=self.name, directions=directions)
+            there = []
+        if study.user_attrs.get(SWEEP_ID) is None:
+            study.set_user_attr("directory", self._directory)
+            study.set_user_attr(SWEEP_ID, self._sweep_id)
+            metrics = self._study.metrics
+            study.set_metric_names(metrics)
+        for trial, digest in list(zip(wanted, digests, strict=True))[len(there) :]:
+            run_dir = files.join(trials.directory(self._directory, trial.number), trials.RUN)
+            known = {"run": run_dir, "reason": trial.reason, "step": trial.step, "parent": trial.parent}
+            attributes = {name: value for name, value in known.items() if value not in (None, "")}
+            study.add_trial(self._study.frozen(trial, {**attributes, DIGEST: digest}))
+
+
+class ForeignStudyError(SweepError):
+    """The study is of another sweep."""
+
+
+class Stored(Observer):
+    """Writes trials that have ended to a database, in a thread, beside what another observer shows."""
+
+    def __init__(self, shown: Observer, database: Database) -> None:
+        """Takes what shows the sweep too."""
+        self._shown, self._database = shown, database
+        self.start, self.report, self.wait, self.say = shown.start, shown.report, shown.wait, shown.say  # type: ignore[method-assign]
+        self._thread = WorkerThread("sweep-storage")
+        self._written: dict[int, Trial] | None = None
+        self._ended: dict[int, Trial] = {}
+        self._call: Call | None = None
+        self._since = 0.0
+        self._has_warned = False
+
+    def know(self, trials: Mapping[int, Trial]) -> None:
+        self._shown.know(trials)
+        self._ended = {number: each for number, each in trials.items() if each.state is not None}
+        self._go_on()
+
+    def end(self, trial: Trial, result: str, failure: Any = None) -> None:
+        self._shown.end(trial, result, failure)
+        self._ended[trial.number] = trial
+        self._go_on()
+
+    def look(self) -> None:
+        self._shown.look()
+        self._go_on()
+
+    def close(self) -> None:
+        ended, done = dict(self._ended), False
+
+        def write() -> None:
+            nonlocal done
+            while not self._database.write(ended):  # another process writes what it knows
+                time.sleep(_BUSY_SECONDS)
+            done = True
+
+        call = self._thread.submit(write)
+        call.wait(_CLOSE_SECONDS)
+        if not done:
+            why = "it does not answer" if call.error is None else self._database.why(call.error)
+            self._shown.say(
+                f"storage={hidden(self._database.given)} lacks trials of this sweep ({why}). All are on record here: "
+                "the same command, given again, writes them there, also when the sweep is done"
+            )
+        self._thread.close()
+        self._shown.close()
+
+    def _go_on(self) -> None:
+        """Sees to the last call, and makes the next one if there is something to write."""
+        now = time.monotonic()
+        call = self._call
+        if call is not None and not call.is_done:
+            if now - self._since > _SLOW_SECONDS:
+                self._warn("it does not answer")
+            return
+        if call is not None and call.error is not None:
+            self._warn(self._database.why(call.error))
+            if now - self._since < _AGAIN_SECONDS:
+                return
+        elif call is not None and self._written is not None and self._has_warned:
+            self._has_warned = False
+            self._shown.say(f"storage={hidden(self._database.given)} has all trials again")
+        if self._ended == self._written:
+            self._call = None
+            return
+        ended = dict(self._ended)
+
+        def write() -> None:
+            self._written = None
+            if self._database.write(ended):
+                self._written = ended
+
+        self._call, self._since = self._thread.submit(write), now
+
+    def _warn(self, why: str) -> None:
+        if not self._has_warned:
+            self._shown.say(
+                f"storage={hidden(self._database.given)} cannot be written: {why}. The sweep goes on, and writes "
+                "its trials there as soon as it can"
+            )
+        self._has_warned = True
+
+
+def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Observer, *, has_trials: bool) -> Observer:
+    """Returns an observer that writes to a database too, once that was tried.
+
+    Raises:
+      SweepError: the database cannot be used; where trials are on record, one that does not answer is tried later.
+    """
+    database = Database(given, directory, sweep_id, study)
+    _refuse_missing(database, url_of(given))
+    call = run_bounded(database.check, _OPEN_SECONDS, "sweep-storage-check")
+    error = call.error if call.is_done else TimeoutError("it does not answer")
+    if isinstance(error, ForeignStudyError):
+        raise error
+    if error is not None and not has_trials:
+        what = f"storage={hidden(given)} cannot be used: {database.why(error)}"
+        fix = "Start the database and look at its URL, or leave storage out: the sweep needs no database"
+        raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
+    return Stored(shown, database)
+
+
+def _refuse_missing(database: Database, url: str) -> None:
+    """Refuses a database whose driver is not installed, or a proxy without a port."""
+    scheme, _, rest = url.partition("://")
+    module, package = _DRIVERS.get(scheme, ("sqlalchemy", "sqlalchemy"))
+    if importlib.util.find_spec(module) is None:
+        raise SweepError(
+            f"storage={hidden(database.given)} needs a Python package that is not here: pip install '{package}'"
+        )
+    if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
+        raise SweepError(f"storage={hidden(database.given)} names no host and port; write grpc://HOST:PORT")
+
+
+def _in_order(ended: Mapping[int, Trial]) -> Iterator[Trial]:
+    for number in range(len(ended)):
+        if number not in ended:
+            return
+        yield ended[number]
+
+
+def _digest(trial: Trial) -> str:
+    return hashlib.sha256(json.dumps(dataclasses.asdict(trial), sort_keys=True).encode()).hexdigest()[:16]

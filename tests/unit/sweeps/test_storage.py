@@ -1,0 +1,182 @@
+"""The study of a sweep in a database."""
+
+import dataclasses
+import sys
+
+import optuna
+import pytest
+
+from official_trainer import config
+from official_trainer.config import ConfigError
+from official_trainer.lock import DirectoryLock
+from official_trainer.sweeps import storage
+from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.settings import Objective, SweepConfig
+from official_trainer.sweeps.space import read_free
+from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.trial import SweepError, Trial
+
+ID = "0123456789abcdef"
+SPACE = {"rate": "log(1e-3, 1)", "units": "choice(a, b)"}
+STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+
+
+class Heard(Observer):
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def trial(number, state="complete", value=0.5):
+    ended = {"value": value, "step": 4} if state == "complete" else {"reason": f"why {number}"}
+    values = {"rate": 0.01 * (number + 1), "units": "ab"[number % 2]}
+    return Trial(number=number, values=values, state=state, reports=((2, 1.0), (4, 0.5)), **ended)
+
+
+def by_number(*found):
+    return {each.number: each for each in found}
+
+
+@pytest.fixture
+def study():
+    resolved = config.resolve(SweepConfig(), params_overrides=[config.flow({"space": SPACE})])
+    return Study(read_free(SPACE, lambda keys: None), resolved, Objective("loss", "min", "best"))
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "out").mkdir()
+    return str(tmp_path / "out"), f"sqlite:///{tmp_path}/db.sqlite"
+
+
+def stored(url, name="out-01234567"):
+    database = optuna.storages.RDBStorage(url)
+    try:
+        return optuna.load_study(study_name=name, storage=database).trials
+    finally:
+        database.engine.dispose()
+
+
+def test_the_study_has_the_trials_in_their_order_as_they_are_recorded(place, study):
+    """N21: a trial that has ended waits for those before it; none is written twice."""
+    directory, url = place
+    database = storage.Database(url, directory, ID, study)
+    known = by_number(trial(0), trial(1, "pruned"), trial(2, "failed"), trial(4))
+    assert database.write(known) and database.write(known)
+    found = stored(url)
+    assert [each.number for each in found] == [0, 1, 2]
+    for one, record in zip(found, known.values(), strict=False):
+        assert one.state.name == STATES[record.state] and one.params == record.values
+        assert one.intermediate_values == dict(record.reports)
+        assert one.values == ([record.value] if record.value is not None else None)
+        assert one.user_attrs.get("reason", "") == record.reason
+        assert one.user_attrs["run"] == f"{directory}/trials/{one.number}/run"
+    assert found[0].distributions["rate"] == optuna.distributions.FloatDistribution(1e-3, 1, log=True)
+    assert database.write(known | by_number(trial(3)))
+    assert [each.number for each in stored(url)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("later", [by_number(trial(0), trial(1, value=0.1)), by_number(trial(0))])
+def test_a_study_that_differs_from_the_records_is_written_again(later, place, study):
+    """N21: such as after `sweep retry`."""
+    directory, url = place
+    database = storage.Database(url, directory, ID, study)
+    database.write(by_number(trial(0), trial(1)))
+    database.write(later)
+    assert [each.value for each in stored(url)] == [each.value for each in later.values()]
+
+
+def test_one_process_writes_at_a_time(place, study):
+    """N21: drivers that joined share one study."""
+    directory, url = place
+    with DirectoryLock(directory, name="storage"):
+        assert not storage.Database(url, directory, ID, study).write(by_number(trial(0)))
+
+
+def test_the_study_of_another_sweep_is_refused(place, study):
+    """N21: also where trials are on record."""
+    directory, url = place
+    storage.Database(url, directory, ID, study).write(by_number(trial(0)))
+    with pytest.raises(SweepError, match=r"holds a study 'out-01234567' of another sweep; name another database"):
+        storage.observed(url, directory, ID[:8] + "f", study, Observer(), has_trials=True)
+    assert len(stored(url)) == 1
+
+
+def test_a_sweep_writes_while_it_runs_and_at_its_end(place, study):
+    """N21: what an observer is told is in the database once it is closed."""
+    directory, url = place
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    observer.know({0: dataclasses.replace(trial(0), state=None, value=None)})
+    observer.end(trial(0), "complete")
+    observer.end(trial(1), "complete")
+    observer.look()
+    observer.close()
+    assert [each.number for each in stored(url)] == [0, 1] and heard.said == []
+
+
+def test_a_database_that_fails_later_stops_nothing(place, study, tmp_path):
+    """N21: the message says how to catch up, and the same command does."""
+    directory, url = place
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    (tmp_path / "db.sqlite").unlink()
+    (tmp_path / "db.sqlite").mkdir()
+    observer.know(by_number(trial(0)))
+    observer.close()
+    assert "unable to open database file" in heard.said[-1] and "the same command, given again" in heard.said[-1]
+    heard.said.clear()
+    again = storage.observed(url, directory, ID, study, heard, has_trials=True)
+    again.know(by_number(trial(0)))
+    (tmp_path / "db.sqlite").rmdir()
+    again.close()
+    assert len(stored(url)) == 1
+
+
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(place, study, monkeypatch):
+    """N21: before the first trial."""
+    monkeypatch.setenv("SWEEP_DB", "sqlite:////no/such/folder/db.sqlite")
+    with pytest.raises(SweepError, match=r"storage=env:SWEEP_DB cannot be used: unable to open database file"):
+        storage.observed("env:SWEEP_DB", place[0], ID, study, Observer(), has_trials=False)
+    assert storage.hidden("mysql://me:s3cr:t@host/db") == "mysql://me:***@host/db"
+
+
+def test_a_variable_without_a_url_is_named(monkeypatch):
+    """N21: `env:NAME`."""
+    monkeypatch.delenv("SWEEP_DB", raising=False)
+    with pytest.raises(SweepError, match="variable SWEEP_DB is not set; set it to the URL"):
+        storage.url_of("env:SWEEP_DB")
+    monkeypatch.setenv("SWEEP_DB", "redis://me:secret@host")
+    with pytest.raises(SweepError, match=r"SWEEP_DB=redis://me:\*\*\*@host is no URL of a database; expected one of"):
+        storage.url_of("env:SWEEP_DB")
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "package"),
+    [
+        ("postgresql://h/d", "psycopg", r"psycopg\[binary\]"),
+        ("mysql://h/d", "pymysql", "pymysql"),
+        ("grpc://h:1", "grpc", "grpcio"),
+    ],
+)
+def test_a_missing_driver_is_named(url, module, package, place, study, monkeypatch):
+    """N21: with the package that has it."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SweepError, match=f"needs a Python package that is not here: pip install '{package}'"):
+        storage.observed(url, place[0], ID, study, Observer(), has_trials=False)
+
+
+def test_a_proxy_without_a_port_is_refused(place, study, monkeypatch):
+    """N21: Optuna would take another one."""
+    monkeypatch.setitem(sys.modules, "grpc", sys)
+    with pytest.raises(SweepError, match=r"storage=grpc://host names no host and port; write grpc://HOST:PORT"):
+        storage.observed("grpc://host", place[0], ID, study, Observer(), has_trials=False)
+
+
+def test_an_unknown_scheme_is_refused():
+    """N21: with the nearest one."""
+    text = config.flow({"space": SPACE, "storage": "postgres://host/db"})
+    with pytest.raises(ConfigError, match=r"is no URL of a database; expected one of .*did you mean postgresql://"):
+        config.resolve(SweepConfig(), params_overrides=[text])
