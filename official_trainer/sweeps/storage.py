@@ -43,6 +43,7 @@ _CLOSE_SECONDS = 10.0
 _SLOW_SECONDS = 60.0
 _AGAIN_SECONDS = 10.0
 _BUSY_SECONDS = 0.2
+_PAUSES_SECONDS = (0.5, 1.0)
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)|([?&]password=)([^&\s]+)()")
 
 
@@ -84,8 +85,17 @@ class Database:
 
     def check(self) -> None:
         """Returns if the database can be reached and has no study of another sweep by this name."""
-        with self._opened() as storage:
-            self._found(storage)
+        for pause in (*_PAUSES_SECONDS, None):
+            try:
+                with self._opened() as storage:
+                    self._found(storage)
+                return
+            except SweepError:
+                raise
+            except Exception:  # such as that another process makes Optuna's tables at the same time
+                if pause is None:
+                    raise
+                time.sleep(pause)
 
     def write(self, ended: Mapping[int, Trial]) -> bool:
         """Makes the study hold these trials, up to the first that is missing; not while another process writes."""
