@@ -1,8 +1,8 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
 Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
-messages show names: the nearest known one, the first few, long text cut, control characters visible; lines that end
-between words; the one line of a message of TensorFlow's that says what is wrong.
+messages show names: the nearest known one, the first few, long text cut, control characters visible, passwords hidden;
+lines that end between words; the one line of a message of TensorFlow's that says what is wrong.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
@@ -16,6 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 _SHOWN = 3
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that a terminal obeys instead of showing, that turn the direction of text, or that no stream takes."""
+_PASSWORD = re.compile(
+    r"(://[^/\s:@]*:)(?P<of_user>\S+)(@)|([?&]\w*(?:password|passwd|pwd)=)(?P<in_query>[^&\s]+)", re.IGNORECASE
+)
 _LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
@@ -120,6 +123,22 @@ def printable(text: str) -> str:
       \x1b[31mred
     """
     return _HIDDEN.sub(lambda found: escaped(found[0]), text)
+
+
+def without_passwords(text: str) -> str:
+    """Returns text in which the passwords of URLs are hidden, such as a word of a command line.
+
+    Example:
+      >>> from official_trainer.errors import without_passwords
+      >>> print(without_passwords("--storage=postgresql://me:secret@host/db"))
+      --storage=postgresql://me:***@host/db
+    """
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[4]}***{found[3] or ''}", text)
+
+
+def passwords_in(text: str) -> list[str]:
+    """Returns the passwords of the URLs in a text, as they are written there."""
+    return [found["of_user"] or found["in_query"] for found in _PASSWORD.finditer(text)]
 
 
 def escaped(char: str) -> str:

@@ -23,7 +23,6 @@ import functools
 import json
 import logging
 import os
-import re
 import shlex
 import socket
 import sys
@@ -36,7 +35,7 @@ from types import TracebackType
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, without_passwords
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ _HANDOVER_SECONDS = 0.1
 _HANDOVER_ATTEMPTS = 10
 _NO_FLOCK = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _VALUE_CHARACTERS = 200
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)\S+@")  # of a URL
 
 
 class LockedError(UserError, RuntimeError):
@@ -395,7 +393,7 @@ def _identity(directory: str) -> tuple[int, int] | None:
 def _new_values(description: Mapping[str, str]) -> dict[str, Any]:
     """Returns what a lock file holds before its first renewal."""
     return {
-        "command": _PASSWORD.sub(r"\1***@", shlex.join(sys.orig_argv)),
+        "command": shlex.join(map(without_passwords, sys.orig_argv)),
         **description,
         "host": socket.gethostname(),
         "pid": os.getpid(),

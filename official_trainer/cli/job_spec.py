@@ -16,6 +16,7 @@ from official_trainer.cli import flags, sweep, target, terminal, train
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
+from official_trainer.errors import passwords_in, without_passwords
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved
@@ -119,15 +120,14 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
       ConfigError: the file of the sweep or the experiment's configuration has a problem.
     """
     from official_trainer.launch.spec import sweep_job
-    from official_trainer.sweeps.storage import has_password, hidden
 
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
         raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
     arguments.join = True
     plan, *_ = sweep.plan_of(arguments)
-    if has_password(plan.config.storage):
+    if passwords_in(plan.config.storage):
         raise UsageError(
-            f"storage={hidden(plan.config.storage)} has a password, which the files of the job would show; write "
+            f"storage={without_passwords(plan.config.storage)} has a password, which the files of the job would show; write "
             "storage=env:NAME, and give each worker the URL in the environment variable NAME"
         )
     words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
+from official_trainer.errors import passwords_in
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every engine
 _SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PWD|PAT|CREDENTIALS|API_?KEY)|.*_KEY", re.IGNORECASE)
-_URL_WITH_PASSWORD = re.compile(r"\w+://[^/\s:@]*:[^/\s@]+@")
 _WITHOUT_SHELL = "write each command as its own list, with complete paths"
 _FOR_A_SHELL = re.compile(r"[|&;<>]+|[0-9]?>.*")  # words with a meaning in a shell only
 
@@ -76,7 +76,7 @@ class Profile(Config):
                 yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             elif name == "TF_CONFIG":
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
-            elif _SECRET.fullmatch(name) or _URL_WITH_PASSWORD.match(value):
+            elif _SECRET.fullmatch(name) or passwords_in(value):
                 what = f"{name} looks like a secret, and the files of a job must not contain one"
                 yield "environ", f"{what}; {self.secrets_go}"
             elif "\0" in value:

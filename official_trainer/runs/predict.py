@@ -25,7 +25,7 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, without_passwords
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError
@@ -122,9 +122,8 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     share = settings.share
     if share.count > 1:
         share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
-    locked = functools.partial(
-        DirectoryLock, output_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, flag="--output"
-    )
+    description = {"command": shlex.join(map(without_passwords, job.argv)), "mode": job.mode}
+    locked = functools.partial(DirectoryLock, output_dir, description=description, flag="--output")
     with locked(name=share.lock):
         shards = PredictionShards(dataclasses.replace(settings, output_dir=output_dir, share=share), source)
         if shards.is_done:

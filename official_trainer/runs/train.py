@@ -19,6 +19,7 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import without_passwords
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock
@@ -69,7 +70,8 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
 
 def lock_of(job: Job, **options: Any) -> DirectoryLock:
     """Returns a lock on the run directory that shows other processes what this one does there."""
-    return DirectoryLock(job.model_dir, description={"command": shlex.join(job.argv), "mode": job.mode}, **options)
+    command = shlex.join(map(without_passwords, job.argv))
+    return DirectoryLock(job.model_dir, description={"command": command, "mode": job.mode}, **options)
 
 
 def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:

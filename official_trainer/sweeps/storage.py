@@ -19,12 +19,13 @@ import json
 import os
 import re
 import time
+import urllib.parse
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, passwords_in, without_passwords
 from official_trainer.lock import DirectoryLock
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer
@@ -44,7 +45,6 @@ _SLOW_SECONDS = 60.0
 _AGAIN_SECONDS = 10.0
 _BUSY_SECONDS = 0.2
 _PAUSES_SECONDS = (0.5, 1.0)
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)|([?&]password=)([^&\s]+)()")
 
 
 def url_of(given: str) -> str:
@@ -60,18 +60,8 @@ def url_of(given: str) -> str:
         raise SweepError(f"storage={given}: the environment variable {name} is not set; set it to the URL")
     if url.partition("://")[0] not in STORAGES or "://" not in url:
         allowed = ", ".join(f"{each}://…" for each in STORAGES)
-        raise SweepError(f"storage={given}: {name}={hidden(url)} is no URL of a database; expected one of {allowed}")
+        raise SweepError(f"storage={given}: {name}={without_passwords(url)} is no URL of a database; expected one of {allowed}")
     return url
-
-
-def hidden(url: str) -> str:
-    """Returns a URL without its password."""
-    return _PASSWORD.sub(r"\1\4***\3", url)
-
-
-def has_password(url: str) -> bool:
-    """Returns whether a URL has one."""
-    return _PASSWORD.search(url) is not None
 
 
 class Database:
@@ -112,9 +102,9 @@ class Database:
     def why(self, error: BaseException) -> str:
         """Returns an error in one line, without the password."""
         text = " ".join(str(getattr(error, "orig", None) or error).split()) or type(error).__name__
-        for found in _PASSWORD.finditer(self._url):
-            text = text.replace(found[2] or found[5], "***")
-        return hidden(text)
+        for each in passwords_in(self._url):
+            text = text.replace(each, "***").replace(urllib.parse.unquote(each), "***")
+        return without_passwords(text)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -154,7 +144,7 @@ class Database:
         if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
             return study  # without an owner: its process was killed as it made the study
         raise ForeignStudyError(
-            f"storage={hidden(self.given)} holds a study {self.name!r} of another sweep; name another database, or "
+            f"storage={without_passwords(self.given)} holds a study {self.name!r} of another sweep; name another database, or "
             f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
         )
 
@@ -229,7 +219,7 @@ class Stored(Observer):
         if not done:
             why = "it does not answer" if call.error is None else self._database.why(call.error)
             self._shown.say(
-                f"storage={hidden(self._database.given)} lacks trials of this sweep ({why}). All are on record here: "
+                f"storage={without_passwords(self._database.given)} lacks trials of this sweep ({why}). All are on record here: "
                 "the same command, given again, writes them there, also when the sweep is done"
             )
         self._thread.close()
@@ -249,7 +239,7 @@ class Stored(Observer):
                 return
         elif call is not None and self._written is not None and self._has_warned:
             self._has_warned = False
-            self._shown.say(f"storage={hidden(self._database.given)} has all trials again")
+            self._shown.say(f"storage={without_passwords(self._database.given)} has all trials again")
         if self._ended == self._written:
             self._call = None
             return
@@ -265,7 +255,7 @@ class Stored(Observer):
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._shown.say(
-                f"storage={hidden(self._database.given)} cannot be written: {why}. The sweep goes on, and writes "
+                f"storage={without_passwords(self._database.given)} cannot be written: {why}. The sweep goes on, and writes "
                 "its trials there as soon as it can"
             )
         self._has_warned = True
@@ -284,7 +274,7 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
     if isinstance(error, ForeignStudyError):
         raise error
     if error is not None and not has_trials:
-        what = f"storage={hidden(given)} cannot be used: {database.why(error)}"
+        what = f"storage={without_passwords(given)} cannot be used: {database.why(error)}"
         fix = "Start the database and look at its URL, or leave storage out: the sweep needs no database"
         raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
     return Stored(shown, database)
@@ -296,10 +286,10 @@ def _refuse_missing(database: Database, url: str) -> None:
     module, package = _DRIVERS.get(scheme, ("sqlalchemy", "sqlalchemy"))
     if importlib.util.find_spec(module) is None:
         raise SweepError(
-            f"storage={hidden(database.given)} needs a Python package that is not here: pip install '{package}'"
+            f"storage={without_passwords(database.given)} needs a Python package that is not here: pip install '{package}'"
         )
     if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
-        raise SweepError(f"storage={hidden(database.given)} names no host and port; write grpc://HOST:PORT")
+        raise SweepError(f"storage={without_passwords(database.given)} names no host and port; write grpc://HOST:PORT")
 
 
 def _in_order(ended: Mapping[int, Trial]) -> Iterator[Trial]:

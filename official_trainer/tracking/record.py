@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, first_few, shorten
+from official_trainer.errors import ExitCode, UserError, first_few, shorten, without_passwords
 from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value
@@ -168,7 +168,7 @@ class RunRecord:
             "mode": launch["mode"],
             "status": "running",
             "run_id": before.get("run_id") or uuid.uuid4().hex,
-            "argv": list(launch["argv"]),
+            "argv": list(map(without_passwords, launch["argv"])),
             "imports": list(launch["imports"]),
             "workspace": launch.get("workspace"),
             "started": before.get("started", now),

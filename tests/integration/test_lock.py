@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -141,9 +142,16 @@ def test_a_lock_that_is_held_is_tried_in_vain(run_dir):
 
 def test_a_lock_does_not_show_the_password_of_a_url(run_dir, monkeypatch):
     """N11: the file that says who holds it is read by others."""
-    monkeypatch.setattr(sys, "orig_argv", ["train", "--storage=postgresql://me:se:c/r@et@host/db"])
-    with make(run_dir):
-        assert read(run_dir)["command"] == "train --storage=postgresql://me:***@host/db"
+    for url, shown in (
+        ("postgresql://me:se:c/r@et@host/db", "--storage=postgresql://me:***@host/db"),
+        ("postgresql://h/db?user=me&password=secret&sslmode=require", "h/db?user=me&password=***&sslmode=require"),
+        ("mysql://h/db?passwd=secret", "--storage=mysql://h/db?passwd=***"),
+    ):
+        monkeypatch.setattr(sys, "orig_argv", ["sweep", f"--storage={url}", "--parallel=2"])
+        with make(run_dir):
+            command = read(run_dir)["command"]
+            assert shown in command and "secret" not in command and "et@" not in command
+            assert shlex.split(command)[2] == "--parallel=2"
 
 
 # On one machine.

@@ -396,6 +396,15 @@ def test_a_line_of_a_flag_with_several_lines_has_its_number():
     assert str(refused.value.problems[0].origin) == "--params_override, line 2, column 16"
 
 
+def test_the_password_of_a_url_is_not_repeated(write):
+    """N2: in a message, which may be kept; the caret is below the value all the same."""
+    file = write("task: {model: {integer: 'postgresql://me:secret@host/db'}}\n")
+    with pytest.raises(ConfigError) as refused:
+        resolved(config_files=[file])
+    _, line, caret = str(refused.value).splitlines()
+    assert "secret" not in line and line[caret.index("^") : caret.rindex("^") + 1] == "'postgresql://me:***@host/db'"
+
+
 def test_long_values_are_shortened():
     (said,) = problems("trainer.train_steps=" + "a" * 500)
     assert len(said) < 160

@@ -77,6 +77,12 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
     }
 
 
+def test_the_record_has_no_password_of_a_url(model_dir):
+    """N15: trackers and reports show the command line."""
+    start(model_dir, argv=["tune.py", "--db=postgresql://me:secret@host/db", "mysql://h/db?password=secret"])
+    assert read(model_dir)["argv"] == ["tune.py", "--db=postgresql://me:***@host/db", "mysql://h/db?password=***"]
+
+
 def test_the_status_follows_the_run(model_dir):
     """N6: phase, step and last checkpoint."""
     run = start(model_dir)

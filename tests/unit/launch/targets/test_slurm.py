@@ -283,6 +283,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ),
         ({"environ": {"SSH_PRIVATE_KEY": "x"}}, "SSH_PRIVATE_KEY looks like a secret"),
         ({"environ": {"DATABASE": "postgres://u:pw@host/d"}}, "DATABASE looks like a secret"),
+        ({"environ": {"DATABASE": "postgres://host/d?password=pw"}}, "DATABASE looks like a secret"),
         ({"signal_seconds": 70000}, "signal_seconds: "),
         ({"prtition": "x"}, "prtition: unknown field; did you mean 'partition'?"),
         ({"nodes": 3}, "nodes: 3 nodes for 2 processes leave some nodes empty"),
@@ -328,7 +329,7 @@ def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
     assert said in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:hush@host/db", "mysql://host/db?user=me&password=hush"])
+@pytest.mark.parametrize("url", ["postgresql://me:hush@host/db", "mysql://host/db?user=me&passwd=hush"])
 def test_the_password_of_a_database(tmp_path, monkeypatch, capfd, url):
     """N21: the files of a job would show it."""
     copy_workspace(tmp_path, "experiments")
