@@ -27,9 +27,7 @@ from official_trainer.config import (
 from official_trainer.config.errors import Origin
 
 Direction = Literal["max", "min"]
-STORAGES = ("sqlite", "postgresql", "mysql", "grpc")
-"""What the URL of a database may begin with."""
-
+_STORAGES = ("sqlite", "postgresql", "mysql", "grpc")  # what the URL of a database may begin with
 _DIRECTIONS: dict[str, Direction] = {"higher": "max", "lower": "min"}
 _BESIDE_POPULATION = (
     "cannot be set together with population, which draws at random at first and then from the best members; remove one"
@@ -148,12 +146,8 @@ class SweepConfig(Config):
     storage: str = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        scheme, separator, _ = self.storage.partition("://")
-        if self.storage and not self.storage.startswith("env:") and (not separator or scheme not in STORAGES):
-            near = difflib.get_close_matches(scheme, STORAGES, 1)
-            hint = f"; did you mean {near[0]}://?" if near else ""
-            allowed = ", ".join(f"{each}://…" for each in STORAGES)
-            yield "storage", f"is no URL of a database; expected one of {allowed}, or env:NAME{hint}"
+        if self.storage and not self.storage.startswith("env:") and (problem := url_problem(self.storage)):
+            yield "storage", f"{problem}; env:NAME takes one from an environment variable"
         if not self.space:
             yield "space", "holds no field; write PATH: log(1e-5, 1e-1), or give --space='PATH=log(1e-5, 1e-1)'"
         if self.pruner_options and self.pruner is None:
@@ -164,6 +158,17 @@ class SweepConfig(Config):
             for name in ("sampler_options", "pruner"):
                 if getattr(self, name):
                     yield name, _BESIDE_POPULATION
+
+
+def url_problem(url: str) -> str:
+    """Returns why a text is no URL of a database; empty if it may be one."""
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in _STORAGES:
+        return ""
+    near = difflib.get_close_matches(scheme, _STORAGES, 1)
+    hint = f"; did you mean {near[0]}://?" if near else ""
+    allowed = ", ".join(f"{each}://…" for each in _STORAGES)
+    return f"is no URL of a database; expected one of {allowed}{hint}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from official_trainer.errors import ExitCode, passwords_in, without_passwords
 from official_trainer.lock import DirectoryLock
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer
-from official_trainer.sweeps.settings import STORAGES
+from official_trainer.sweeps.settings import url_problem
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.threads import Call, WorkerThread, run_bounded
@@ -58,9 +58,8 @@ def url_of(given: str) -> str:
         return given
     if not (url := os.environ.get(name, "")):
         raise SweepError(f"storage={given}: the environment variable {name} is not set; set it to the URL")
-    if url.partition("://")[0] not in STORAGES or "://" not in url:
-        allowed = ", ".join(f"{each}://…" for each in STORAGES)
-        raise SweepError(f"storage={given}: {name}={without_passwords(url)} is no URL of a database; expected one of {allowed}")
+    if problem := url_problem(url):
+        raise SweepError(f"storage={given}: {name}={without_passwords(url)} {problem}")
     return url
 
 

@@ -150,6 +150,9 @@ def test_a_variable_without_a_url_is_named(monkeypatch):
     monkeypatch.setenv("SWEEP_DB", "redis://me:secret@host")
     with pytest.raises(SweepError, match=r"SWEEP_DB=redis://me:\*\*\*@host is no URL of a database; expected one of"):
         storage.url_of("env:SWEEP_DB")
+    monkeypatch.setenv("SWEEP_DB", "postgres://host/db")
+    with pytest.raises(SweepError, match=r"SWEEP_DB=postgres://host/db is no URL .*; did you mean postgresql://\?$"):
+        storage.url_of("env:SWEEP_DB")
 
 
 @pytest.mark.parametrize(
@@ -177,5 +180,5 @@ def test_a_proxy_without_a_port_is_refused(place, study, monkeypatch):
 def test_an_unknown_scheme_is_refused():
     """N21: with the nearest one."""
     text = config.flow({"space": SPACE, "storage": "postgres://host/db"})
-    with pytest.raises(ConfigError, match=r"is no URL of a database; expected one of .*did you mean postgresql://"):
+    with pytest.raises(ConfigError, match=r"is no URL of a database; expected one of .*did you mean postgresql://\?; env:NAME takes"):
         config.resolve(SweepConfig(), params_overrides=[text])
