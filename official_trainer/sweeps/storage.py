@@ -79,10 +79,8 @@ class Database:
                 with self._opened() as storage:
                     self._found(storage)
                 return
-            except SweepError:
-                raise
-            except Exception:  # such as that another process makes Optuna's tables at the same time
-                if pause is None:
+            except Exception as error:
+                if pause is None or not _was_made_meanwhile(error):
                     raise
                 time.sleep(pause)
 
@@ -289,6 +287,18 @@ def _refuse_missing(database: Database, url: str) -> None:
         )
     if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
         raise SweepError(f"storage={without_passwords(database.given)} names no host and port; write grpc://HOST:PORT")
+
+
+def _was_made_meanwhile(error: Exception) -> bool:
+    """Whether another process has made one of Optuna's tables at the same time: the next look finds it.
+
+    PostgreSQL says so by a UniqueViolation of its catalog, or by a DuplicateTable; SQLite and MySQL by an
+    OperationalError, which is also what a database that is down leads to.
+    """
+    from sqlalchemy import exc
+
+    is_there = isinstance(error, exc.DBAPIError) and "already exists" in str(error.orig)
+    return is_there or isinstance(error, exc.IntegrityError)
 
 
 def _in_order(ended: Mapping[int, Trial]) -> Iterator[Trial]:

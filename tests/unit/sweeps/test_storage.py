@@ -1,10 +1,12 @@
 """The study of a sweep in a database."""
 
 import dataclasses
+import sqlite3
 import sys
 
 import optuna
 import pytest
+from sqlalchemy import exc
 
 from official_trainer import config
 from official_trainer.config import ConfigError
@@ -142,6 +144,46 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(place, 
         storage.observed("env:SWEEP_DB", place[0], ID, study, Observer(), has_trials=False)
 
 
+MADE_MEANWHILE = [  # as drivers that start at the same time have met them
+    exc.OperationalError("CREATE TABLE studies", {}, sqlite3.OperationalError("table studies already exists")),
+    exc.IntegrityError("CREATE TABLE studies", {}, Exception('duplicate key … "pg_type_typname_nsp_index"')),
+    exc.ProgrammingError("CREATE TABLE studies", {}, Exception('relation "studies" already exists')),
+]
+DOWN = exc.OperationalError("SELECT 1", {}, Exception('connection to server at "127.0.0.1" failed: refused'))
+
+
+def opened_after(monkeypatch, *errors):
+    """Has the first attempts to open a database fail; returns those that were made."""
+    tries, left = [], list(errors)
+    init = optuna.storages.RDBStorage.__init__
+
+    def open_one(self, *arguments, **options):
+        tries.append(arguments)
+        if left:
+            raise left.pop(0)
+        init(self, *arguments, **options)
+
+    monkeypatch.setattr(optuna.storages.RDBStorage, "__init__", open_one)
+    monkeypatch.setattr(storage, "_PAUSES_SECONDS", (0.0, 0.0))
+    return tries
+
+
+@pytest.mark.parametrize("error", MADE_MEANWHILE, ids=lambda error: type(error).__name__)
+def test_tables_that_another_process_makes_at_the_same_time_are_looked_for_again(error, place, study, monkeypatch):
+    """N21: many sweeps may start on a new database."""
+    tries = opened_after(monkeypatch, error, error)
+    storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False).close()
+    assert len(tries) >= 3
+
+
+def test_a_database_that_is_down_is_tried_once(place, study, monkeypatch):
+    """N21: its reason is said at once."""
+    tries = opened_after(monkeypatch, DOWN, DOWN)
+    with pytest.raises(SweepError, match=r"cannot be used: connection to server .* failed: refused\. Start the"):
+        storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False)
+    assert len(tries) == 1
+
+
 def test_a_variable_without_a_url_is_named(monkeypatch):
     """N21: `env:NAME`."""
     monkeypatch.delenv("SWEEP_DB", raising=False)
@@ -180,5 +222,7 @@ def test_a_proxy_without_a_port_is_refused(place, study, monkeypatch):
 def test_an_unknown_scheme_is_refused():
     """N21: with the nearest one."""
     text = config.flow({"space": SPACE, "storage": "postgres://host/db"})
-    with pytest.raises(ConfigError, match=r"is no URL of a database; expected one of .*did you mean postgresql://\?; env:NAME takes"):
+    with pytest.raises(
+        ConfigError, match=r"is no URL of a database; expected one of .*did you mean postgresql://\?; env:NAME takes"
+    ):
         config.resolve(SweepConfig(), params_overrides=[text])
