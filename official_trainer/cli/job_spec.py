@@ -127,8 +127,8 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
     plan, *_ = sweep.plan_of(arguments)
     if passwords_in(plan.config.storage):
         raise UsageError(
-            f"storage={without_passwords(plan.config.storage)} has a password, which the files of the job would show; write "
-            "storage=env:NAME, and give each worker the URL in the environment variable NAME"
+            f"storage={without_passwords(plan.config.storage)} has a password, which the files of the job would show; "
+            "write storage=env:NAME, and give each worker the URL in the environment variable NAME"
         )
     words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]
     job = sweep_job(profile.workers, words, grace_seconds=plan.grace_seconds + _GRACE_MARGIN_SECONDS)

@@ -68,7 +68,7 @@ class Database:
 
     def __init__(self, given: str, directory: str, sweep_id: str, study: Study) -> None:
         """Takes what `storage` is set to, and whose study it is."""
-        self.given, self._url = given, url_of(given)
+        self.shown, self._url = f"storage={without_passwords(given)}", url_of(given)
         self._directory, self._sweep_id, self._study = directory, sweep_id, study
         self.name = f"{os.path.basename(directory.rstrip('/'))}-{sweep_id[:8]}"
 
@@ -141,7 +141,7 @@ class Database:
         if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
             return study  # without an owner: its process was killed as it made the study
         raise ForeignStudyError(
-            f"storage={without_passwords(self.given)} holds a study {self.name!r} of another sweep; name another database, or "
+            f"{self.shown} holds a study {self.name!r} of another sweep; name another database, or "
             f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
         )
 
@@ -216,7 +216,7 @@ class Stored(Observer):
         if not done:
             why = "it does not answer" if call.error is None else self._database.why(call.error)
             self._shown.say(
-                f"storage={without_passwords(self._database.given)} lacks trials of this sweep ({why}). All are on record here: "
+                f"{self._database.shown} lacks trials of this sweep ({why}). All are on record here: "
                 "the same command, given again, writes them there, also when the sweep is done"
             )
         self._thread.close()
@@ -236,7 +236,7 @@ class Stored(Observer):
                 return
         elif call is not None and self._written is not None and self._has_warned:
             self._has_warned = False
-            self._shown.say(f"storage={without_passwords(self._database.given)} has all trials again")
+            self._shown.say(f"{self._database.shown} has all trials again")
         if self._ended == self._written:
             self._call = None
             return
@@ -252,7 +252,7 @@ class Stored(Observer):
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._shown.say(
-                f"storage={without_passwords(self._database.given)} cannot be written: {why}. The sweep goes on, and writes "
+                f"{self._database.shown} cannot be written: {why}. The sweep goes on, and writes "
                 "its trials there as soon as it can"
             )
         self._has_warned = True
@@ -271,7 +271,7 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
     if isinstance(error, ForeignStudyError):
         raise error
     if error is not None and not has_trials:
-        what = f"storage={without_passwords(given)} cannot be used: {database.why(error)}"
+        what = f"{database.shown} cannot be used: {database.why(error)}"
         fix = "Start the database and look at its URL, or leave storage out: the sweep needs no database"
         raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
     return Stored(shown, database)
@@ -282,11 +282,9 @@ def _refuse_missing(database: Database, url: str) -> None:
     scheme, _, rest = url.partition("://")
     module, package = _DRIVERS.get(scheme, ("sqlalchemy", "sqlalchemy"))
     if importlib.util.find_spec(module) is None:
-        raise SweepError(
-            f"storage={without_passwords(database.given)} needs a Python package that is not here: pip install '{package}'"
-        )
+        raise SweepError(f"{database.shown} needs a Python package that is not here: pip install '{package}'")
     if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
-        raise SweepError(f"storage={without_passwords(database.given)} names no host and port; write grpc://HOST:PORT")
+        raise SweepError(f"{database.shown} names no host and port; write grpc://HOST:PORT")
 
 
 def _was_made_meanwhile(error: Exception) -> bool:
