@@ -111,7 +111,7 @@ def _as_json(run: RecordedRun, differs: Mapping[str, str]) -> dict[str, Any]:
         best = {name: encode(value) for name, value in best.items()}
     elif best is not None:
         best = encode(best)
-    kept = {name: value for name, value in vars(run).items() if name not in ("config", "best", "notes")}
+    kept = {name: value for name, value in vars(run).items() if name not in ("config", "best", "notes", "record")}
     return {**kept, "best": best, "notes": list(run.notes), "differs": dict(differs)}
 
 

@@ -14,12 +14,12 @@ from typing import Any
 from official_trainer.config import fields
 from official_trainer.config.dump import NAMED, flat
 from official_trainer.config.errors import source_lines
+from official_trainer.config.lines import comment as comment_of
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow
 
 _WIDTH = 80
 _MOST_VALUE = 40
-_COMMENT = "  # "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,8 +105,8 @@ def _source(resolved: Resolved, path: str) -> str:
     if not lines[0].startswith(NAMED):
         return resolved.trail.source(path)
     line = lines[origin.line - 1] if 0 < origin.line <= len(lines) else ""
-    _, mark, comment = line.rpartition(_COMMENT)
-    if not mark or comment.count("'") % 2 or comment.count('"') % 2:  # the rest of a quoted text is no comment
+    comment = comment_of(line)
+    if not comment:
         return "class default"
     return f"experiment {resolved.experiment}" if comment == "experiment" else comment
 

@@ -69,6 +69,19 @@ def _is_open(text: str) -> bool:
     return bare.startswith(text[0])
 
 
+def comment(text: str) -> str:
+    """Returns the comment behind a field, given as `lines` returns it; empty without one.
+
+    Example:
+      >>> from official_trainer.config.lines import comment
+      >>> comment("500  # --set"), comment("'a  # b'"), comment("'a  # b'  # experiment")
+      ('--set', '', 'experiment')
+    """
+    _, mark, found = text.rpartition("  # ")
+    is_inside = found.count("'") % 2 or found.count('"') % 2  # the rest of a quoted text
+    return "" if not mark or is_inside or "\n" in found else found
+
+
 @functools.lru_cache(_MANY)
 def value(line: str | None) -> Any:
     """Returns the value of a field, given as `lines` returns it; None if it is not there or is no YAML."""

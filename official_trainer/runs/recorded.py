@@ -26,6 +26,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
 from official_trainer.runs.resume import garden_run
+from official_trainer.tracking import record
 
 Status = Literal[
     "running",
@@ -65,6 +66,7 @@ class RecordedRun:
       duration_seconds: wall time of all its processes so far; None if it is not known.
       config: each field of its `params.yaml` by its path, as the text there; `config.lines.value` reads one.
       notes: what went wrong, and what is not known.
+      record: the content of `run.json`; empty without one that can be read.
     """
 
     directory: str
@@ -78,6 +80,7 @@ class RecordedRun:
     duration_seconds: float | None = None
     config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
+    record: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
 
 def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
@@ -96,7 +99,7 @@ def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRu
     now = time.time() if now_seconds is None else now_seconds
     with os.scandir(directory) as entries:
         found = list(entries)
-    if _is_run([entry.name for entry in found]):
+    if is_run([entry.name for entry in found]):
         return [read(directory, now_seconds=now)]
     return list(_below(found, 1, now, {os.path.realpath(directory)}))
 
@@ -116,7 +119,7 @@ def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[st
             note = f"cannot be listed: {files.reason_of(error)}"
             yield RecordedRun(directory=entry.path, status="unreadable", notes=(note,))
             continue
-        if _is_run([each.name for each in inside]):
+        if is_run([each.name for each in inside]):
             yield read(entry.path, now_seconds=now)
             continue
         runs = list(_below(inside, depth + 1, now, seen)) if depth < MAX_DEPTH else []
@@ -131,7 +134,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return False
 
 
-def _is_run(names: list[str]) -> bool:
+def is_run(names: list[str]) -> bool:
     """Whether a folder with files of these names is a run directory, also a damaged one."""
     return any(name in (RUN_FILE, STATUS_FILE, PARAMS_FILE) or _CHECKPOINT.fullmatch(name) for name in names)
 
@@ -148,10 +151,14 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     experiment, config = _read_params(directory, notes)
     if run is None and status is None and experiment is None:
         return _garden(directory, config, notes)
+    if not config and not notes:
+        notes.append(f"no {PARAMS_FILE}: its config is not known")
     run, status = run or {}, status or {}
+    if changed := record.changed(run):
+        notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
     steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
     recorded = [each for each in (steps.get("current"), status.get("step")) if isinstance(each, int)]
-    end_step = steps.get("end") or lines.value(config.get("trainer.train_steps"))
+    end_step = steps.get("end") or lines.value(config.get(_END))
     if "steps" not in run:  # the record is lost
         recorded += _checkpoint_steps(directory)
     return RecordedRun(
@@ -166,10 +173,11 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         duration_seconds=_duration_seconds(run),
         config=config,
         notes=tuple(notes),
+        record=run,
     )
 
 
-_METRIC = "trainer.best_checkpoint_eval_metric"
+_METRIC, _END = "trainer.best_checkpoint_eval_metric", "trainer.train_steps"
 
 
 def _garden(directory: str, config: Mapping[str, str], notes: list[str]) -> RecordedRun:
@@ -180,7 +188,7 @@ def _garden(directory: str, config: Mapping[str, str], notes: list[str]) -> Reco
     if metric and folder and os.path.exists(path := files.join(directory, folder, garden.INFO)):
         found = _read_json(files.join(directory, folder), garden.INFO, notes) or {}
         best = _numbers(found.get(metric)) if path else None
-    end_step = lines.value(config.get("trainer.train_steps"))
+    end_step = lines.value(config.get(_END))
     started = None
     with contextlib.suppress(OSError):
         started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
@@ -222,8 +230,12 @@ def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str
         notes.append(f"{PARAMS_FILE} cannot be read: {files.reason_of(error)}")
         return None, {}
     first, _, _ = text.partition("\n")
-    header = garden_run.HEADER.decode()
-    return first.removeprefix(header).strip() if first.startswith(header) else None, lines.lines(text)
+    header, config = garden_run.HEADER.decode(), lines.lines(text)
+    if not first.startswith(header):
+        return None, config
+    if _END not in config:  # which all of ours have
+        notes.append(f"{PARAMS_FILE} is damaged")
+    return first.removeprefix(header).strip(), config
 
 
 def _status(

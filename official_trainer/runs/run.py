@@ -34,6 +34,7 @@ from official_trainer.tracking.console import working
 from official_trainer.tracking.record import check_name, prepare_model_dir
 
 if TYPE_CHECKING:
+    from official_trainer.lazy import keras
     from official_trainer.runs.check import CheckStep
     from official_trainer.runs.overfit import Learning
     from official_trainer.runs.rate_curve import RateCurve
@@ -190,6 +191,31 @@ def export(
         if is_own:
             export_own(job, trainer, step, results)  # which finds it, and deletes what it takes the place of
     return output_dir
+
+
+def load_model(experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest") -> keras.Model:
+    """Builds the model of a run, and returns it with the weights of a checkpoint; averaged ones if the run averages.
+
+    Args:
+      experiment: registered name.
+      resolved: its config.
+      model_dir: the run directory, which is not changed.
+      checkpoint: `latest`, `best` or a step.
+    """
+    job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True)
+    registry.get_task_cls(job.config.task)
+    check_name(model_dir)
+    _import_tensorflow(quiet=True)
+    from official_trainer.runs.build import build
+    from official_trainer.runs.chosen_checkpoint import find_checkpoint
+
+    directory, step = find_checkpoint(job, checkpoint)
+    trainer = build(job)
+    trainer.checkpoint_state.load_weights(directory, step)
+    with trainer.weights_averaged():
+        weights = trainer.model.get_weights()
+    trainer.model.set_weights(weights)
+    return trainer.model
 
 
 def overfit(job: Job, num_batches: int) -> Learning:

@@ -105,10 +105,15 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
         ) from error
     if not isinstance(run, dict) or "run_id" not in run:
         raise ModelDirError(f"{path} was not written by this program. Name another --model_dir.")
-    if changed := [name for name, kinds in _KINDS.items() if name in run and not _is_of(run[name], kinds)]:
-        what = ", ".join(f"{name} is {shorten(repr(run[name]))}" for name in changed)
+    if found := changed(run):
+        what = ", ".join(f"{name} is {shorten(repr(run[name]))}" for name in found)
         raise ModelDirError(f"{path} was changed: {what}. Put a good copy back, or name another --model_dir.")
     return run
+
+
+def changed(run: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of `run.json` that hold what this program does not write there."""
+    return [name for name, kinds in _KINDS.items() if name in run and not _is_of(run[name], kinds)]
 
 
 def _is_of(value: Any, kinds: Any) -> bool:

@@ -117,7 +117,7 @@ class TensorBoardTracker(Tracker):
     ) -> None:
         self._options = options
         self._directory = str(directory)
-        self._files = _EventFiles(self._directory)
+        self._files = EventFiles(self._directory)
         self._folders = {"train": "train", "validation": "validation", **(folders or {})}
         self._folders["time"] = self._folders["train"]
         self._describes = describes
@@ -152,7 +152,7 @@ class TensorBoardTracker(Tracker):
         scalar = load("tensorboard.plugins.scalar.summary_v2")
         new = []
         for name, value in values.items():
-            inner, tag = self._options.divide(_shared_name(split, name, values))
+            inner, tag = self._options.divide(shared_name(split, name, values))
             path = "/".join(filter(None, (self._folder(split), inner)))
             new.append((path, scalar.scalar_pb(f"time/{tag}" if split == "time" else tag, value)))
         self._add(step, new)
@@ -308,7 +308,7 @@ class _EventWriter:
             raise
 
 
-class _EventFiles:
+class EventFiles:
     """The event files below a directory; `path` is a folder's path in it."""
 
     def __init__(self, directory: str) -> None:
@@ -417,7 +417,7 @@ def _trial_name(directory: str) -> str:
     return f"{name} ({parent or '/'})"
 
 
-def _shared_name(split: str, name: str, names: Collection[str]) -> str:
+def shared_name(split: str, name: str, names: Collection[str]) -> str:
     """Returns the name of a number without its split, if no other number has that name."""
     *sets, last = name.split("/")
     shared = "/".join([*sets, "loss"])

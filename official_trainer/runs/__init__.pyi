@@ -1,0 +1,11 @@
+from .curves import Curve as Curve
+from .curves import Curves as Curves
+from .opened import Artifact as Artifact
+from .opened import Best as Best
+from .opened import Checkpoint as Checkpoint
+from .opened import Export as Export
+from .opened import NoRunError as NoRunError
+from .opened import OpenedRun as OpenedRun
+from .opened import RunConfig as RunConfig
+from .opened import open as open
+from .opened import open_all as open_all

@@ -1,0 +1,143 @@
+"""The curves of a run while it goes on: in a notebook a picture, in a terminal a line at each evaluation.
+
+Owns: when they are shown anew, and when that ends. Does not own: the run, which knows nothing of it; reading
+(`opened.py`), drawing (`curve_plot.py`).
+
+What is shown is read from the run's files each time. So it survives whatever happens to the notebook: a browser that
+reconnects sees the picture go on, and after a restart of the kernel another call shows all of it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from official_trainer.errors import UserError, nearest
+from official_trainer.runs import curve_plot
+from official_trainer.runs.curves import Curve
+
+_MOST_CHARTS = 4
+
+Charts = dict[str, dict[str, Curve]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Look:
+    """A run as it is seen at one moment.
+
+    Attributes:
+      directory: the run directory.
+      title: its name, status and step.
+      is_running: whether there will be more.
+      metric: the one that decides which checkpoint is the best; empty without one.
+      charts: all its charts, as `Curves.charts` returns them.
+    """
+
+    directory: str
+    title: str
+    is_running: bool
+    metric: str
+    charts: Charts
+
+
+class UnknownChartError(UserError, LookupError):
+    """A chart that is asked for, and which a run that has ended does not have."""
+
+
+class Screen(Protocol):
+    """Where curves are shown."""
+
+    def show(self, title: str, charts: Charts) -> None:
+        """Shows them in the place of the last ones."""
+
+    def say(self, text: str) -> None:
+        """Shows a last word."""
+
+
+class Notebook:
+    """A picture below the cell, which is replaced."""
+
+    def __init__(self) -> None:
+        self._place: object = None
+
+    def show(self, title: str, charts: Charts) -> None:
+        from IPython.display import HTML, display
+
+        picture = HTML(curve_plot.svg(charts, title))
+        if self._place is None:
+            self._place = display(picture, display_id=True)
+        else:
+            self._place.update(picture)  # type: ignore[attr-defined]
+
+    def say(self, text: str) -> None:
+        print(text)
+
+
+class Terminal:
+    """A line for each new last value of a curve."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, title: str, charts: Charts) -> None:
+        ends = [(name, split, curve) for name, curves in charts.items() for split, curve in curves.items()]
+        words = [f"{split} {name} {curve.values[-1]:.4g} (step {curve.steps[-1]})" for name, split, curve in ends]
+        line = "; ".join([title, *words])
+        if line != self._last:
+            print(line, flush=True)
+        self._last = line
+
+    def say(self, text: str) -> None:
+        print(text)
+
+
+def screen() -> Screen:
+    """Returns the notebook that this is called in, or else the terminal."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return Terminal()
+    shell = get_ipython()
+    return Notebook() if shell is not None and hasattr(shell, "kernel") else Terminal()
+
+
+def attach(look: Callable[[], Look], names: Sequence[str], screen: Screen, pause: Callable[[], None]) -> None:
+    """Shows the curves of a run until it ends, or the user interrupts it.
+
+    Args:
+      look: reads the run anew.
+      names: of the charts; empty for the loss and the metric that decides.
+      screen: where they are shown.
+      pause: waits until the next look.
+
+    Raises:
+      UnknownChartError: the run has ended, and has no such chart.
+    """
+    while True:
+        try:
+            seen = look()
+            title, charts = seen.title, chosen(seen, names)
+            if missing := [name for name in names if name not in charts]:
+                title = f"{title}; no {missing[0]} yet"
+            screen.show(title, charts)
+            if not seen.is_running:
+                return
+            pause()
+        except KeyboardInterrupt:
+            screen.say("not refreshed any more; the run is not touched by that")
+            return
+
+
+def chosen(seen: Look, names: Sequence[str]) -> Charts:
+    """Returns the charts of these names that have points already; without names, what matters most."""
+    charts, usual = seen.charts, ("loss", seen.metric.replace("|", "/"))
+    if not names:
+        found = {name: charts[name] for name in usual if name in charts}
+        return found or {name: charts[name] for name in [*charts][:_MOST_CHARTS]}
+    missing = [name for name in names if name not in charts]
+    if missing and not seen.is_running:  # else it may come
+        near = nearest(missing[0], charts)
+        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(charts) or 'none'}"
+        raise UnknownChartError(f"{seen.directory} has no chart {missing[0]}{hint}")
+    return {name: charts[name] for name in names if name in charts}

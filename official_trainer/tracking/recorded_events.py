@@ -1,0 +1,75 @@
+"""What TensorBoard's files of a run hold: numbers, images and texts, read without TensorFlow.
+
+Owns: which events are numbers, images and texts, in the forms that TensorFlow 1 and 2 write. Does not own: the files
+and the records in them (`tensorboard.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from official_trainer.lazy import load
+from official_trainer.tracking.tensorboard import EventFiles
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """An image or a text of a run.
+
+    Attributes:
+      kind: `image`, whose content is a picture in PNG or another format of the web; or `text`, which is Markdown.
+      split: the folder of its event file, such as `validation`.
+      name: its tag.
+      step: the global step.
+      time: when it was recorded, in Unix seconds.
+      content: the picture, or the text in UTF-8.
+    """
+
+    kind: Literal["image", "text"]
+    split: str
+    name: str
+    step: int
+    time: float
+    content: bytes = dataclasses.field(repr=False)
+
+
+def splits(directory: str) -> list[str]:
+    """Returns the folders with event files in a run directory, as paths in it; those of other runs are left out."""
+    return list(EventFiles(directory).folders(""))
+
+
+def scalars(directory: str, split: str) -> Iterator[tuple[str, int, float, float]]:
+    """Yields name, step, value and Unix time of each number in a folder."""
+    for event in EventFiles(directory).events(split):
+        for value in event.summary.value:
+            if (number := _number(value)) is not None:
+                yield value.tag, event.step, number, event.wall_time
+
+
+def shown(directory: str, split: str) -> Iterator[Shown]:
+    """Yields the images and texts in a folder, in the order in which they were recorded."""
+    for event in EventFiles(directory).events(split):
+        for value in event.summary.value:
+            where: dict[str, Any] = {"split": split, "name": value.tag, "step": event.step, "time": event.wall_time}
+            if value.WhichOneof("value") == "image":
+                yield Shown(kind="image", content=value.image.encoded_image_string, **where)
+                continue
+            plugin, texts = value.metadata.plugin_data.plugin_name, list(value.tensor.string_val)
+            if plugin == "images":  # width, height, then the images
+                yield from (Shown(kind="image", content=image, **where) for image in texts[2:])
+            elif plugin == "text":
+                yield from (Shown(kind="text", content=text, **where) for text in texts[:1])
+
+
+def _number(value: Any) -> float | None:
+    kind = value.WhichOneof("value")
+    if kind == "simple_value":
+        return float(value.simple_value)
+    if kind != "tensor" or value.metadata.plugin_data.plugin_name not in ("scalars", ""):
+        return None
+    if len(value.tensor.float_val) == 1:
+        return float(value.tensor.float_val[0])
+    array = load("tensorboard.util.tensor_util").make_ndarray(value.tensor)
+    return float(array) if array.ndim == 0 and array.dtype.kind in "fiu" else None

@@ -1,0 +1,130 @@
+"""The numbers of a run by step, from whatever is in its directory."""
+
+import math
+import re
+
+import pytest
+
+from official_trainer.runs import curves
+from tests.support.reports import kinds
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(name, **arguments):
+        kinds.KINDS[name](tmp_path / name)
+        return curves.read(str(tmp_path / name), **arguments)
+
+    return read
+
+
+def steps(found, split="validation", name="accuracy"):
+    curve = found.get(split, name)
+    return None if curve is None else curve.steps
+
+
+def test_values_by_split_and_name(read):
+    """N29: each metric is a curve by rising step, with times."""
+    found = read("done")
+    curve = found.get("validation", "accuracy")
+    assert curve.steps == [10, 20, 30, 40]
+    assert curve.values == [kinds.accuracy(1, step) for step in curve.steps]
+    assert curve.times == sorted(curve.times)
+    assert curve.at(20) == kinds.accuracy(1, 20)
+    assert curve.at(25) is None
+    assert {*found.by_split} == {"train", "time", "validation"}
+    assert found.get("dev", "accuracy") is None
+
+
+def test_only_some_splits(read):
+    """N29: a table that needs the evaluations alone reads only these."""
+    found = read("damaged_rows", splits=["validation"])
+    assert {*found.by_split} == {"validation"}
+    assert steps(found) == [10, 20, 30, 40]
+
+
+def test_the_final_history_counts(read):
+    """N29: what a run had recorded before it went back, from that step on, is left out; what came earlier stays."""
+    found = read("restarted")
+    curve = found.get("validation", "accuracy")
+    assert curve.steps == [10, 20, 30, 40]
+    assert curve.values == [kinds.accuracy(seed, step) for seed, step in ((7, 10), (7, 20), (1, 30), (1, 40))]
+    assert steps(found, "train", "training_loss") == list(range(5, 45, 5))
+
+
+def test_what_other_splits_recorded_after_that_step_does_not_count(tmp_path):
+    """N29: an evaluation of the history that was left is not shown beside the training that replaced it."""
+    lines = [(10, "train"), (20, "train"), (25, "validation"), (30, "train"), (15, "train"), (20, "train")]
+    text = "".join(f'{{"step": {step}, "split": "{split}", "loss": {i}}}\n' for i, (step, split) in enumerate(lines))
+    (tmp_path / "metrics.jsonl").write_text(text)
+    found = curves.read(str(tmp_path))
+    assert found.get("validation", "loss") is None
+    assert found.get("train", "loss").steps == [10, 15, 20]
+    assert found.get("train", "loss").values == [0, 4, 5]
+
+
+def test_rows_of_an_evaluator_beside_the_run(read):
+    """N29: evaluations of another process belong to the run."""
+    found = read("with_evaluator")
+    assert steps(found) == [10, 20, 30, 40]
+    assert steps(found, "train", "training_loss") == list(range(5, 45, 5))
+
+
+def test_numbers_that_are_not_finite(read):
+    """N29: NaN and infinity are numbers."""
+    found = read("not_finite")
+    assert math.isnan(found.get("train", "training_loss").at(25))
+    assert found.get("train", "learning_rate").at(25) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("kind", "note"),
+    [
+        ("half_a_row", None),
+        ("damaged_rows", "4 damaged lines of metrics.jsonl left out"),
+        ("without_metrics", "no metrics: there is no metrics.jsonl"),
+        ("empty_metrics", "metrics.jsonl is empty"),
+        ("unreadable_metrics", "metrics.jsonl cannot be read: .*is a directory"),
+        ("of_a_much_earlier_version", None),
+        ("of_a_later_version", None),
+        ("garden", "no metrics.jsonl: the metrics are those of TensorBoard's files"),
+        ("damaged_events", "no metrics.jsonl: the metrics are those of TensorBoard's files"),
+        ("garden_without_events", "no metrics: there is no metrics.jsonl"),
+    ],
+)
+def test_damaged_old_and_foreign_files(read, kind, note):
+    """N29: what is whole is read, and what is not is said."""
+    found = read(kind)
+    assert len(found.notes) == (note is not None)
+    assert all(re.search(note, said) for said in found.notes)
+    has_rows = kind not in ("without_metrics", "empty_metrics", "unreadable_metrics", "garden_without_events")
+    assert (steps(found) is not None) == has_rows
+
+
+def test_values_of_a_later_version_that_are_no_numbers_are_left_out(read):
+    """N29: the rest of such a row is read."""
+    found = read("of_a_later_version")
+    assert {*found.by_split["more"]} == {"loss"}
+
+
+def test_model_gardens_numbers(read):
+    """N29: those of TensorBoard's files, by folder and tag."""
+    found = read("garden")
+    assert found.get("validation", "accuracy").values == pytest.approx([kinds.accuracy(1, s) for s in (10, 20, 30, 40)])
+    assert found.get("train", "loss").steps == [10, 20, 30, 40]
+
+
+def test_charts_have_what_belongs_together(read):
+    """N29: the losses of training and of evaluations are one chart, as in TensorBoard."""
+    charts = read("done").charts()
+    assert {*charts["loss"]} == {"train", "validation"}
+    assert {*charts["accuracy"]} == {"validation"}
+    assert "time/examples_per_second" in charts
+
+
+def test_columns_of_a_long_table(read):
+    """N29: every number is a row."""
+    columns = read("preempted").columns()
+    rows = set(zip(*(columns[name] for name in ("step", "split", "name", "value")), strict=True))
+    assert (20, "validation", "accuracy", kinds.accuracy(1, 20)) in rows
+    assert len({len(column) for column in columns.values()}) == 1
