@@ -314,7 +314,7 @@ class OpenedRun:
         base = registry.get_config(experiment, registry.find_workspace(), list(imports))
         params = files.join(self.directory, files.PARAMS_FILE)
         resolved = config.resolve(base, experiment=experiment, config_files=[params])
-        return run.load_model(experiment, resolved, model_dir=self.directory, checkpoint=str(checkpoint))
+        return run.model_of(experiment, resolved, model_dir=self.directory, checkpoint=str(checkpoint))
 
     def attach(self, *charts: str, refresh_seconds: float = 2.0) -> OpenedRun:
         """Shows the curves in a notebook, or lines in a terminal, refreshed until the run ends or you interrupt it.

@@ -193,7 +193,7 @@ def export(
     return output_dir
 
 
-def load_model(experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest") -> keras.Model:
+def model_of(experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest") -> keras.Model:
     """Builds the model of a run, and returns it with the weights of a checkpoint; averaged ones if the run averages.
 
     Args:
