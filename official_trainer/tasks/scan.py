@@ -10,8 +10,9 @@ import ast
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from official_trainer.config import Origin, Problem, components
 from official_trainer.garden import index as garden
@@ -56,37 +57,60 @@ def scan(workspace: Path) -> Scanned:
         place = str(path.relative_to(workspace))
         if "/." in place:
             continue
-        source = path.read_bytes()
-        registers = garden.DECORATOR.encode() in source
+        source, module = path.read_bytes(), _module(path, workspace)
         try:
-            tree = _parsed(source)
+            said = _said(source)
         except SyntaxError as error:
             where = Origin("file", place, error.lineno or 1)
-            if registers:
+            if _registers(source):
                 scanned.problems.append(Problem(f"its experiments are not listed: {error.msg}", origin=where))
-                scanned.broken.append((Source(_module(path, workspace), where), path, source.decode(errors="replace")))
+                scanned.broken.append((Source(module, where), path, source.decode(errors="replace")))
             continue
-        module = _module(path, workspace)
-        imported = {name.partition(".")[0] for name in _imported(tree)}
-        literals = []
-        for function, name in [*garden.registered_factories(tree), *_without_parentheses(tree)]:
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                summary = garden.first_line(function)
-                imports_garden = garden.PACKAGE in imported
-                literals.append(Experiment(name.value, module, path, function.lineno, summary, imports_garden))
-        scanned.found += literals
+        imports_garden = garden.PACKAGE in said.imported
+        scanned.found += [
+            Experiment(name, module, path, line, summary, imports_garden) for name, line, summary in said.literals
+        ]
         to_import = Source(module, Origin("file", place))
-        if registers and _calls(tree) > len(literals):
+        if said.num_computed > 0:
             scanned.computed.append(to_import)
-        elif not registers and imported - _WITHOUT - sys.stdlib_module_names:
+        elif not _registers(source) and said.imported - _WITHOUT - sys.stdlib_module_names:
             scanned.importing.append(to_import)
     return scanned
 
 
+class _Said(NamedTuple):
+    """What the source of a file says.
+
+    Attributes:
+      literals: name, line and summary of each experiment whose name is a literal.
+      num_computed: how many names are none.
+      imported: the packages that it imports.
+    """
+
+    literals: Sequence[tuple[str, int, str]]
+    num_computed: int
+    imported: frozenset[str]
+
+
 @functools.lru_cache(maxsize=256)
-def _parsed(source: bytes) -> ast.Module:
-    """Returns the tree of a file, which is read several times in a command, and for each trial of a sweep."""
-    return ast.parse(source)
+def _said(source: bytes) -> _Said:
+    """Returns what a file says, which is asked several times in a command, and for each trial of a sweep.
+
+    Raises:
+      SyntaxError: Python cannot read it.
+    """
+    tree = ast.parse(source)
+    literals = [
+        (name.value, function.lineno, garden.first_line(function))
+        for function, name in [*garden.registered_factories(tree), *_without_parentheses(tree)]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str)
+    ]
+    imported = frozenset(name.partition(".")[0] for name in _imported(tree))
+    return _Said(literals, _calls(tree) - len(literals) if _registers(source) else 0, imported)
+
+
+def _registers(source: bytes) -> bool:
+    return garden.DECORATOR.encode() in source
 
 
 def _calls(tree: ast.Module) -> int:
