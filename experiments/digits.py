@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Annotated, Any, Literal
 
 from official_trainer import Task, inputs, publish, register_config_factory, register_task_cls
@@ -121,8 +122,12 @@ def dense_layers(image: Any, params: MLPConfig) -> Any:
     return x
 
 
+@functools.cache
 def load_digits(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Returns (images, labels) for training and for validation: float32 [n, 8, 8, 1] in [0, 1], int32 [n]."""
+    """Returns (images, labels) for training and for validation: float32 [n, 8, 8, 1] in [0, 1], int32 [n].
+
+    They are read once: training, validation and further trials in a process share the arrays, which nothing changes.
+    """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
