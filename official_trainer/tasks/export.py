@@ -10,6 +10,7 @@ sees whole versions only, because nothing is written or deleted under a name tha
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -21,7 +22,7 @@ from official_trainer import files
 from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import UserError, first_few
 from official_trainer.garden import serving
-from official_trainer.lazy import tf
+from official_trainer.lazy import load, tf
 from official_trainer.tasks import random_streams, warmup
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
@@ -87,15 +88,13 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     module, phase = tf.Module(), f"exporting the model of step {step}"
     garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
     if garden_module is not None:
-        # Not the model itself: Keras would trace each of its layers with its last inputs, which takes most of the time
-        # and is impossible for layers that only training calls, such as samplers of boxes.
-        module.model_variables, signatures = list(model.variables), serving.signatures(garden_module)
+        signatures = serving.signatures(garden_module)
     else:
-        module.model = model
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)
-    with during(phase, task=task):
+    module.model = model  # for its values; signatures are all that is called
+    with during(phase, task=task), _without_traces_of_layers():
         tf.saved_model.save(module, temporary, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
@@ -220,6 +219,17 @@ def _remove(directory: str, *, successor: str | None = None) -> None:
     if successor is not None:
         files.rename(successor, directory)
     files.remove(removing)
+
+
+def _without_traces_of_layers() -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which Keras does not trace each layer of a model with its last inputs, when it is saved.
+
+    That takes most of the time, and is impossible for layers that only training calls, such as samplers of boxes. There
+    is no public name: `Model.save` has an argument for it, and saves no other signatures than its own.
+    """
+    scope = load("tf_keras.src.saving.legacy.saved_model.utils").keras_option_scope
+    found: contextlib.AbstractContextManager[None] = scope(save_traces=False)
+    return found
 
 
 def _digest(model: Any) -> str:

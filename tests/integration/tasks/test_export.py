@@ -10,6 +10,7 @@ from official_trainer import files
 from official_trainer.config import ConfigError, ExportConfig, resolve
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.config.schema import ExperimentConfig, TrainerConfig
+from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import export
 from tests.support import runs, scripted_runs, shuffled_runs, toy
@@ -153,6 +154,35 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         files.make_dirs(f"{folder}/{name}")
     export.save_version(folder, trainer.task, trainer.model, step=9, metrics={}, max_to_keep=1)
     assert files.list_dir(folder) == ["7.notes", "9", "best"]
+
+
+def test_layers_are_traced_for_signatures_alone(tmp_path):
+    """T19: not once more with their last inputs, as Keras does; tables and weights are there, under a checkpoint's names."""
+    traced = []
+
+    class Scaled(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight("scale", shape=[shape[-1]], initializer="ones")
+
+        def call(self, x):
+            traced.append(self.name)
+            return x * self.scale
+
+    class WordTask(toy.ToyTask):
+        def predict_step(self, inputs, model, labels=None):
+            return {"value": model(inputs, training=False)}
+
+    word = keras.Input([1], dtype=tf.string, name="word")
+    known = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    model = keras.Model(word, Scaled()(known(word)))
+    traced.clear()
+    export.save(str(tmp_path / "1"), WordTask(None), model, step=1)
+    assert len(traced) == 1
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    value = loaded.signatures["serving_default"](word=tf.constant([["b"], ["z"]]))["value"].numpy()
+    assert value.tolist() == [[0, 0, 1], [1, 0, 0]]
+    checkpoint = tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint"))
+    assert runs.bits(tmp_path / "1" / "variables" / "variables") == runs.bits(checkpoint)
 
 
 @pytest.mark.parametrize("action", ["export_saved_model", "average_checkpoints, export: true"])
