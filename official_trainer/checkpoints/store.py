@@ -285,7 +285,7 @@ def _read_now(value: Any) -> Any:
     """Reads the values now, not when they are written; slice by slice for a partitioned variable."""
     if isinstance(value, dict):
         return {part: _read_now(inner) for part, inner in value.items()}
-    if hasattr(value, "tensor"):  # TensorFlow's SaveSpec, which reads the variable here
+    if hasattr(type(value), "tensor"):  # TensorFlow's SaveSpec, whose property reads the variable, each time
         with tf.device(value.device):
             value = value.tensor
     with tf.device("CPU:0"):

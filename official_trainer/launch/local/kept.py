@@ -55,6 +55,7 @@ class KeptProcess:
         self._place, self._path = os.getcwd(), list(sys.path)
         self._threads = set(threading.enumerate())
         self._tensorflow = _tensorflow_settings()
+        self._is_cleared = False
 
     def why_not_again(self) -> str:
         """Returns why this process may not take another command; empty if it may."""
@@ -90,6 +91,9 @@ class KeptProcess:
             sys.modules[f"{_EAGER}.context"].set_global_seed(None)
         random.seed()
         gc.collect()
+        if not self._is_cleared:  # modules and caches, which stay, need not be visited after each command
+            self._is_cleared = True
+            gc.freeze()
 
 
 def _has_children() -> bool:

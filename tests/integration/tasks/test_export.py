@@ -157,7 +157,7 @@ def test_what_killed_processes_left_is_removed(tmp_path):
 
 
 def test_layers_are_traced_for_signatures_alone(tmp_path):
-    """T19: not once more with their last inputs, as Keras does; tables and weights are there, under a checkpoint's names."""
+    """T19: not once more, as Keras does; tables and weights are there, under the names of a checkpoint."""
     traced = []
 
     class Scaled(keras.layers.Layer):
