@@ -113,7 +113,7 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     from official_trainer.sweeps import results
     from official_trainer.sweeps.trial import describe
 
-    found = results.read(directory)
+    found = results.read(directory, with_runs=True)
     if arguments.trial is not None:
         chosen = found.get(_number(arguments.trial, "--trial=")).trial
     elif not found.best:
@@ -128,10 +128,17 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
         (chosen,) = found.best
     state = describe(chosen, found.objective.metric) if chosen.state else "not done"
     head = f"# trial {chosen.number} of {directory}, {state.partition(chr(10))[0]}"
-    text = "\n".join([head, *found.again(chosen)])
+    text = "\n".join([head, *_cores(found.get(chosen.number).cores), *found.again(chosen)])
     if arguments.write:
         files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
     terminal.show(text)
+
+
+def _cores(count: int | None) -> list[str]:
+    """Returns on how many cores a trial ran."""
+    if count is None:
+        return []
+    return [f"# on {count} core{'' if count == 1 else 's'}; on another number, its last bits may differ"]
 
 
 def _front(found: Results) -> list[str]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.distributed import tcp_timeout
+from official_trainer.distributed import devices, tcp_timeout
 from official_trainer.distributed.cluster import CHIEF, PS, WORKER, Cluster, process_name
 from official_trainer.distributed.peers import bounded, wait_for
 from official_trainer.errors import ExitCode, UserError
@@ -151,8 +150,7 @@ def serve(cluster: Cluster, runtime: Any, model_dir: str) -> None:
     settings = tf.compat.v1.ConfigProto()
     settings.gpu_options.allow_growth = True
     # TensorFlow derives its number of threads from that of the cores which this process may use.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if cores == 1:
+    if len(devices.cores()) == 1:
         settings.inter_op_parallelism_threads = 2  # a thread that waits for a variable would block the only one
     if runtime.num_gpus is not None:
         settings.device_count["GPU"] = runtime.num_gpus

@@ -46,7 +46,7 @@ def _choose_gpus(num_gpus: int | None) -> None:
             "tensorflow[and-cuda], check with nvidia-smi that the driver is installed, or leave out resources.gpus"
         )
     if num_gpus is not None and num_gpus > len(gpus):
-        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this machine has {len(gpus)}")
+        raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this process sees {len(gpus)}")
     chosen = gpus if num_gpus is None else gpus[:num_gpus]
     try:
         tf.config.set_visible_devices(chosen, "GPU")

@@ -20,7 +20,7 @@ from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.distributed import parameter_server, peers, tpu
+from official_trainer.distributed import devices, parameter_server, peers, tpu
 from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
@@ -266,10 +266,10 @@ class RunObserver(LoopObserver):
             best.tidy()
             self._check_best(best)
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
-        devices = [device.name for device in tf.config.list_logical_devices()]
+        used = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
-        self._record.note(devices=devices)
+        self._record.note(devices=used, cores=len(devices.cores()) or None)
         self._record.set_span(state.start_step, state.end_step)
         self._console.message(self._opening_line(state.start_step))
         if self._changes:

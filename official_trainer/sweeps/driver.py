@@ -29,6 +29,7 @@ from official_trainer.launch.local.attempt import newest_step
 from official_trainer.launch.local.children import PRELOAD, Process, Processes, Starter
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
@@ -41,6 +42,7 @@ from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, u
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.requests import STOP, StopRequest
 from official_trainer.sweeps.settings import Objective, SweepConfig
+from official_trainer.sweeps.slots import Slots
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
@@ -83,10 +85,9 @@ class Plan:
 class Driver:
     """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
 
-    def __init__(self, plan: Plan, study: Study, observer: Observer, found: Mapping[int, Trial]) -> None:
-        """Takes what is done, who decides, what shows it, and the trials that are on record."""
-        self._plan, self._study, self._observer = plan, study, observer
-        self._say = observer.say
+    def __init__(self, plan: Plan, study: Study, observer: Observer, slots: Slots, found: Mapping[int, Trial]) -> None:
+        """Takes what is done, who decides, what shows it, the devices of trials, and those that are on record."""
+        self._plan, self._study, self._observer, self._slots = plan, study, observer, slots
         self._trials = dict(found)
         self._running: dict[int, Process] = {}
         self._evaluations: dict[int, list[Evaluation]] = {}
@@ -109,6 +110,8 @@ class Driver:
             rehearsal.clean_up(self._plan.directory)
         if not self._wants_more():
             return self._trials
+        for line in self._slots.lines():
+            self._observer.say(line)
         with contextlib.ExitStack() as held:
             held.enter_context(self._claims)
             request = StopRequest(self._plan.directory)
@@ -144,8 +147,10 @@ class Driver:
         def has_begun() -> bool:
             return bool(trials.read_all(directory))
 
-        self._say("trying one step and one evaluation")
-        rehearsal.rehearse(command, directory, processes, signals, has_begun)
+        slot = self._slots.free([])
+        assert slot is not None
+        self._observer.say("trying one step and one evaluation")
+        rehearsal.rehearse(command, directory, processes, signals, slot, has_begun)
 
     # Which trials are this process's.
 
@@ -158,7 +163,7 @@ class Driver:
             self._claims.check(number)
             act()
         except ClaimLostError as lost:
-            self._say(f"{lost}; it is not trained here any more")
+            self._observer.say(f"{lost}; it is not trained here any more")
             del self._running[number]
             processes.kill_one(process)
             process.lines.end()
@@ -185,7 +190,7 @@ class Driver:
             return self._wants_more()
         self._trials = trials.read_all(self._plan.directory, self._trials)
         self._observer.know(self._trials)
-        while len(self._running) < self._plan.config.parallel and self._wants_more():
+        while (slot := self._slots.free(_slots_of(self._running, processes.running))) and self._wants_more():
             refuse_more(self._plan.directory, self._trials.values())
             course = self._plan.course
             number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
@@ -194,12 +199,12 @@ class Driver:
             trial = trials.read(self._plan.directory, number) or self._new(number)
             self._trials[number] = trial  # it may have changed: another driver may have had the claim before
             if trial.state is None:
-                self._start(trial, processes)
+                self._start(trial, slot, processes)
             else:
                 self._claims.release(number)
         is_waiting = not self._running and not self._claims.is_claiming and self._wants_more()
         if is_waiting and not self._is_waiting:
-            self._say("waiting: other processes work on the trials that are left")
+            self._observer.say("waiting: other processes work on the trials that are left")
         self._is_waiting = is_waiting
         self._look_seconds = time.monotonic() + _LOOK_SECONDS
         return self._wants_more()
@@ -226,11 +231,11 @@ class Driver:
         trials.write(self._plan.directory, trial)
         self._trials[trial.number] = trial
 
-    def _start(self, trial: Trial, processes: Processes) -> None:
+    def _start(self, trial: Trial, slot: Slot, processes: Processes) -> None:
         place = trials.directory(self._plan.directory, trial.number)
         course = self._plan.course
         if title := course.title(trial):
-            self._say(title)
+            self._observer.say(title)
         check = functools.partial(self._claims.check, trial.number, now=True)
         tensorboard.begin(self._plan.directory, trial, self._plan.config.space)
         is_new = course.begin(trial, self._trials, check)
@@ -238,7 +243,8 @@ class Driver:
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
-        process = Process(member, Lines(lambda lines: None, output), Restarts(), **self._plan.sharing(trial.values))
+        lines = Lines(lambda lines: None, output)
+        process = Process(member, lines, Restarts(), slot=slot, **self._plan.sharing(trial.values))
         self._running[trial.number] = process
         self._evaluations[trial.number], self._seen_bytes[trial.number] = [], 0
         self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)
@@ -329,7 +335,7 @@ class Driver:
         end = f"{done}, the others have saved; the same command continues the sweep"
         if signals.asked != STOP:
             raise PreemptedError(end)
-        self._say(f"stopped by `official-trainer {STOP}`: {end}")
+        self._observer.say(f"stopped by `official-trainer {STOP}`: {end}")
 
     @contextlib.contextmanager
     def _saving(self, processes: Processes, signals: Signals) -> Iterator[None]:
@@ -345,7 +351,7 @@ class Driver:
         """Returns when all trials have saved and ended, or were killed."""
         if processes.running:
             count = f"{len(processes.running)} trial{'s' if len(processes.running) > 1 else ''} to save"
-            self._say(f"{why}: waiting up to {self._plan.grace_seconds:g} s for {count}")
+            self._observer.say(f"{why}: waiting up to {self._plan.grace_seconds:g} s for {count}")
         processes.terminate()
         for waiting in self._timers.queue:  # what is to be continued stays as it is
             self._timers.cancel(waiting)
@@ -359,6 +365,11 @@ class Driver:
             if signals.insisted:
                 processes.kill()
             self._timers.run(blocking=False)
+
+
+def _slots_of(*groups: Mapping[int, Process]) -> Iterator[Slot]:
+    """Yields the slots of trials that run or start again soon, and of processes that were killed just now."""
+    return (process.slot for group in groups for process in group.values())
 
 
 def _how(process: Process, code: int) -> str:

@@ -17,6 +17,7 @@ from official_trainer.errors import MEANINGS, ExitCode
 from official_trainer.launch.local.children import Process, Processes
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts
 from official_trainer.lock import DirectoryLock
@@ -35,6 +36,7 @@ def rehearse(
     directory: str,
     processes: Processes,
     signals: Signals,
+    slot: Slot,
     has_begun: Callable[[], bool],
 ) -> None:
     """Tries a trial, unless a trial is recorded, or another driver has just tried one.
@@ -44,6 +46,7 @@ def rehearse(
       directory: of the sweep, where its output is kept if it fails.
       processes: start it.
       signals: end it.
+      slot: its devices.
       has_begun: returns whether a trial is recorded.
 
     Raises:
@@ -60,7 +63,7 @@ def rehearse(
         is_tried = has_begun() or (others_try and not has_log)
         if not is_tried:
             files.remove(files.join(directory, PLACE))  # of a process that was killed
-            _try(command, directory, processes, signals)
+            _try(command, directory, processes, signals, slot)
         _remove(directory)
     finally:
         lock.release()
@@ -80,12 +83,12 @@ def _remove(directory: str) -> None:
         files.remove(files.join(directory, name))
 
 
-def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals) -> None:
+def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals, slot: Slot) -> None:
     place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
     path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
-    process = Process(member, Lines(lambda lines: None, output), Restarts())
+    process = Process(member, Lines(lambda lines: None, output), Restarts(), slot=slot)
     processes.start(process)
     code = _end_of(processes, signals)
     process.lines.end()

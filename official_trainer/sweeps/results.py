@@ -44,6 +44,7 @@ class Result:
       steps: that it has trained; None if its run is not known.
       end_step: the last step of its plan; None if its run is not known.
       seconds: wall time of its run; None if that is not known.
+      cores: on which its process ran, the last one; None if that is not known.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Result:
     steps: int | None = None
     end_step: int | None = None
     seconds: float | None = None
+    cores: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,7 @@ def read(directory: str, *, with_runs: bool = False) -> Results:
         experiment, members = str(identity["experiment"]), PopulationConfig(**members) if members else None
     except (AttributeError, ConfigError, KeyError, TypeError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise _unreadable(directory, what) from error
+        raise unreadable(directory, what) from error
     found = tuple(_results(directory, objective, with_runs))
     return Results(
         directory=directory,
@@ -165,13 +167,14 @@ def read_identity(directory: str) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SweepError(f"{directory} holds no sweep (there is no {path})") from error
     except (OSError, ValueError) as error:
-        raise _unreadable(directory, files.reason_of(error) if isinstance(error, OSError) else str(error)) from error
+        raise unreadable(directory, files.reason_of(error) if isinstance(error, OSError) else str(error)) from error
     if not isinstance(found, dict):
-        raise _unreadable(directory, "it holds no JSON object")
+        raise unreadable(directory, "it holds no JSON object")
     return found
 
 
-def _unreadable(directory: str, why: str) -> SweepError:
+def unreadable(directory: str, why: str) -> SweepError:
+    """Returns the error that `sweep.json` cannot be read."""
     path = files.join(directory, SWEEP)
     return SweepError(f"{path} cannot be read ({why}); put a good copy back")
 
@@ -224,7 +227,11 @@ def _with_run(result: Result, run_dir: str) -> Result:
         return result
     steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
     return dataclasses.replace(
-        result, steps=steps.get("current"), end_step=steps.get("end"), seconds=account.get("wall_seconds")
+        result,
+        steps=steps.get("current"),
+        end_step=steps.get("end"),
+        seconds=account.get("wall_seconds"),
+        cores=run.get("cores"),
     )
 
 

@@ -101,7 +101,7 @@ class SweepConfig(Config):
       population: trains a population; null for trials that are independent of each other.
       trials: how many trials are completed or pruned; those that fail are not counted; null for all combinations with
         `GridSampler` and `BruteForceSampler`, and for 20 with others.
-      parallel: how many trials train at the same time; they share the devices of this machine.
+      parallel: how many trials train at the same time, each with as many cores and GPUs of this machine as any other.
       trials_per_process: how many trials a process takes, one after the other, before another one is forked; each
         trial is equal to the bit to one in a process of its own.
       seed: of the sampler, together with the number of the trial.

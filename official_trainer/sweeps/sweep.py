@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
+from official_trainer.distributed import devices
+from official_trainer.distributed.devices import Devices
 from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.sweeps import results, storage
@@ -22,6 +25,7 @@ from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.results import SWEEP
+from official_trainer.sweeps.slots import Share, Slots
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.record import check_name
@@ -55,13 +59,15 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
         if not plan.joins:
             stack.push(_only_driver(plan.directory))
         found = trials.read_all(plan.directory)
-        sweep_id = _describe(plan, identity, has_trials=bool(found))
+        there = devices.found(os.environ)
+        sweep_id, share = _describe(plan, identity, there, has_trials=bool(found))
         study.check(found.values())
         if url := plan.config.storage:
             observer = storage.observed(url, plan.directory, sweep_id, study, observer, has_trials=bool(found))
         stack.enter_context(contextlib.closing(observer))
         try:
-            return Driver(plan, study, observer, found).run()
+            slots = Slots(there, share, plan.config.parallel, os.environ)
+            return Driver(plan, study, observer, slots, found).run()
         finally:
             with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again
                 results.write(plan.directory)
@@ -77,8 +83,10 @@ def _only_driver(directory: str) -> DirectoryLock:
     return lock
 
 
-def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> str:
-    """Writes down what the sweep is, or refuses another one; returns its id, by which a database knows it.
+def _describe(plan: Plan, identity: Mapping[str, Any], there: Devices, *, has_trials: bool) -> tuple[str, Share]:
+    """Writes down what the sweep is, or refuses another one.
+
+    Returns its id, by which a database knows it, and how many devices a trial gets, which the first process decides.
 
     Several drivers may start at the same time.
     """
@@ -92,12 +100,22 @@ def _describe(plan: Plan, identity: Mapping[str, Any], *, has_trials: bool) -> s
             _refuse_changes(plan.directory, identity)
             identity = results.read_identity(plan.directory)
         sweep_id = str(identity.get("id") or (uuid.uuid4().hex if plan.config.storage else ""))
-        described = {**identity, "id": sweep_id} if sweep_id else dict(identity)
+        share = _recorded_share(plan.directory, identity) or Share.of(there, plan.config.parallel)
+        described = {**identity, "devices": dataclasses.asdict(share)} | ({"id": sweep_id} if sweep_id else {})
         if not files.exists(path) or results.read_identity(plan.directory) != described:
             files.write_text_atomically(path, json.dumps(described, indent=2) + "\n")
     finally:
         lock.release()
-    return sweep_id
+    return sweep_id, share
+
+
+def _recorded_share(directory: str, identity: Mapping[str, Any]) -> Share | None:
+    if "devices" not in identity:
+        return None
+    try:
+        return Share(**identity["devices"])
+    except TypeError as error:
+        raise results.unreadable(directory, f"devices: {error}") from error
 
 
 def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _GIT_TIMEOUT_SECONDS = 5
 _KINDS: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
     **{"imports": list, "workspace": str | None},
-    **{"last_checkpoint_step": int | None, "time": dict | None},
+    **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None},
     "best": {"metric": str, "value": float, "step": int},
 }
 """What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,

@@ -22,7 +22,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch.local import isolation
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Event, Signal, Start
+from official_trainer.launch.local.starter import Event, Signal, Slot, Start
 from official_trainer.launch.spec import ALL_ROLES, Member
 from official_trainer.launch.verdict import Restarts
 
@@ -172,6 +172,7 @@ class Process:
       was_killed: whether that signal was SIGKILL.
       most: how many commands its process may take, one after the other, if it can be forked.
       like: what these have in common, which a process cannot change.
+      slot: its devices.
     """
 
     member: Member
@@ -183,6 +184,7 @@ class Process:
     was_killed: bool = False
     most: int = 1
     like: str = ""
+    slot: Slot = Slot()
 
 
 class Processes:
@@ -224,8 +226,9 @@ class Processes:
         """
         self._all[process] = None
         process.pid = None
-        options = {"most": process.most, "like": process.like, "is_first": is_first}
-        number, process.output = self._starter.start(process.member.argv, _environ_of(process.member), **options)
+        options = {"most": process.most, "like": process.like, "slot": process.slot, "is_first": is_first}
+        environ = {**_environ_of(process.member), **process.slot.environ}
+        number, process.output = self._starter.start(process.member.argv, environ, **options)
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 

@@ -21,7 +21,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -30,6 +30,21 @@ from official_trainer.launch.local import commands
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """The devices of this machine that one process at a time gets.
+
+    Attributes:
+      number: among the slots of the launcher.
+      cores: to which the process is bound, by their numbers; empty for those of the launcher.
+      environ: variables by which the process sees its GPUs alone.
+    """
+
+    number: int = 0
+    cores: tuple[int, ...] = ()
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +57,7 @@ class Start:
       environ: the process's whole environment.
       most: how many commands the process takes, one after the other; it has to be forked to take more than one.
       like: what the commands of one process have in common, besides `environ`.
+      slot: its devices.
       is_first: whether no other command may come before it in its process.
     """
 
@@ -50,6 +66,7 @@ class Start:
     environ: dict[str, str]
     most: int = 1
     like: str = ""
+    slot: Slot = Slot()
     is_first: bool = False
 
 
@@ -106,7 +123,8 @@ class _Child:
     def fits(self, request: Start) -> bool:
         """Whether it waits for a command like this one."""
         mine = self.started_for
-        is_like = (mine.environ, mine.like, mine.most) == (request.environ, request.like, request.most)
+        names = ("environ", "like", "most", "slot")
+        is_like = all(getattr(mine, name) == getattr(request, name) for name in names)
         return self.number is None and self.control is not None and is_like and not request.is_first
 
     def event(self, code: int | None = None) -> Event:
@@ -146,6 +164,16 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def _bind(cores: Sequence[int]) -> None:
+    """Binds this process to cores, before TensorFlow's runtime starts as many threads as it finds cores."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError as error:
+            listed = ", ".join(map(str, cores))
+            print(f"not bound to the cores {listed}, but to all: {error.strerror}", file=sys.stderr, flush=True)
 
 
 class _Starter:
@@ -193,10 +221,9 @@ class _Starter:
         """Gives a command to a child that waits for one like it; returns whether there is one."""
         waiting = [child for child in self._children if child.number is None]
         child = next((child for child in waiting if child.fits(request)), None)
-        if request.most > 1:
-            for other in waiting:
-                if other is not child:  # with another experiment's memory; a sweep keeps as many as it uses
-                    self._dismiss(other)
+        for other in waiting:
+            if other is not child and other.started_for.slot.number == request.slot.number:
+                self._dismiss(other)  # whose memory, also that of a GPU, is for this command
         if child is None:
             return False
         assert child.control is not None
@@ -236,6 +263,7 @@ class _Starter:
         for pipe in (self._control, mine, *(child.control for child in self._children)):
             if pipe is not None:
                 pipe.close()
+        _bind(request.slot.cores)
         return _Child(os.getpid(), request, theirs, request.number)
 
     def _hear(self, child: _Child) -> None:

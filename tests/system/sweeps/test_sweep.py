@@ -210,6 +210,13 @@ def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
         assert code == 2 and message in err, err
     code, out, err = command(workspace, *WORDS, "--trials=5", "--model_dir=unbroken")
     assert code == 0 and "starts" not in out, out + err
+    described = unbroken[0] / "sweep.json"
+    whole = described.read_text()
+    for devices, message in (({"cores": "all", "gpus": 0}, "cores is 'all', which is no number"), (3, "a mapping")):
+        described.write_text(json.dumps({**json.loads(whole), "devices": devices}))
+        code, _, err = command(workspace, *WORDS, "--model_dir=unbroken")
+        assert code == 2 and "sweep.json cannot be read (devices: " in err and message in err, err
+    described.write_text(whole)
 
 
 def test_mistakes_are_found_before_anything_starts(workspace):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from official_trainer.launch.local.starter import Slot
 from official_trainer.lock import DirectoryLock
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import rehearsal
@@ -39,7 +40,7 @@ class Signals:
 
 
 def rehearse(directory, processes, signals=None, *, has_begun=False):
-    rehearsal.rehearse(["check"], str(directory), processes, signals or Signals(), lambda: has_begun)
+    rehearsal.rehearse(["check"], str(directory), processes, signals or Signals(), Slot(), lambda: has_begun)
 
 
 def left(directory):

@@ -10,11 +10,13 @@ import pytest
 from official_trainer.launch.local.children import Process, Processes, Starter
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
+from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import Restarts
 from tests.support.launch.jobs import until
 
 _names = itertools.count()
+WHOLE = Slot()
 
 
 class Commands:
@@ -24,12 +26,12 @@ class Commands:
         self.processes, self.starter = processes, starter
         self._folder = folder
 
-    def start(self, source, most=3, like="", environ=()):
+    def start(self, source, most=3, like="", environ=(), slot=WHOLE):
         name = f"command_{next(_names)}"
         (self._folder / f"{name}.py").write_text(f"import os, sys\n{source}\n")
         lines = Lines(lambda lines: None, None)
         member = Member(role="chief", index=0, argv=(name,), environ=dict(environ))
-        process = Process(member, lines, Restarts(), most=most, like=like)
+        process = Process(member, lines, Restarts(), most=most, like=like, slot=slot)
         self.processes.start(process)
         return process
 
@@ -154,6 +156,27 @@ def test_commands_that_differ_in_what_a_process_cannot_change_have_other_process
     assert other != pid
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     assert commands.run("pass", like="b", environ={"X": "1"}.items())[0] not in (pid, other)
+
+
+def test_a_process_has_the_devices_of_its_slot(commands):
+    """N21: each slot keeps a process of its own, bound to its cores, with its variables; a new command takes over."""
+    core = min(os.sched_getaffinity(0))
+    look = "print(sorted(os.sched_getaffinity(0)), os.environ.get('MINE'))"
+    slots = [Slot(0, (core,), {"MINE": "a"}), Slot(1, (core,), {"MINE": "a"}), Slot(2)]
+    first = [commands.run(look, slot=slot) for slot in slots]
+    again = [commands.run(look, slot=slot) for slot in slots]
+    assert len({pid for pid, _, _ in first}) == 3 and again == first
+    everywhere = f"{sorted(os.sched_getaffinity(0))} None"
+    assert [lines for _, _, lines in first] == [[f"[{core}] a"], [f"[{core}] a"], [everywhere]]
+    commands.run("pass", slot=slots[1], most=1)
+    until(lambda: not os.path.exists(f"/proc/{first[1][0]}"))
+    assert [commands.run("pass", slot=slots[number])[0] for number in (0, 2)] == [first[0][0], first[2][0]]
+
+
+def test_a_core_that_is_taken_away_fails_no_command(commands):
+    """N21: a container's cores may change while it runs; the output of the command says so."""
+    _, code, lines = commands.run("print('well')", slot=Slot(0, (9999,)))
+    assert (code, lines) == (0, ["not bound to the cores 9999, but to all: Invalid argument", "well"])
 
 
 def test_a_command_that_fails_after_others_is_tried_again_alone(commands, tmp_path):

@@ -1,0 +1,74 @@
+"""The cores and GPUs that a process may use, found without TensorFlow.
+
+Owns: counting them, as the kernel and CUDA show them to a process that starts now.
+Does not own: which of them a process gets (`sweeps/slots.py`), what TensorFlow does with them (`engine/process.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+"""The variable by which CUDA shows a process some of the GPUs."""
+
+_LIST = ("nvidia-smi", "-L")
+_LIST_SECONDS = 60.0  # its first call loads the driver
+_NODE = re.compile(r"nvidia\d+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What a process may use.
+
+    Attributes:
+      cores: numbers of cores; none where the system does not tell.
+      gpus: as `CUDA_VISIBLE_DEVICES` names them.
+    """
+
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+
+def found(environ: Mapping[str, str]) -> Devices:
+    """Returns the devices of this process, whose variables `environ` holds."""
+    return Devices(cores=cores(), gpus=gpus(environ))
+
+
+def cores() -> tuple[int, ...]:
+    """Returns the numbers of the cores on which this process may run; none where the system does not tell."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def gpus(environ: Mapping[str, str], folder: str = "/dev") -> tuple[str, ...]:
+    """Returns the GPUs that CUDA shows to a process, as `CUDA_VISIBLE_DEVICES` names them.
+
+    Args:
+      environ: of the process.
+      folder: where the system keeps its devices.
+    """
+    count = _count(environ, folder)
+    listed = environ.get(VISIBLE_GPUS)
+    if listed is None or not count:
+        return tuple(map(str, range(count)))
+    names = (name.strip() for name in listed.split(","))
+    return tuple(itertools.takewhile(lambda name: _is_gpu(name, count), names))  # CUDA ignores what follows another one
+
+
+def _is_gpu(name: str, count: int) -> bool:
+    return name.startswith(("GPU-", "MIG-")) or (name.isascii() and name.isdecimal() and int(name) < count)
+
+
+def _count(environ: Mapping[str, str], folder: str) -> int:
+    """Returns how many GPUs there are, without those that a container or a scheduler hides."""
+    try:
+        done = subprocess.run(
+            _LIST, env=dict(environ), capture_output=True, text=True, timeout=_LIST_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # a container may have GPUs without this program
+        return sum(_NODE.fullmatch(name) is not None for name in os.listdir(folder))
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
