@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [_as_json(each, differs) for each, differs in zip(found, fields, strict=True)]
         print(json.dumps({"directory": directory, "runs": rows}, indent=2))
     elif found:
-        for line in _table(found, fields, directory, _width()):
+        for line in _table(found, fields, directory, terminal.table_width() or _ENDLESS):
             print(line)
     else:
         print(printable(f"no runs in {directory}; `official-trainer train EXPERIMENT` makes one"))
@@ -144,13 +142,6 @@ def _now_seconds() -> float:
     return time.time()
 
 
-def _width() -> int:
-    """Returns the columns of the terminal; in a pipe each run has one line, unless COLUMNS is set."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
-        return shutil.get_terminal_size().columns
-    return _ENDLESS
-
-
 def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int) -> list[str]:
     """Returns the lines of the table; below a run that has no room for it stands the rest, at the words' ends."""
     from official_trainer.config.text import short_names
@@ -208,17 +199,13 @@ def _painted(line: str, run: RecordedRun) -> str:
 
 
 def _cells(run: RecordedRun, directory: str, now_seconds: float) -> tuple[str, ...]:
+    from official_trainer.runs.recorded import duration_text, steps_text
+
     name = os.path.relpath(run.directory, directory)
     name = os.path.basename(os.path.abspath(directory)) if name == os.curdir else name
     age = None if run.started_seconds is None else now_seconds - run.started_seconds
-    known = (name, run.experiment or "", run.status, _steps(run), _best(run), _duration(age))
-    return tuple(printable(cell).replace("\n", "\\n") for cell in (*known, _duration(run.duration_seconds)))
-
-
-def _steps(run: RecordedRun) -> str:
-    if run.step is None:
-        return ""
-    return f"{run.step}/{run.end_step}" if run.end_step else str(run.step)
+    known = (name, run.experiment or "", run.status, steps_text(run), _best(run), duration_text(age))
+    return tuple(printable(cell).replace("\n", "\\n") for cell in (*known, duration_text(run.duration_seconds)))
 
 
 def _best(run: RecordedRun) -> str:
@@ -227,14 +214,3 @@ def _best(run: RecordedRun) -> str:
     if run.best is None:
         return ""
     return monitored.show(run.best) if isinstance(run.best, Mapping) else f"{run.metric} {monitored.show(run.best)}"
-
-
-def _duration(seconds: float | None) -> str:
-    """Returns a duration in its largest unit: `12 s`, `3 min`, `5.2 h`, `11 d`."""
-    if seconds is None:
-        return ""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            count = seconds / length
-            return f"{count:.1f} {unit}" if count < 10 and unit != "min" else f"{count:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

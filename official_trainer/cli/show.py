@@ -19,7 +19,6 @@ from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
-    from official_trainer.config.contrast import Side
 
 USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -28,7 +27,7 @@ EXAMPLES = (
     ("official-trainer show digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
     ("official-trainer show runs/digits", "the values that a run used"),
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
-    ("official-trainer show runs/digits --diff=runs/wide", "only those that differ between two runs"),
+    ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
 
@@ -46,7 +45,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.optional_value(
         "diff",
         "OTHER",
-        "show only what differs from the experiment's own values, or from another run, file or experiment",
+        "show only what differs from the experiment's own values, or from those of a file, a run or another experiment",
     )
     parser.switch("json", "print JSON, with the origin of each value")
 
@@ -63,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain and arguments.diff is not None:
         raise UsageError("--explain and --diff cannot be combined; keep one")
     run_dir = _run_dir(arguments)
+    if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
+        raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
     shows_all = not arguments.explain and not arguments.json and arguments.diff is None
     if run_dir and shows_all and not flags.changes_config(arguments):
         # As the run wrote it, also if the experiment does not exist any more.
@@ -123,16 +124,11 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
         import json
 
         sides = [(each.path, {"before": each.before, "after": each.after}) for each in found]
-        rows = [{"path": path, **{key: _side(side) for key, side in held.items()}} for path, held in sides]
+        rows = [{"path": path, **{key: contrast.as_json(side) for key, side in held.items()}} for path, held in sides]
         return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
     count = f"{len(found)} fields differ" if len(found) > 1 else "1 field differs" if found else "no field differs"
     head = [f"--- {names[0]}", f"+++ {names[1]}", count]
     return "\n".join([*head, *([""] if found else []), *contrast.text(found)])
-
-
-def _side(side: Side) -> dict[str, Any] | None:
-    """Returns a value and what set it; None if there is no such field."""
-    return None if side.value is Ellipsis else {"value": side.value, "origin": side.source}
 
 
 def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

@@ -62,6 +62,14 @@ def width(stream: TextIO | None = None) -> int | None:
         return _USUAL_WIDTH
 
 
+def table_width() -> int | None:
+    """Returns the columns for a table on stdout; None in a pipe, where each row has one line, unless COLUMNS is set."""
+    if sys.stdout.isatty():
+        return width()
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) else None
+
+
 def show(text: str) -> None:
     """Writes text that holds values from elsewhere, such as names and the content of files, to stdout."""
     print(printable(text), flush=True)  # a sweep prints for hours, and its output may be a file

@@ -80,6 +80,11 @@ def text(found: Sequence[Contrast]) -> list[str]:
     return lines[1:]
 
 
+def as_json(side: Side) -> dict[str, Any] | None:
+    """Returns a value and what set it, for programs; None if there is no such field."""
+    return None if side.value is Ellipsis else {"value": side.value, "origin": side.source}
+
+
 def _side(resolved: Resolved, path: str, values: dict[str, Any]) -> Side:
     if path not in values:
         return Side()

@@ -33,30 +33,44 @@ def lines(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     open_sections: list[tuple[int, str]] = []
     counts: dict[str, int] = {}
-    last = ""
+    last, is_open = "", False
     for line in text.replace(MARK, "").splitlines():
-        match = None if _is_open(found.get(last, "")) else _LINE.fullmatch(line)
-        if match is None:
+        parts = None if is_open else _parts(line)
+        if parts is None:
             if last and line.strip() and not line.lstrip().startswith("#"):  # the rest of a long value, or an item
                 found[last] = f"{found.get(last, '')}\n{line}"
+                is_open = _is_open(found[last])
             continue
-        spaces, dashes, key, rest = match.groups()
-        indent = len(spaces)
-        while open_sections and open_sections[-1][0] >= indent + bool(dashes):
+        indent, dashes, key, rest, is_open = parts
+        while open_sections and open_sections[-1][0] >= indent + (dashes > 0):
             open_sections.pop()
         if dashes:
             place = open_sections[-1][1] if open_sections else ""
             counts[place] = counts.get(place, -1) + 1
             open_sections.append((indent + 1, f"{place}[{counts[place]}]"))
-            indent += len(dashes)
+            indent += dashes
         before = open_sections[-1][1] if open_sections else ""
-        path = f"{before}.{key}" if before else key
-        if rest is None or rest.startswith("#"):
-            open_sections.append((indent, path))
-            last = path
+        last = f"{before}.{key}" if before else key
+        if rest is None:
+            open_sections.append((indent, last))
         else:
-            found[path], last = rest, path
+            found[last] = rest
     return found
+
+
+@functools.lru_cache(_MANY)  # runs have most lines in common
+def _parts(line: str) -> tuple[int, int, str, str | None, bool] | None:
+    """Returns indent, width of the dashes of an item, name and text, and whether the text ends on a later line.
+
+    None if no field begins here; without a text the line begins a section.
+    """
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None
+    spaces, dashes, key, rest = match.groups()
+    if rest is None or rest.startswith("#"):
+        return len(spaces), len(dashes), key, None, False
+    return len(spaces), len(dashes), key, rest, _is_open(rest)
 
 
 def _is_open(text: str) -> bool:

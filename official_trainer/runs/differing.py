@@ -27,7 +27,7 @@ def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
             groups.setdefault(run.experiment or _fields_of_task(run), []).append(number)
     found: list[dict[str, str]] = [{} for _ in runs]
     for numbers in groups.values():
-        for path, texts in _differing_fields([runs[number].config for number in numbers]).items():
+        for path, texts in fields([runs[number].config for number in numbers]).items():
             for number, text in zip(numbers, texts, strict=True):
                 if text is not None:
                     found[number][path] = text
@@ -40,8 +40,8 @@ def _fields_of_task(run: RecordedRun) -> object:
     return frozenset(name.partition("[")[0] for name in names)
 
 
-def _differing_fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
-    """Returns the values of each field that differs, None where a run is not to show it."""
+def fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
+    """Returns the values of each field that differs between configs, as YAML; None where one is not to show it."""
     found: dict[str, list[str | None]] = {}
     for path in dict.fromkeys(path for config in configs for path in config):
         written = [config.get(path) for config in configs]

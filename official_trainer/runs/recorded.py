@@ -104,6 +104,24 @@ def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRu
     return list(_below(found, 1, now, {os.path.realpath(directory)}))
 
 
+def steps_text(run: RecordedRun) -> str:
+    """Returns the step of a run, of how many: `20/40`; empty if it is not known."""
+    if run.step is None:
+        return ""
+    return f"{run.step}/{run.end_step}" if run.end_step else str(run.step)
+
+
+def duration_text(seconds: float | None) -> str:
+    """Returns a duration in its largest unit: `12 s`, `3 min`, `5.2 h`, `11 d`; empty if it is not known."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            count = seconds / length
+            return f"{count:.1f} {unit}" if count < 10 and unit != "min" else f"{count:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:
     """Yields the runs in the folders among the entries of a folder, which lie `depth` below the first one."""
     for entry in sorted(entries, key=lambda entry: entry.name):
@@ -235,6 +253,7 @@ def _read_params(directory: str, notes: list[str]) -> tuple[str | None, dict[str
         return None, config
     if _END not in config:  # which all of ours have
         notes.append(f"{PARAMS_FILE} is damaged")
+        config = {}
     return first.removeprefix(header).strip(), config
 
 

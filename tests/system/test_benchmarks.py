@@ -13,6 +13,7 @@ from benchmarks import (
     bookkeeping,
     clusters,
     commands,
+    comparing,
     halving,
     processes,
     refusals,
@@ -25,6 +26,7 @@ from benchmarks import (
     tuners,
 )
 from official_trainer import config as configuration
+from official_trainer import runs
 from official_trainer.config import ExperimentConfig
 from tests.support.forked import start_server
 
@@ -167,7 +169,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, cli, refusals, saves, resume, bookkeeping, actions, clusters"
+        "no such part: stpes; parts are steps, job, cli, compare, refusals, saves, resume, bookkeeping, actions"
         in capsys.readouterr().err
     )
 
@@ -178,6 +180,18 @@ def test_usage_of_a_process():
     assert usage.peak_bytes > 100 << 20
     with pytest.raises(RuntimeError, match=r"ended with 3:\nbad luck"):
         processes.run([sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
+
+
+def test_tables_of_many_runs_are_measured(tmp_path):
+    """N22: of runs whose configs differ in seed, rate and size."""
+    (comparison,) = comparing.compare(1, count=7)
+    assert set(comparison.values) == {comparing.TABLE, comparing.METRICS}
+    folder = comparing.write_runs(tmp_path / "runs", 7)
+    (run, *others) = runs.open_all(folder)
+    assert len(others) == 6
+    assert {each.config["runtime.seed"] for each in (run, *others)} == {0, 1, 2, 3, 4}
+    counts = [len(run.curves.get(*each).steps) for each in (("train", "training_loss"), ("validation", "accuracy"))]
+    assert counts == [200, 100]
 
 
 def test_commands_are_measured():

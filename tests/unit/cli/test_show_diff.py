@@ -66,6 +66,13 @@ def test_from_another_experiment(workspace, capsys):
     assert ABOUT_STEPS.format("300  experiment other", "200  experiment my_experiment") in found
 
 
+def test_two_runs_have_a_verb_of_their_own(run_dir, capsys):
+    """N8: which shows more than the configs; with a value that changes the config it is no run that is compared."""
+    said = "error: two runs are compared by `official-trainer compare runs/seven runs/seven`\n"
+    assert show(capsys, "runs/seven", "--diff=runs/seven", code=2) == said
+    assert "1 field differs" in show(capsys, "runs/seven", "trainer.train_steps=9", "--diff=runs/seven")
+
+
 def test_as_json(run_dir, capsys):
     """N8: for programs."""
     report = json.loads(show(capsys, "my_experiment", "trainer.actions=[]", "--diff=runs/seven", "--json"))

@@ -37,7 +37,7 @@ def test_values_by_split_and_name(read):
 
 
 def test_only_some_splits(read):
-    """N29: a table that needs the evaluations alone reads only these."""
+    """N22: a table that needs the evaluations alone reads only these."""
     found = read("damaged_rows", splits=["validation"])
     assert {*found.by_split} == {"validation"}
     assert steps(found) == [10, 20, 30, 40]

@@ -1,0 +1,145 @@
+"""Compare runs in a table, or two of them in all that differs.
+
+A table has the metrics, the fields of the configs that differ, status, time and speed of each run. Two runs that are
+named, without flags of the table, are shown with every difference: config and what set it, versions, code, data layout,
+metrics at equal steps, and the first step at which their numbers part.
+
+Owns: `compare`.
+Does not own: the table (`reports/table.py`), two runs beside each other (`reports/pair.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from typing import TYPE_CHECKING, cast
+
+from official_trainer import files
+from official_trainer.cli import flags, target, terminal
+from official_trainer.cli.parser import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from official_trainer.reports.measures import Entry
+    from official_trainer.reports.table import Table
+
+USAGE = "RUN|DIR… [--metrics=NAME[:WHICH],…] [--where=CONDITION] [--sort=COLUMN] [--group=FIELD,…] [--format=FORMAT]"
+EXAMPLES = (
+    ("official-trainer compare runs/digits runs/wide", "two runs: all that differs"),
+    ("official-trainer compare runs", "all runs below a folder, the best first"),
+    ("official-trainer compare runs --where=optimizer.type=adam --metrics=accuracy,train/training_loss:last", "some"),
+    ("official-trainer compare runs --group=learning_rate --format=latex", "means over seeds, for a paper"),
+)
+NEXT = ("official-trainer show runs/digits", "the values that a run used")
+
+_FORMATS = ("table", "csv", "json", "markdown", "latex")
+_PAIRS = ("table", "json")
+
+
+def add_flags(parser: flags.Parser) -> None:
+    """Declares the flags of `compare`."""
+    parser.group("Runs")
+    parser.positionals("places", "RUN|DIR", "run directories, folders of runs, sweeps")
+    parser.value("where", "CONDITION", "only runs with FIELD=VALUE; also != < <= > >=; may be repeated", repeat=True)
+    parser.group("Table")
+    parser.value(
+        "metrics", "NAME[:WHICH],…", "WHICH is max, min, last or a step; its best, where the config says what that is"
+    )
+    parser.value("fields", "PATH,…", "fields that are shown (default: those that differ)")
+    parser.value("sort", "COLUMN", "-COLUMN for the other way round (default: the first metric, the best first)")
+    parser.value("group", "FIELD,…", "a row for each value: mean ± standard deviation, and n")
+    parser.output_group()
+    parser.value("format", "FORMAT", f"one of {', '.join(_FORMATS)} (default: table)", choices=_FORMATS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints a table, or what differs between two runs.
+
+    Raises:
+      UsageError: no run is named, or only one; a format is not known.
+      UserError: a folder, field or metric is not there.
+    """
+    written = arguments.format or "table"
+    if written not in _FORMATS:
+        near = did_you_mean(written, _FORMATS)
+        raise UsageError(f"--format={written}: expected one of {', '.join(_FORMATS)}{near}")
+    places = _places(arguments)
+    from official_trainer.reports import filters, table
+
+    entries = table.entries(places, now_seconds=_now_seconds())
+    if len(entries) < 2:
+        raise UsageError(_too_few(places, entries))
+    of_table = (arguments.where, arguments.metrics, arguments.fields, arguments.sort, arguments.group)
+    if len(places) == 2 == len(entries) and written in _PAIRS and not any(of_table):
+        _show_pair(entries, arguments, as_json=written == "json")
+        return 0
+    kept = filters.kept(entries, arguments.where or ())
+    if not kept:
+        raise UsageError(f"none of {len(entries)} runs is left by --where={' --where='.join(arguments.where)}")
+    _show_table(_table(kept, arguments), written)
+    return 0
+
+
+def _now_seconds() -> float:
+    return time.time()
+
+
+def _places(arguments: argparse.Namespace) -> list[str]:
+    places = [os.path.expanduser(place) for place in arguments.places]
+    if not places:
+        raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")
+    for place in places:
+        if not place:
+            raise UsageError("the name of a run is empty: is a variable not set?")
+        if files.is_url(place):
+            raise UsageError(f"{place}: only local folders are read; mount the bucket, or copy the runs")
+    return places
+
+
+def _too_few(places: list[str], entries: list[Entry]) -> str:
+    if not entries:
+        return f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one"
+    only = entries[0].run.directory
+    return f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
+
+
+def _show_pair(entries: list[Entry], arguments: argparse.Namespace, *, as_json: bool) -> None:
+    from official_trainer.reports import pair
+
+    workspace = target.workspace(arguments)
+    found = pair.of(entries[0], entries[1], None if workspace is None else str(workspace))
+    text = json.dumps(pair.as_json(found), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(found))
+    terminal.show(text)
+
+
+def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
+    from official_trainer.reports import filters, measures, table
+
+    wanted = measures.of_runs(entries, _words(arguments.metrics))
+    if arguments.group is not None:
+        if arguments.fields is not None:
+            raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
+        by = [filters.path_of(name, entries, "--group") for name in _words(arguments.group)]
+        made = table.grouped(entries, wanted, by)
+    else:
+        fields = None
+        if arguments.fields is not None:
+            fields = [filters.path_of(name, entries, "--fields") for name in _words(arguments.fields)]
+        made = table.of_runs(entries, wanted, fields)
+    return table.ordered(made, arguments.sort)
+
+
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _show_table(table: Table, written: str) -> None:
+    from official_trainer.reports import formats
+
+    if written == "table":
+        paint = cast(formats.Paint, terminal.paint)
+        print("\n".join(formats.as_table(table, terminal.table_width(), paint)))
+        return
+    make = {"csv": formats.as_csv, "json": formats.as_json, "markdown": formats.as_markdown, "latex": formats.as_latex}
+    print(make[written](table).rstrip("\n"))

@@ -1,0 +1,282 @@
+"""Two runs beside each other: all that differs between them, and the step at which their numbers part.
+
+Owns: which facts of two runs are compared. Does not own: reading runs (`runs/`), the layout of differing fields
+(`config/contrast.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer.config import contrast, lines
+from official_trainer.config.contrast import Contrast, Side
+from official_trainer.errors import printable
+from official_trainer.reports.measures import Entry
+from official_trainer.runs import differing, recorded
+from official_trainer.runs.curves import Curves
+from official_trainer.tracking.jsonl import encode
+
+_GIT_SECONDS = 10
+_MOST_FILES = 20
+_REVISION = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
+_LONGEST_NAME = 16
+_DEFAULT = "class default"
+_NOT_COMPARED = ("time",)
+"""Splits whose numbers always differ."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """Something that is known of both runs.
+
+    Attributes:
+      name: what it is.
+      before: of the first run; None if it is not known.
+      after: of the second run.
+    """
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Parting:
+    """The first step at which a metric that both recorded there differs.
+
+    Attributes:
+      step: the global step.
+      metric: its split and name.
+      before: its value in the first run.
+      after: in the second.
+      equal_until: the last step before it at which all is equal; None if they part at the first.
+    """
+
+    step: int
+    metric: str
+    before: float
+    after: float
+    equal_until: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What differs between two runs.
+
+    Attributes:
+      names: what they are called.
+      facts: status, steps, versions, devices, data layout, code: those that differ.
+      config: the fields that differ, with what set each.
+      code: the files that differ between the commits, as `git diff --stat` has them; or why that is not known.
+      metrics: of each metric that both recorded, its value at the last step that both have, and that step.
+      parting: where their numbers part; None if all that both recorded is equal.
+      shared_steps: how many steps both have recorded.
+      notes: of either run, what went wrong and what is not known.
+    """
+
+    names: tuple[str, str]
+    facts: Sequence[Fact]
+    config: Sequence[Contrast]
+    code: Sequence[str]
+    metrics: Mapping[str, tuple[int, float, float]]
+    parting: Parting | None
+    shared_steps: int
+    notes: Sequence[str]
+
+
+def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
+    """Compares two runs.
+
+    Args:
+      before: the first.
+      after: the second.
+      workspace: the folder in which git is asked about the commits; None asks nothing. It is not taken from the runs,
+        whose files may come from others.
+    """
+    curves = before.curves, after.curves
+    facts = [fact for fact in _facts(before, after) if fact.before != fact.after]
+    metrics, parting, steps = _metrics(*curves)
+    notes = [f"{entry.name}: {note}" for entry in (before, after) for note in entry.notes]
+    return Pair(
+        names=(before.name, after.name),
+        facts=facts,
+        config=_config(before, after),
+        code=_code(before, after, workspace),
+        metrics=metrics,
+        parting=parting,
+        shared_steps=steps,
+        notes=notes,
+    )
+
+
+def _facts(before: Entry, after: Entry) -> Iterator[Fact]:
+    sides = before.run, after.run
+    yield Fact("experiment", *(run.experiment for run in sides))
+    yield Fact("status", *(run.status for run in sides))
+    yield Fact("step", *(recorded.steps_text(run) for run in sides))
+    yield Fact("restarts", *(run.record.get("restarts") for run in sides))
+    yield Fact("took", *(recorded.duration_text(run.duration_seconds) for run in sides))
+    yield Fact("git revision", *(run.record.get("git_revision") for run in sides))
+    yield Fact("devices", *(_list(run.record.get("devices")) for run in sides))
+    for name, title in (("versions", "version of"), ("input", "data layout:")):
+        both = [value if isinstance(value := run.record.get(name), dict) else {} for run in sides]
+        for key in dict.fromkeys([*both[0], *both[1]]):
+            yield Fact(f"{title} {key}", both[0].get(key), both[1].get(key))
+
+
+def _list(value: Any) -> str | None:
+    return ", ".join(map(str, value)) if isinstance(value, list) else None
+
+
+def _config(before: Entry, after: Entry) -> list[Contrast]:
+    """Returns the fields that differ, by path, also of runs of two experiments."""
+    texts = differing.fields([before.run.config, after.run.config])
+    found = []
+    for path, values in texts.items():
+        sides = [_side(entry, path, value) for entry, value in zip((before, after), values, strict=True)]
+        is_alone = any(side.value is Ellipsis for side in sides)
+        if not is_alone or all(side.source != _DEFAULT for side in sides):  # of a field that only one of them has
+            found.append(Contrast(path, *sides))
+    return found
+
+
+def _side(entry: Entry, path: str, shown: str | None) -> Side:
+    text = entry.run.config.get(path)
+    if text is None or shown is None:
+        return Side()
+    origin = lines.comment(text) or _DEFAULT
+    return Side(lines.value(text), f"experiment {entry.run.experiment}" if origin == "experiment" else origin)
+
+
+def _code(before: Entry, after: Entry, workspace: str | None) -> list[str]:
+    """Returns what git says of the difference between two commits, without programs that a repository names."""
+    revisions = [str(entry.run.record.get("git_revision")) for entry in (before, after)]
+    if not all(map(_REVISION.fullmatch, revisions)):
+        return []
+    dirty = [entry.name for entry, each in zip((before, after), revisions, strict=True) if each.endswith("-dirty")]
+    said = [f"{name} was started with changes that were not committed, and which are not known" for name in dirty]
+    commits = [each.removesuffix("-dirty") for each in revisions]
+    if commits[0] == commits[1] or workspace is None:
+        return said
+    command = ["git", "-C", workspace, "diff", "--no-ext-diff", "--no-textconv", "--stat=78", *commits, "--"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
+        changed = done.stdout.rstrip().splitlines()
+        cut = [f" … {len(changed) - _MOST_FILES} more files"] if len(changed) > _MOST_FILES + 1 else []
+        shown = changed if not cut else [*changed[: _MOST_FILES - 1], *cut, changed[-1]]
+        return [*said, *map(printable, shown)]
+    return [*said, f"the repository here lacks one of them; git diff {commits[0][:10]} {commits[1][:10]} shows more"]
+
+
+def _metrics(before: Curves, after: Curves) -> tuple[dict[str, tuple[int, float, float]], Parting | None, int]:
+    last: dict[str, tuple[int, float, float]] = {}
+    parting: Parting | None = None
+    shared: set[int] = set()
+    for split, curves in before.by_split.items():
+        for name, curve in curves.items():
+            other = after.get(split, name)
+            if other is None or split in _NOT_COMPARED:
+                continue
+            theirs = dict(zip(other.steps, other.values, strict=True))
+            both = [(s, v, theirs[s]) for s, v in zip(curve.steps, curve.values, strict=True) if s in theirs]
+            if not both:
+                continue
+            shared |= {step for step, _, _ in both}
+            last[f"{split}/{name}"] = both[-1]
+            first = next((each for each in both if not _is_same(each[1], each[2])), None)
+            if first is not None and (parting is None or first[0] < parting.step):
+                parting = Parting(first[0], f"{split}/{name}", first[1], first[2], None)
+    if parting is not None:
+        earlier = max((step for step in shared if step < parting.step), default=None)
+        parting = dataclasses.replace(parting, equal_until=earlier)
+    return last, parting, len(shared)
+
+
+def _is_same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
+def as_text(pair: Pair) -> Iterator[str]:
+    """Yields the lines for a terminal, of 80 columns where names allow it."""
+    yield f"--- {pair.names[0]}"
+    yield f"+++ {pair.names[1]}"
+    for name, body in (
+        ("Run", _facts_text(pair.facts)),
+        ("Config", contrast.text(pair.config) or ["no field differs"]),
+        ("Code", pair.code),
+        ("Metrics at the last step that both recorded", _metrics_text(pair)),
+        ("Where they part", [_parting_text(pair)]),
+        ("Notes", pair.notes),
+    ):
+        if body:
+            yield from ("", name, "", *(f"  {line}".rstrip() for line in body))
+
+
+def _facts_text(facts: Sequence[Fact]) -> list[str]:
+    shown = [(fact.name, _word(fact.before), _word(fact.after)) for fact in facts]
+    name_width = max((len(name) for name, _, _ in shown), default=0)
+    width = max((len(before) for _, before, _ in shown if len(before) <= 24), default=0)
+    result = []
+    for name, before, after in shown:
+        if len(before) <= width and len(after) <= 78 - name_width - width - 6:
+            result.append(f"{name.ljust(name_width)}  {before.ljust(width)}  → {after}".replace("  → ", "  →  "))
+        else:
+            result += [name, f"  - {before}", f"  + {after}"]
+    return result
+
+
+def _word(value: Any) -> str:
+    return "not known" if value in (None, "") else printable(str(value)).replace("\n", " ")
+
+
+def _metrics_text(pair: Pair) -> list[str]:
+    names = pair.names if max(map(len, pair.names)) <= _LONGEST_NAME else ("---", "+++")
+    rows = [("", "step", *names, "difference")]
+    for metric, (step, before, after) in pair.metrics.items():
+        difference = "0" if _is_same(before, after) else f"{after - before:+.3g}"
+        rows.append((metric, str(step), f"{before:.6g}", f"{after:.6g}", difference))
+    if len(rows) == 1:
+        return ["no metric was recorded by both at the same step"]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numbers = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)][1:] for row in rows]
+    return ["  ".join([row[0].ljust(widths[0]), *cells]) for row, cells in zip(rows, numbers, strict=True)]
+
+
+def _parting_text(pair: Pair) -> str:
+    parting = pair.parting
+    if not pair.shared_steps:
+        return "not known: they recorded nothing at the same step"
+    if parting is None:
+        return f"nowhere: all numbers of the {pair.shared_steps} steps that both recorded are equal, every bit"
+    last = parting.equal_until
+    before = "the first that both recorded" if last is None else f"equal up to step {last}"
+    return f"at step {parting.step} ({before}): {parting.metric} {parting.before!r} and {parting.after!r}"
+
+
+def as_json(pair: Pair) -> dict[str, Any]:
+    """Returns all of it for programs; values that are not finite are texts."""
+    parting = None if pair.parting is None else dataclasses.asdict(pair.parting)
+    if parting is not None:
+        parting |= {"before": encode(parting["before"]), "after": encode(parting["after"])}
+    return {
+        "before": pair.names[0],
+        "after": pair.names[1],
+        "facts": [dataclasses.asdict(fact) for fact in pair.facts],
+        "differences": [
+            {"path": each.path, "before": contrast.as_json(each.before), "after": contrast.as_json(each.after)}
+            for each in pair.config
+        ],
+        "code": list(pair.code),
+        "metrics": [
+            {"metric": metric, "step": step, "before": encode(before), "after": encode(after)}
+            for metric, (step, before, after) in pair.metrics.items()
+        ],
+        "parting": parting,
+        "shared_steps": pair.shared_steps,
+        "notes": list(pair.notes),
+    }

@@ -1,0 +1,300 @@
+"""A table of runs: the fields in which their configs differ, their metrics, time and status; also by groups.
+
+Owns: which columns and rows there are, and their order. Does not own: what is measured (`measures.py`), which runs are
+kept (`filters.py`), how a table is written (`formats.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from official_trainer import files
+from official_trainer.config.text import flow, short_names
+from official_trainer.errors import ExitCode, UserError, first_few, nearest
+from official_trainer.reports import filters
+from official_trainer.reports.measures import Direction, Entry, Measure
+from official_trainer.runs import differing, recorded
+from official_trainer.runs.recorded import RecordedRun
+
+
+class CompareError(UserError, ValueError):
+    """Runs that cannot be compared, because there are none, or by a column that is not there."""
+
+    exit_code = ExitCode.CONFIG
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Several numbers in one.
+
+    Attributes:
+      mean: of those that are there.
+      deviation: their sample standard deviation; None of one number.
+      count: how many there are.
+    """
+
+    mean: float
+    deviation: float | None
+    count: int
+
+
+Cell = str | int | float | Spread | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column.
+
+    Attributes:
+      key: for programs: the path of a field, a metric as `--metrics` takes it, or a word.
+      title: for people.
+      kind: `run`, `metric`, `field` or `fact`.
+      direction: which numbers are better; None if none is.
+      text: how one of its cells is shown; None for the usual way.
+    """
+
+    key: str
+    title: str
+    kind: Literal["run", "metric", "field", "fact"]
+    direction: Direction | None = None
+    text: Callable[[Any], str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What is shown.
+
+    Attributes:
+      columns: the most important first.
+      rows: a cell for each column.
+      notes: of each row, what went wrong with that run and what is not known.
+      remarks: about the whole.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()
+
+
+def entries(places: Sequence[str], *, now_seconds: float) -> list[Entry]:
+    """Returns the runs in folders, and below them, each once, in the order in which they are found.
+
+    Args:
+      places: run directories, folders of runs, sweeps.
+      now_seconds: the Unix time.
+
+    Raises:
+      CompareError: one of them is not there, or cannot be listed.
+    """
+    found: dict[str, RecordedRun] = {}
+    for place in places:
+        try:
+            for run in recorded.find(place, now_seconds=now_seconds):
+                found.setdefault(os.path.realpath(run.directory), run)
+        except OSError as error:
+            above, name = os.path.split(place.rstrip("/"))
+            near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
+            hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
+            raise CompareError(f"{place} cannot be listed: {files.reason_of(error)}{hint}") from error
+    runs = list(found.values())
+    return list(map(Entry, runs, _names(runs), differing.differing(runs)))
+
+
+def _names(runs: Sequence[RecordedRun]) -> list[str]:
+    """Returns what runs are called: the part of their paths that they do not share; without the `run` of a trial."""
+    paths = [os.path.abspath(run.directory).split(os.sep) for run in runs]
+    paths = [path[:-1] if path[-1] == "run" and path[-3:-2] == ["trials"] else path for path in paths]
+    levels = itertools.takewhile(lambda names: len({*names}) == 1, zip(*(path[:-1] for path in paths), strict=False))
+    shared = len(list(levels))
+    return [os.sep.join(path[shared:]) for path in paths]
+
+
+def is_seed(path: str) -> bool:
+    """Whether a field is a seed, in which runs differ that are to be the same otherwise."""
+    return path.rpartition(".")[2] == "seed"
+
+
+_TOOK, _SPEED = "took_seconds", "examples_per_second"
+
+
+def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequence[str] | None) -> Table:
+    """Returns a row for each run.
+
+    Args:
+      found: the runs.
+      measures: the metrics.
+      fields: the fields that are shown; None for those that differ.
+    """
+    differs = dict.fromkeys(path for entry in found for path in entry.differs)
+    paths = sorted(differs, key=is_seed) if fields is None else list(fields)
+    names = short_names(paths)
+    columns = [
+        Column(key="run", title="run", kind="run"),
+        *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
+        *(Column(key=path, title=names[path], kind="field") for path in paths),
+        *_facts(found),
+    ]
+    rows = [
+        [
+            entry.name,
+            *(each.of(entry) for each in measures),
+            *(_field(entry, path) for path in paths),
+            *(_FACTS[column.key](entry) for column in columns if column.kind == "fact"),
+        ]
+        for entry in found
+    ]
+    return Table(columns, rows, [entry.notes for entry in found])
+
+
+_FACTS: Mapping[str, Callable[[Entry], Cell]] = {
+    "experiment": lambda entry: entry.run.experiment,
+    "status": lambda entry: entry.run.status,
+    "step": lambda entry: entry.run.step,
+    _TOOK: lambda entry: entry.run.duration_seconds,
+    _SPEED: lambda entry: _throughput(entry.run),
+}
+
+
+def _facts(found: Sequence[Entry]) -> list[Column]:
+    several = len({entry.run.experiment for entry in found}) > 1
+    return [
+        *([Column(key="experiment", title="experiment", kind="fact")] if several else []),
+        Column(key="status", title="status", kind="fact"),
+        Column(key="step", title="step", kind="fact"),
+        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
+        Column(key=_SPEED, title="examples/s", kind="fact", text="{:,.0f}".format),
+    ]
+
+
+def _field(entry: Entry, path: str) -> str | None:
+    if path in filters.OWN:
+        value = filters.value_of(entry, path)
+        return None if value is None else str(value)
+    if path in entry.differs:
+        return entry.differs[path]
+    return flow(filters.value_of(entry, path)) if path in entry.run.config else None
+
+
+def _throughput(run: RecordedRun) -> float | None:
+    """Returns examples per second of a run's training steps, over all its processes."""
+    account: Any = run.record.get("time")
+    account = account.get("total") if isinstance(account, dict) else None
+    if not isinstance(account, dict) or not isinstance(account.get("seconds"), dict):
+        return None
+    examples, seconds = account.get("examples"), account["seconds"].get("steps")
+    if not isinstance(examples, int | float) or not isinstance(seconds, int | float) or seconds <= 0:
+        return None
+    return examples / (seconds + (account["seconds"].get("input") or 0.0)) or None
+
+
+def ordered(table: Table, order: str | None) -> Table:
+    """Returns a table in the order of a column; without one, of its first metric, the best first.
+
+    What is not known comes last.
+
+    Args:
+      table: the rows.
+      order: title or key of a column; after a `-` the other way round.
+
+    Raises:
+      CompareError: there is no such column.
+    """
+    name = (order or "").removeprefix("-")
+    if order is None:
+        chosen = next((i for i, column in enumerate(table.columns) if column.kind == "metric"), 0)
+    else:
+        known = {word: i for i, column in reversed([*enumerate(table.columns)]) for word in _words(column)}
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"; did you mean {near[0]}?" if near else f"; columns: {', '.join(c.title for c in table.columns)}"
+            raise CompareError(f"--sort={order}: there is no such column{hint}")
+        chosen = known[name]
+    falls = (table.columns[chosen].direction == "max") != (order or "").startswith("-")
+    there = [i for i, row in enumerate(table.rows) if not _is_missing(row[chosen])]
+    there.sort(key=lambda i: _sortable(table.rows[i][chosen]), reverse=falls)
+    places = [*there, *(i for i, row in enumerate(table.rows) if _is_missing(row[chosen]))]
+    return dataclasses.replace(table, rows=[table.rows[i] for i in places], notes=[table.notes[i] for i in places])
+
+
+def _words(column: Column) -> list[str]:
+    """Returns the names of a column: its title, also without an arrow, its key, and the metric alone."""
+    return [column.title, column.title.rstrip(" ↑↓"), column.key, column.key.rpartition(":")[0] or column.key]
+
+
+def _is_missing(cell: Cell) -> bool:
+    number = cell.mean if isinstance(cell, Spread) else cell
+    return number is None or number == differing.NOT_THERE or (isinstance(number, float) and math.isnan(number))
+
+
+def _sortable(cell: Cell) -> tuple[int, Any]:
+    if isinstance(cell, Spread):
+        return (0, cell.mean)
+    if isinstance(cell, str):
+        try:
+            return (0, float(cell))
+        except ValueError:
+            return (1, cell)
+    return (0, cell)
+
+
+def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequence[str]) -> Table:
+    """Returns a row for each combination of values of fields, with mean and deviation of each metric over its runs.
+
+    What else differs inside of groups, other than seeds, is said below, because a mean over it may mean little.
+    """
+    groups: dict[tuple[str | None, ...], list[Entry]] = {}
+    for entry in found:
+        groups.setdefault(tuple(_field(entry, field) for field in fields), []).append(entry)
+    names = short_names(fields)
+    columns = [
+        *(Column(key=field, title=names[field], kind="field") for field in fields),
+        *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
+        Column(key="n", title="n", kind="fact"),
+        Column(key="status", title="status", kind="fact"),
+        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
+    ]
+    rows = []
+    for values, members in groups.items():
+        statuses = collections.Counter(member.run.status for member in members).most_common()
+        took = _spread([member.run.duration_seconds for member in members])
+        rows.append(
+            [
+                *values,
+                *(_spread([each.of(member) for member in members]) for each in measures),
+                len(members),
+                ", ".join(f"{count} {status}" for status, count in statuses),
+                took and took.mean,
+            ]
+        )
+    return Table(columns, rows, [()] * len(rows), tuple(_varying(groups.values(), fields)))
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    if not all(map(math.isfinite, numbers)):
+        return Spread(math.nan, math.nan if len(numbers) > 1 else None, len(numbers))
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Spread(statistics.fmean(numbers), deviation, len(numbers))
+
+
+def _varying(groups: Any, fields: Sequence[str]) -> list[str]:
+    """Returns a remark about fields that differ inside of groups, other than seeds and those of the groups."""
+    paths: dict[str, None] = {}
+    for members in groups:
+        for path in dict.fromkeys(path for member in members for path in member.differs):
+            several = len({member.differs.get(path) for member in members}) > 1
+            if several and path not in fields and not is_seed(path):
+                paths[path] = None
+    if not paths:
+        return []
+    return [f"inside of groups these fields differ too: {first_few([*short_names(paths).values()])}"]

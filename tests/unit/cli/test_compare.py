@@ -1,0 +1,410 @@
+"""What `compare` shows of runs, in whatever state they are."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from official_trainer import cli
+from tests.support.reports import kinds
+
+RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """80 columns, and the time stands still."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("official_trainer.cli.compare._now_seconds", lambda: kinds.NOW)
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Three seeds of each of two learning rates, and one run with another optimizer."""
+    for rate in (0.001, 0.01):
+        for seed in range(3):
+            kinds.write_run(tmp_path / "runs" / f"r{rate}-{seed}", seed=seed + round(1000 * rate), rate=rate)
+    kinds.write_run(tmp_path / "runs" / "sgd", seed=9, optimizer="sgd", code=1, step=20, error="ValueError: no\nmore")
+
+
+def shown(capsys, *words):
+    assert cli.main(["compare", *words]) == 0
+    return capsys.readouterr().out
+
+
+def rows(text):
+    """Returns the cells of each line of a table, up to the empty line."""
+    return [re.split(r"  +", line.strip()) for line in text.partition("\n\n")[0].splitlines()]
+
+
+def names(text):
+    return [row[0] for row in rows(text)[1:]]
+
+
+def test_a_table_of_what_differs_and_what_came_of_it(seeds, capsys):
+    """N22: the best first; metrics with their direction, the fields that differ, status, and why a run failed."""
+    text = shown(capsys, "runs")
+    head, first, *_, last = rows(text)
+    assert head[:5] == ["run", "accuracy ↑", "accuracy last", "optimizer.type", "learning_rate"]
+    assert first[:5] == ["r0.01-2", f"{kinds.accuracy(12, 40):.4g}", f"{kinds.accuracy(12, 40):.4g}", "adam", "0.01"]
+    assert last[0] == "sgd"
+    assert "failed" in last
+    assert "sgd: exit code 1\nsgd: error: ValueError: no\n" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "train_steps" not in text
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120, 200])
+def test_it_fits_the_terminal_and_names_what_it_left_out(seeds, capsys, monkeypatch, columns):
+    """N22: columns of fields and facts are left out, never metrics or the status."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = shown(capsys, "runs")
+    head = " ".join(rows(text)[0])
+    said = " ".join(text.partition("\n\n")[2].split())
+    assert max(map(len, text.splitlines())) <= max(columns, 50)
+    for title in ("learning_rate", "seed", "took", "examples/s"):
+        assert (title in head) != (title in said), title
+    assert "status" in head
+    assert ("no room for" in said) == (columns < 120)
+
+
+def test_a_pipe_has_all_columns(seeds, capsys, monkeypatch):
+    """N22: and one line for each run."""
+    monkeypatch.delenv("COLUMNS")
+    head, first, *_ = rows(shown(capsys, "runs"))
+    assert head[-3:] == ["step", "took", "examples/s"]
+    assert first[-3:] == ["40", "2 min", "32"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "left"),
+    [
+        (["optimizer.type=sgd"], ["sgd"]),
+        (["trainer.optimizer_config.optimizer.type!=adam"], ["sgd"]),
+        (["learning_rate>=0.01", "seed<12"], ["r0.01-1", "r0.01-0"]),
+        (["learning_rate<=0.001", "seed > 1"], ["r0.001-2", "r0.001-1", "sgd"]),
+        (["status=failed"], ["sgd"]),
+        (["best>0.881"], ["r0.01-2", "r0.01-1", "r0.01-0"]),
+        (["hidden=[8]", "run=r0.01-1"], ["r0.01-1"]),
+        (["adam.epsilon=1e-7", "seed=2"], ["r0.001-1"]),
+        (["adam.epsilon!=1e-7"], ["sgd"]),
+        (["took>100"], []),
+    ],
+)
+def test_conditions(seeds, capsys, conditions, left):
+    """N22: by a path, its end, or what is known of a run; all of them hold."""
+    words = ["compare", "runs", *(f"--where={each}" for each in conditions)]
+    if left:
+        assert cli.main(words) == 0
+        assert names(capsys.readouterr().out) == left
+    else:
+        assert cli.main(words) == 2
+        assert "none of 7 runs is left by --where=took>100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "last"),
+    [
+        ("run", "r0.001-0", "sgd"),
+        ("-run", "sgd", "r0.001-0"),
+        ("accuracy", "r0.01-2", "sgd"),
+        ("-accuracy", "sgd", "r0.01-2"),
+        ("runtime.seed", "r0.001-0", "r0.01-2"),
+        ("-seed", "r0.01-2", "r0.001-0"),
+        ("step", "sgd", "r0.01-2"),
+    ],
+)
+def test_orders(seeds, capsys, order, first, last):
+    """N22: by any column, and the other way round."""
+    found = names(shown(capsys, "runs", f"--sort={order}"))
+    assert (found[0], found[-1]) == (first, last)
+
+
+def test_metrics_at_their_best_at_the_end_and_at_a_step(seeds, capsys, monkeypatch):
+    """N22: of evaluations and of training; the direction is the config's or the user's, and not guessed."""
+    monkeypatch.setenv("COLUMNS", "120")
+    metrics = "--metrics=accuracy,validation_loss:min,accuracy:10,train/training_loss"
+    head, first = rows(shown(capsys, "runs", metrics, "--where=seed=1"))
+    assert head[:5] == ["run", "accuracy ↑", "validation_loss ↓", "accuracy @10", "train/training_loss last"]
+    best, early = (f"{kinds.accuracy(1, step):.4g}" for step in (40, 10))
+    assert first[:5] == ["r0.001-0", best, "0.075", early, "0.05"]
+
+
+def test_a_run_that_lacks_a_metric_has_an_empty_cell(seeds, capsys):
+    """N22: it comes last, and is not zero."""
+    report = json.loads(shown(capsys, "runs", "--metrics=accuracy:40", "--format=json"))
+    assert [row["accuracy:40"] is None for row in report["rows"]] == [False] * 6 + [True]
+
+
+def test_groups_have_means_and_deviations_over_seeds(seeds, capsys):
+    """N22: with n, and a word about what else differs inside of a group."""
+    text = shown(capsys, "runs", "--group=learning_rate", "--metrics=accuracy:20")
+    head, *found = rows(text)
+    assert head[:4] == ["learning_rate", "accuracy @20", "n", "status"]
+    mean = sum(kinds.accuracy(seed, 20) for seed in (10, 11, 12)) / 3
+    assert found[0][:4] == ["0.01", f"{mean:.4f} ± 0.0010", "3", "3 done"]
+    assert [row[2] for row in found] == ["3", "4"]
+    assert "3 done, 1 failed" in text
+    assert "inside of groups these fields differ too: optimizer.type" in text
+    alone = rows(shown(capsys, "runs", "--group=optimizer.type,experiment", "--metrics=accuracy:20"))
+    assert [row[:4] for row in alone if row[0] == "sgd"] == [["sgd", "digits", f"{kinds.accuracy(9, 20):.4g}", "1"]]
+
+
+def test_chosen_fields(seeds, capsys):
+    """N22: also fields that do not differ."""
+    head, first, *_ = rows(shown(capsys, "runs", "--fields=train_steps,hidden", "--metrics=accuracy"))
+    assert head[:4] == ["run", "accuracy ↑", "train_steps", "hidden"]
+    assert first[2:4] == ["40", "[8]"]
+
+
+def test_csv_has_all_digits_and_whole_paths(seeds, capsys):
+    """N22: for a program; a mean has three columns."""
+    found = list(csv.DictReader(io.StringIO(shown(capsys, "runs", "--format=csv"))))
+    assert len(found) == 7
+    assert float(found[0]["accuracy:max"]) == kinds.accuracy(12, 40)
+    assert found[0][RATE] == "0.01"
+    assert found[-1]["notes"] == "exit code 1; error: ValueError: no"
+    grouped = list(csv.DictReader(io.StringIO(shown(capsys, "runs", f"--group={RATE}", "--format=csv"))))
+    assert {row[RATE]: row["accuracy:max n"] for row in grouped} == {"0.01": "3", "0.001": "4"}
+    assert all(float(row["accuracy:max std"]) > 0 for row in grouped)
+
+
+def test_json_has_values_as_they_are(seeds, capsys):
+    """N22: numbers of fields are numbers, and what is not there is null."""
+    report = json.loads(shown(capsys, "runs", "--format=json"))
+    assert report["columns"][1] == {"key": "accuracy:max", "title": "accuracy ↑", "direction": "max"}
+    assert report["rows"][0][RATE] == 0.01
+    assert report["rows"][0]["took_seconds"] == 100.0
+    grouped = json.loads(shown(capsys, "runs", "--group=status", "--format=json"))["rows"]
+    assert grouped[1]["accuracy:max"] == {"mean": kinds.accuracy(9, 20), "std": None, "n": 1}
+
+
+def test_names_that_a_page_or_a_terminal_would_obey(tmp_path, capsys, monkeypatch):
+    """N34: they are text in each format."""
+    monkeypatch.delenv("COLUMNS")
+    for name, make in kinds.HOSTILE.items():
+        make(tmp_path / "runs" / name)
+    table, markdown, latex = (shown(capsys, "runs", f"--format={each}") for each in ("table", "markdown", "latex"))
+    assert not any("\x1b" in each for each in (table, markdown, latex))
+    assert "\\<script\\>alert('x')\\<" in markdown
+    assert r"red \& \\textbf{x} \| \`\_\` 100 %" in markdown
+    assert all(line.replace("\\|", "").count("|") == 9 for line in markdown.splitlines() if line.startswith("|"))
+    assert r"red \& \textbackslash{}textbf\{x\} \textbar{} `\_` 100 \%" in latex
+    lines = [line for line in latex.splitlines() if line.endswith("\\\\")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {7}
+    assert len(json.loads(shown(capsys, "runs", "--format=json"))["rows"]) == 2
+
+
+def test_the_best_is_bold_in_a_paper(seeds, capsys):
+    """N22: in Markdown and LaTeX, means too."""
+    best = f"{kinds.accuracy(12, 40):.4g}"
+    assert f"| **{best}** | **{best}** |" in shown(capsys, "runs", "--format=markdown")
+    latex = shown(capsys, "runs", "--group=learning_rate", "--format=latex")
+    assert latex.count(r"\textbf{") == 2
+    assert f"\\textbf{{{kinds.accuracy(11, 40):.4f} $\\pm$ 0.0010}}" in latex
+
+
+@pytest.mark.parametrize("written", ["table", "csv", "json", "markdown", "latex"])
+def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tmp_path, capsys, monkeypatch, written):
+    """N22: running, failed, damaged, old, foreign, empty directories, and one that may not be read."""
+    monkeypatch.delenv("COLUMNS")
+    kinds.make_all(tmp_path / "runs")
+    (tmp_path / "runs" / "shut").mkdir()
+    scandir = os.scandir
+
+    def without_permission(path):
+        if str(path).endswith("shut"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", without_permission)
+    text = shown(capsys, "runs", f"--format={written}", "--metrics=accuracy")
+    escaped = text.replace("\\", "")
+    for name in {*kinds.KINDS, "shut"} - {"sweep", "nested"}:
+        assert name in escaped, name
+    for name in ("sweep/trials/3", "nested/group/two"):
+        assert name in escaped
+    for word in ("running", "died", "preempted", "stalled", "failed", "Model Garden", "unknown", "empty", "no run"):
+        assert word in text, word
+    for note in (
+        "cannot be listed: Permission denied",
+        "run.json is damaged",
+        "run.json was changed: steps, best",
+        "params.yaml is damaged",
+        "no params.yaml: its config is not known",
+        "its record says running, but no process holds it",
+        "error: the loss is NaN at step 25",
+        "no run.json and no params.yaml: only its checkpoints are known",
+    ):
+        assert note in escaped, note
+
+
+# Two runs.
+
+
+@pytest.fixture
+def two(tmp_path):
+    kinds.write_run(tmp_path / "a", seed=1)
+    kinds.write_run(tmp_path / "b", seed=2, rate=0.01, optimizer="sgd", code=143, step=30)
+    layout = {"replicas": 2, "pipelines": 1, "order": "global"}
+    kinds.change(tmp_path / "b", versions={"python": "3.12.0"}, input=layout, git_revision="2" * 40 + "-dirty")
+
+
+def test_two_runs_in_all_that_differs(two, capsys):
+    """N22: state, versions, data layout, config with what set each, code, metrics at equal steps, where they part."""
+    text = shown(capsys, "a", "b")
+    assert text.startswith("--- a\n+++ b\n\nRun\n\n")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "status done → preempted",
+        "step 40/40 → 30/40",
+        "data layout: replicas 1 → 2",
+        "trainer.optimizer_config.optimizer.type",
+        "- adam --set",
+        "+ sgd --set",
+        "- 0.001 configs/rate.yaml:3",
+        "+ 0.01 configs/rate.yaml:3",
+        "b was started with changes that were not committed, and which are not known",
+        f"validation/accuracy 30 {kinds.accuracy(1, 30):.6g} {kinds.accuracy(2, 30):.6g} +0.001",
+        "train/training_loss 30 0.0666667 0.0666667 0",
+        f"at step 10 (equal up to step 5): validation/accuracy {kinds.accuracy(1, 10)!r} and {kinds.accuracy(2, 10)!r}",
+    ):
+        assert line in lines, line
+    assert any(line.startswith("version of python") for line in lines)
+    assert "epsilon" not in text, "a branch that only one of them chose has no difference of its own"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_two_equal_runs(tmp_path, capsys):
+    """N22: it says so, to the bit."""
+    for name in ("a", "b"):
+        kinds.write_run(tmp_path / name)
+    text = shown(capsys, "a", "b")
+    assert "no field differs" in text
+    assert "nowhere: all numbers of the 8 steps that both recorded are equal, every bit" in text
+    assert "\nRun\n" not in text
+
+
+def test_two_runs_for_programs(two, capsys):
+    """N22: the same as JSON."""
+    report = json.loads(shown(capsys, "a", "b", "--format=json"))
+    assert {"name": "status", "before": "done", "after": "preempted"} in report["facts"]
+    assert {
+        "path": "runtime.seed",
+        "before": {"value": 1, "origin": "--set"},
+        "after": {"value": 2, "origin": "--set"},
+    } in report["differences"]
+    assert report["parting"]["step"] == 10
+    assert report["parting"]["equal_until"] == 5
+
+
+def test_two_runs_of_two_experiments_and_with_nothing_in_common(tmp_path, capsys):
+    """N22: what both have is compared; a default of the one that the other does not have is no difference."""
+    kinds.write_run(tmp_path / "a")
+    kinds.of_an_earlier_version(tmp_path / "b")
+    kinds.without_metrics(tmp_path / "c")
+    text = shown(capsys, "a", "b")
+    assert "experiment" in text
+    assert "steps_per_loop" in text, "which that experiment sets"
+    assert "tfds_name" not in text
+    assert "not known: they recorded nothing at the same step" in shown(capsys, "a", "c")
+    assert "c: no metrics: there is no metrics.jsonl" in shown(capsys, "a", "c")
+
+
+def test_two_runs_as_a_table(two, capsys):
+    """N22: with a flag of the table, or in a format that only a table has."""
+    assert names(shown(capsys, "a", "b", "--metrics=accuracy")) == ["a", "b"]
+    assert shown(capsys, "a", "b", "--format=csv").startswith("run,accuracy:max,")
+
+
+def test_commits_are_compared_in_this_workspace(workspace, capsys):
+    """N22: by git, in the repository of the current workspace, not in one that a record names."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    revisions = []
+    subprocess.run([*git, "init", "-q"], check=True)
+    for text in ("one\n", "two\n"):
+        (workspace / "model.txt").write_text(text)
+        subprocess.run([*git, "add", "model.txt"], check=True)
+        subprocess.run([*git, "commit", "-qm", text], check=True)
+        revisions.append(subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip())
+    for name, revision in zip(("a", "b", "c", "d"), [*revisions, "--output=stolen", "f" * 40], strict=True):
+        kinds.write_run(workspace / "runs" / name)
+        kinds.change(workspace / "runs" / name, git_revision=revision)
+    assert " model.txt | 2 +-" in shown(capsys, "runs/a", "runs/b")
+    assert "model.txt" not in shown(capsys, "runs/a", "runs/c")
+    assert not (workspace / "stolen").exists()
+    assert f"the repository here lacks one of them; git diff {revisions[0][:10]}" in shown(capsys, "runs/a", "runs/d")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name runs, or a folder of runs, such as `official-trainer compare runs`"),
+        ([""], "the name of a run is empty: is a variable not set?"),
+        (["gs://b/runs"], "gs://b/runs: only local folders are read; mount the bucket, or copy the runs"),
+        (["rums"], "rums cannot be listed: No such file or directory; did you mean runs?"),
+        (["runs/sgd"], "there is one run, runs/sgd, and comparing takes two; `official-trainer show runs/sgd`"),
+        (["none"], "no runs in none; `official-trainer train EXPERIMENT` makes one"),
+        (["runs", "--format=tabel"], "--format=tabel: expected one of table, csv, .*; did you mean table?"),
+        (["runs", "--where=optimiser.type=adam"], "--where=optimiser.type: no run has such a field; did you mean"),
+        (["runs", "--where=zzzzz=1"], "no run has such a field; beside fields of configs there are run, experiment"),
+        (["runs", "--where=type=adam"], "--where=type: several fields end so: task.model.type, .*; write more"),
+        (["runs", "--where=seed"], "--where=seed: write FIELD, one of = != < <= > >=, and a value"),
+        (["runs", "--where=optimizer.type<adam"], "<adam: only numbers are larger or smaller; use = or !="),
+        (["runs", "--group=learning_rat"], "--group=learning_rat: no run has such a field; did you mean learning_rate"),
+        (["runs", "--metrics=acuracy"], "--metrics=acuracy: no run has recorded it; did you mean accuracy?"),
+        (["runs", "--metrics=zzzzzz"], "--metrics=zzzzzz: no run has recorded it; they have "),
+        (["runs", "--metrics=accuracy:33"], "--metrics=accuracy:33: no run has recorded accuracy at step 33"),
+        (["runs", "--metrics=accuracy:maz"], "--metrics=accuracy:maz: allowed: NAME, .*; did you mean accuracy:max?"),
+        (["runs", "--sort=acuracy"], "--sort=acuracy: there is no such column; did you mean accuracy?"),
+        (["runs", "--sort=zzzzzz"], "--sort=zzzzzz: there is no such column; columns: run, accuracy"),
+        (["runs", "--group=seed", "--fields=seed"], "--group and --fields cannot be combined"),
+    ],
+)
+def test_errors(seeds, tmp_path, capsys, words, message):
+    """N7: the place, what is allowed and the nearest name."""
+    (tmp_path / "none").mkdir()
+    assert cli.main(["compare", *words]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(message.replace("?", r"\?"), said), said
+
+
+def test_metrics_of_runs_that_recorded_none(tmp_path, capsys):
+    """N7: none is named as the nearest."""
+    for name in ("a", "b"):
+        kinds.without_metrics(tmp_path / "runs" / name)
+    assert cli.main(["compare", "runs", "--metrics=loss"]) == 2
+    assert "--metrics=loss: none of these runs has recorded a metric" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_seed_that_diverged_is_not_hidden_in_a_mean(tmp_path, capsys):
+    """N22: the mean of NaN and a number is NaN."""
+    for seed in (1, 2):
+        kinds.write_run(tmp_path / "runs" / str(seed), seed=seed)
+    kinds.append(tmp_path / "runs" / "1", '{"step": 45, "split": "validation", "loss": "NaN"}', "")
+    kinds.append(tmp_path / "runs" / "2", '{"step": 45, "split": "validation", "loss": 1.0}', "")
+    text = shown(capsys, "runs", "--group=experiment", "--metrics=loss:last")
+    assert rows(text)[1][:3] == ["digits", "nan", "2"]
+
+
+def test_a_rule_of_several_numbers_is_no_column(tmp_path, capsys):
+    """N22: what such a rule compares is in the metrics, by name."""
+    for name in ("a", "b"):
+        kinds.by_a_rule(tmp_path / "runs" / name)
+    assert rows(shown(capsys, "runs"))[0] == ["run", "status", "step", "took", "examples/s"]
+
+
+def test_the_table_of_model_gardens_runs(tmp_path, capsys):
+    """N22: the best of `info.json`, and the rest of TensorBoard's files, which is said."""
+    kinds.garden(tmp_path / "runs" / "one")
+    kinds.garden(tmp_path / "runs" / "two")
+    text = shown(capsys, "runs", "--metrics=accuracy:max,accuracy:20,train/loss")
+    assert rows(text)[1][:4] == ["one", "0.75", f"{kinds.accuracy(1, 20):.4g}", "0.05"]
+    assert "one: no metrics.jsonl: the metrics are those of TensorBoard's files" in text
