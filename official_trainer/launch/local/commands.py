@@ -1,6 +1,7 @@
 """The commands of one forked process: one, or several that follow each other.
 
-Owns: running a module as `python -m` would, and taking the next command over a pipe.
+Owns: running a module as `python -m` would, taking the next command over a pipe, ending processes for which Python's
+exit would wait for ever.
 Does not own: which process gets a command (`starter.py`), what is put back between two (`kept.py`).
 
 A command that does not end with exit code 0 ends the process, as it would alone, and so does the last one.
@@ -15,11 +16,14 @@ import runpy
 import sys
 import time
 from collections.abc import Sequence
-from multiprocessing import reduction
+from multiprocessing import active_children, reduction
 from multiprocessing.connection import Connection
 
 from official_trainer.distributed.cluster import BEGAN
+from official_trainer.errors import first_few
 from official_trainer.launch.local.kept import KeptProcess
+
+_CHILD_SECONDS = 3.0  # for one that was told to end
 
 
 def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
@@ -72,6 +76,25 @@ def run_several(argv: Sequence[str], environ: dict[str, str], control: Connectio
             os._exit(0)
         _write_to(output)
         environ = environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
+
+
+def end_children(seconds: float = _CHILD_SECONDS) -> None:
+    """Ends processes that multiprocessing would wait for at this process's exit, and says so.
+
+    Args:
+      seconds: how long they may take to end by themselves; 0 kills them at once, without a word.
+    """
+    end = time.monotonic() + seconds
+    left = [child for child in active_children() if not child.daemon]
+    for child in left:
+        child.join(max(0.0, end - time.monotonic()))
+    left = [child for child in left if child.is_alive()]
+    for child in left:
+        child.kill()
+        child.join()
+    if left and seconds:
+        names = first_few([child.name for child in left])
+        print(f"what it has started still ran {seconds:g} s after its end, and was killed: {names}", file=sys.stderr)
 
 
 def _write_to(descriptor: int) -> None:

@@ -13,6 +13,7 @@ ends. If this process is killed too, the kernel kills its children.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import dataclasses
@@ -149,10 +150,15 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
     request, control = _Starter(Connection(descriptor)).serve()
     if not preload:
         os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
-    if control is None:
-        commands.run_one(request.argv, request.environ)
-    else:
-        commands.run_several(request.argv, request.environ, control, request.most)
+    atexit.register(commands.end_children)  # after what the user's code registers, before multiprocessing waits
+    try:
+        if control is None:
+            commands.run_one(request.argv, request.environ)
+        else:
+            commands.run_several(request.argv, request.environ, control, request.most)
+    except BaseException:
+        commands.end_children(0.0)  # so that the last line is that of the error
+        raise
 
 
 def _die_with(parent: int) -> None:

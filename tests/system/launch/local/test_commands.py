@@ -117,6 +117,28 @@ def test_what_a_command_leaves_running_ends_its_process(commands, source):
     assert commands.run("pass")[0] != pid
 
 
+FORKED = "import multiprocessing as m, signal\nm.get_context('fork').Process(target=signal.pause, name='mine').start()"
+ENDED = "what it has started still ran 3 s after its end, and was killed: mine"
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "last"), [(FORKED, 0, ENDED), (f"{FORKED}\nraise ValueError('a bug')", 1, "ValueError: a bug")]
+)
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_process_for_which_python_would_wait_for_ever_is_killed(commands, source, code, last, most):
+    """N26: and the line that says so does not hide an error."""
+    started = commands.start(source, most=most)
+    found, lines = commands.end(started)
+    assert found == code and lines[-1] == last, lines
+    until(lambda: not os.path.exists(f"/proc/{started.pid}"))
+
+
+def test_a_pool_that_is_left_ends_by_itself(commands):
+    """N26: at Python's exit, after the work that it was given."""
+    pool = "import concurrent.futures as c\npool = c.ProcessPoolExecutor(1)\npool.submit(print, 'worked', flush=True)"
+    assert commands.run(pool, most=1)[1:] == (0, ["worked"])
+
+
 HELD = {
     "count = 0": "mine.count += 1",
     "seen = []": "mine.seen.append(1)",
