@@ -229,6 +229,11 @@ class DirectoryLock:
             return LockedError(self._lost_to)
         if not self._flock.was_moved():
             return None
+        if (place := self._flock.unmoved()) is not None:
+            return MovedError(
+                f"{self._flag}={self._directory} names another directory now, because this process has left the folder "
+                f"in which it began, such as by os.chdir in your code. Start it again with {self._flag}={place}"
+            )
         place = self._flock.directory()
         there = f"now at {place}" if place else "removed, or now elsewhere"
         return MovedError(
@@ -328,6 +333,7 @@ class _Flock:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._place = os.path.abspath(os.path.dirname(path))
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None  # of the directory
 
@@ -361,6 +367,10 @@ class _Flock:
             return self._identity not in (None, _identity(os.path.dirname(self._path)))
         except OSError:  # the storage fails, so it is unknown
             return False
+
+    def unmoved(self) -> str | None:
+        """Returns where the directory still is, also if another current folder has given its name another meaning."""
+        return self._place if self._identity == _identity(self._place) else None
 
     def directory(self) -> str | None:
         """Returns where the directory of the file is now, where the system tells."""

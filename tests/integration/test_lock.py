@@ -622,6 +622,20 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
         pass
 
 
+def test_a_holder_notices_that_its_process_has_left_the_folder(tmp_path, monkeypatch):
+    """N6: nothing was moved, and the message does not say so."""
+    (tmp_path / "other" / "run").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    message = rf"--model_dir=run names another directory now, .* by os\.chdir .* again with --model_dir={tmp_path}/run$"
+    for folder in (tmp_path / "other", "/"):
+        with pytest.raises(LockedError, match=message) as caught, make("run") as held:
+            os.chdir(folder)
+            held.check()
+        assert caught.value.exit_code == ExitCode.CONFIG
+        os.chdir(tmp_path)
+
+
 def test_a_holder_notices_that_its_directory_was_removed(tmp_path):
     (tmp_path / "run").mkdir()
     with make(str(tmp_path / "run")) as held:
