@@ -115,9 +115,14 @@ def join(path: str | os.PathLike[str], *names: str) -> str:
     return (posixpath if is_url(path) else os.path).join(os.fspath(path), *names)
 
 
+def absolute(path: str) -> str:
+    """Returns a path that means the same in every folder; URLs do already."""
+    return path if is_url(path) else os.path.abspath(path)
+
+
 def base_name(path: str) -> str:
     """Returns the last name of a path."""
-    path = path if is_url(path) else os.path.abspath(path)
+    path = absolute(path)
     return (posixpath if is_url(path) else os.path).basename(path.rstrip("/"))
 
 

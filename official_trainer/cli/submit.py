@@ -106,7 +106,7 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     profile = job_spec.read_profile(arguments, target_class.profile_class())
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
-    arguments.model_dir = model_dir if files.is_url(model_dir) else os.path.abspath(model_dir)
+    arguments.model_dir = files.absolute(model_dir)
     is_sweep = arguments.command == "sweep"
     engine = target_class(profile, is_sweep=is_sweep)
     job = (_sweep if is_sweep else _training)(arguments, engine)

@@ -126,7 +126,7 @@ def _make_absolute(arguments: argparse.Namespace) -> None:
 
 
 def _absolute(path: str) -> str:
-    return path if files.is_url(path) else os.path.abspath(os.path.expanduser(path))
+    return files.absolute(os.path.expanduser(path))
 
 
 def _remember(place: Path) -> None:

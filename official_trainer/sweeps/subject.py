@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -106,14 +105,15 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         config, tries = subject.population(settings, space)
         settings = dataclasses.replace(settings, config=config)
     study = Study(space, settings, objective)
+    absolute = files.absolute  # the user's code may leave the folder of the sweep
     plan = Plan(
         directory=directory,
         config=settings.config,
         course=_course(study, space, objective, settings.config, directory),
         objective=objective,
-        command=lambda model_dir, values: subject.command(_whole(model_dir), space, values),
+        command=lambda model_dir, values: subject.command(absolute(model_dir), space, values),
         check=lambda model_dir, values: [
-            *subject.check(_whole(model_dir), space, values, objective),
+            *subject.check(absolute(model_dir), space, values, objective),
             *(f"--continue_with={each}" for each in tries),
         ],
         sharing=lambda values: _sharing(subject.like(space, values), settings.config),
@@ -122,11 +122,6 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         joins=joins,
     )
     return Planned(plan, study, sweep.identity_of(subject.name, subject.recorded, plan))
-
-
-def _whole(path: str) -> str:
-    """Returns a path that means the same in each folder, because the user's code may leave that of the sweep."""
-    return path if files.is_url(path) else os.path.abspath(path)
 
 
 def _course(study: Study, space: Space, objective: Objective, config: SweepConfig, directory: str) -> Course:

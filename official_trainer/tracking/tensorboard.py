@@ -406,13 +406,13 @@ def session_end(*, is_success: bool = True) -> Any:
 
 def _is_trial(directory: str) -> bool:
     """Whether a run directory is that of a trial of a sweep."""
-    path = directory if files.is_url(directory) else os.path.abspath(directory)
+    path = files.absolute(directory)
     return files.exists(files.join(path.rstrip("/").rpartition("/")[0] or "/", TRIAL_FILE))
 
 
 def _trial_name(directory: str) -> str:
     """Returns the name of a run in the HParams tab, where runs of one name would share a row."""
-    path = directory if files.is_url(directory) else os.path.abspath(directory)
+    path = files.absolute(directory)
     parent, _, name = path.rstrip("/").rpartition("/")
     return f"{name} ({parent or '/'})"
 
