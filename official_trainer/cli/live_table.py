@@ -77,6 +77,9 @@ class LiveTable(Observer):
     def say(self, text: str) -> None:
         self._print(text)
 
+    def warn(self, text: str) -> None:
+        self._print(text)
+
     def look(self) -> None:
         if self._progress.elapsed_seconds - self._drawn_at >= _DRAW_SECONDS:
             self._progress.look()

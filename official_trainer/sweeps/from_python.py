@@ -88,7 +88,7 @@ def sweep(
       model_dir: the directory of the sweep.
       config_file: files with changes of the experiment, as for `train.py`.
       params_override: changes of the experiment, as for `train.py`.
-      quiet: whether nothing is printed.
+      quiet: whether only warnings are printed.
       settings: the other fields of the file of a sweep, such as `trials=20` or `objective={"metric": "loss"}`.
 
     Returns:

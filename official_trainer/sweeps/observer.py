@@ -6,6 +6,7 @@ Does not own: what is shown on a terminal (`cli/live_table.py`), when something 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import Trial, show
 
+_logger = logging.getLogger(__name__)
 _LINE = 120
 
 
@@ -44,6 +46,10 @@ class Observer:
     def say(self, text: str) -> None:
         """Something is to be said about the sweep as a whole."""
 
+    def warn(self, text: str) -> None:
+        """Something is wrong, which is to be known also where nothing else is shown."""
+        _logger.warning("%s", text)
+
     def look(self) -> None:
         """Time has passed; the driver calls it about twice a second."""
 
@@ -71,6 +77,9 @@ class PlainLines(Observer):
             self._write(line)
 
     def say(self, text: str) -> None:
+        self._write(text)
+
+    def warn(self, text: str) -> None:
         self._write(text)
 
     def drawn(self, trial: Trial) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import ExitCode, passwords_in, without_passwords
 from official_trainer.lock import DirectoryLock
+from official_trainer.sweeps import results
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import url_problem
@@ -37,6 +38,7 @@ from official_trainer.threads import Call, WorkerThread, run_bounded
 SWEEP_ID, DIGEST = "official_trainer_sweep", "official_trainer_digest"
 """User attributes: of the study, which sweep it is of; of a trial, what its record holds."""
 
+_DIRECTORY = "directory"
 _DRIVERS = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql"), "grpc": ("grpc", "grpcio")}
 _CONNECT_SECONDS = 10
 _OPEN_SECONDS = 30.0
@@ -69,8 +71,8 @@ class Database:
     def __init__(self, given: str, directory: str, sweep_id: str, study: Study) -> None:
         """Takes what `storage` is set to, and whose study it is."""
         self.shown, self._url = f"storage={without_passwords(given)}", url_of(given)
-        self._directory, self._sweep_id, self._study = directory, sweep_id, study
-        self.name = f"{os.path.basename(directory.rstrip('/'))}-{sweep_id[:8]}"
+        self._directory, self._sweep_id, self._study = files.absolute(directory), sweep_id, study
+        self.name = f"{os.path.basename(self._directory.rstrip('/'))}-{sweep_id[:8]}"
 
     def check(self) -> None:
         """Returns if the database can be reached and has no study of another sweep by this name."""
@@ -138,12 +140,24 @@ class Database:
         except KeyError:
             return None
         owner = study.user_attrs.get(SWEEP_ID)
+        if owner == self._sweep_id:
+            self._refuse_copy(study.user_attrs.get(_DIRECTORY, self._directory))
         if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
             return study  # without an owner: its process was killed as it made the study
         raise ForeignStudyError(
             f"{self.shown} holds a study {self.name!r} of another sweep; name another database, or "
             f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
         )
+
+    def _refuse_copy(self, other: str) -> None:
+        """Refuses the study of a sweep in another directory, of which this one is a copy: each would write it anew."""
+        with contextlib.suppress(OSError, ValueError):  # it was moved, or is on another machine
+            found = files.read_json(files.join(other, results.SWEEP))
+            if found.get("id") == self._sweep_id and not _is_one_directory(other, self._directory):
+                raise ForeignStudyError(
+                    f"{self.shown} holds the study of the sweep in {other}, of which {self._directory} is a copy. "
+                    f'Remove "id" from {files.join(self._directory, results.SWEEP)}: it then gets a study of its own'
+                )
 
     def _write(self, storage: Any, wanted: list[Trial]) -> None:
         import optuna
@@ -159,7 +173,7 @@ class Database:
             study = optuna.create_study(storage=storage, study_name=self.name, directions=directions)
             there = []
         if study.user_attrs.get(SWEEP_ID) is None:
-            study.set_user_attr("directory", self._directory)
+            study.set_user_attr(_DIRECTORY, self._directory)
             study.set_user_attr(SWEEP_ID, self._sweep_id)
             metrics = self._study.metrics
             study.set_metric_names(metrics)
@@ -198,6 +212,9 @@ class Stored(Observer):
         self._ended[trial.number] = trial
         self._go_on()
 
+    def warn(self, text: str) -> None:
+        self._shown.warn(text)
+
     def look(self) -> None:
         self._shown.look()
         self._go_on()
@@ -215,7 +232,7 @@ class Stored(Observer):
         call.wait(_CLOSE_SECONDS)
         if not done:
             why = "it does not answer" if call.error is None else self._database.why(call.error)
-            self._shown.say(
+            self.warn(
                 f"{self._database.shown} lacks trials of this sweep ({why}). All are on record here: "
                 "the same command, given again, writes them there, also when the sweep is done"
             )
@@ -236,7 +253,7 @@ class Stored(Observer):
                 return
         elif call is not None and self._written is not None and self._has_warned:
             self._has_warned = False
-            self._shown.say(f"{self._database.shown} has all trials again")
+            self.warn(f"{self._database.shown} has all trials again")
         if self._ended == self._written:
             self._call = None
             return
@@ -251,7 +268,7 @@ class Stored(Observer):
 
     def _warn(self, why: str) -> None:
         if not self._has_warned:
-            self._shown.say(
+            self.warn(
                 f"{self._database.shown} cannot be written: {why}. The sweep goes on, and writes "
                 "its trials there as soon as it can"
             )
@@ -285,6 +302,11 @@ def _refuse_missing(database: Database, url: str) -> None:
         raise SweepError(f"{database.shown} needs a Python package that is not here: pip install '{package}'")
     if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
         raise SweepError(f"{database.shown} names no host and port; write grpc://HOST:PORT")
+
+
+def _is_one_directory(one: str, other: str) -> bool:
+    paths = [path.removeprefix("file://") for path in (one, other)]
+    return paths[0] == paths[1] or (not any(map(files.is_url, paths)) and os.path.samefile(*paths))
 
 
 def _was_made_meanwhile(error: Exception) -> bool:

@@ -1,14 +1,19 @@
 """The study of a sweep in a database."""
 
 import dataclasses
+import json
+import shutil
 import sqlite3
 import sys
+import threading
+from pathlib import Path
 
 import optuna
 import pytest
 from sqlalchemy import exc
 
 from official_trainer import config
+from official_trainer.cli import terminal
 from official_trainer.config import ConfigError
 from official_trainer.lock import DirectoryLock
 from official_trainer.sweeps import storage
@@ -17,6 +22,7 @@ from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
+from tests.support.launch.jobs import until
 
 ID = "0123456789abcdef"
 SPACE = {"rate": "log(1e-3, 1)", "units": "choice(a, b)"}
@@ -27,7 +33,7 @@ class Heard(Observer):
     def __init__(self):
         self.said = []
 
-    def say(self, text):
+    def warn(self, text):
         self.said.append(text)
 
 
@@ -117,6 +123,82 @@ def test_a_sweep_writes_while_it_runs_and_at_its_end(place, study):
     observer.look()
     observer.close()
     assert [each.number for each in stored(url)] == [0, 1] and heard.said == []
+
+
+def test_a_copy_of_a_sweep_does_not_write_its_study(place, study, tmp_path):
+    """N21: each would write it anew; one that was moved, or that has two names, continues it."""
+    directory, url = place
+    Path(directory, "sweep.json").write_text(json.dumps({"id": ID}))
+    storage.Database(url, directory, ID, study).write(by_number(trial(0)))
+    copy = tmp_path / "copies" / "out"
+    shutil.copytree(directory, copy)
+    message = (
+        rf'holds the study of the sweep in {directory}, of which {copy} is a copy. Remove "id" from {copy}/sweep.j'
+    )
+    with pytest.raises(SweepError, match=message):
+        storage.observed(url, str(copy), ID, study, Observer(), has_trials=True)
+    shutil.rmtree(copy)
+    copy.symlink_to(directory)
+    for name in (str(copy), f"file://{directory}", f"{directory}/"):
+        storage.observed(url, name, ID, study, Observer(), has_trials=True).close()
+    copy.unlink()
+    Path(directory).rename(copy)
+    storage.observed(url, str(copy), ID, study, Observer(), has_trials=True).close()
+
+
+def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(place, study, tmp_path, monkeypatch):
+    """N21: while the sweep runs."""
+    monkeypatch.setattr(storage, "_AGAIN_SECONDS", 0.0)
+    directory, url = place
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    (tmp_path / "db.sqlite").unlink()
+    (tmp_path / "db.sqlite").mkdir()
+    observer.know(by_number(trial(0)))
+    until(lambda: observer.look() or heard.said)
+    observer.look()
+    why = "unable to open database file. The sweep goes on, and writes its trials there as soon as it can"
+    assert heard.said == [f"storage={url} cannot be written: {why}"]
+    (tmp_path / "db.sqlite").rmdir()
+    until(lambda: observer.look() or len(heard.said) > 1)
+    observer.close()
+    assert heard.said[1:] == [f"storage={url} has all trials again"] and len(stored(url)) == 1
+
+
+def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
+    """N21: before the first trial, while the sweep runs, and at its end; nothing waits for it for long."""
+    directory, url = place
+    answers = threading.Event()
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    for name in ("_SLOW_SECONDS", "_CLOSE_SECONDS", "_OPEN_SECONDS"):
+        monkeypatch.setattr(storage, name, -1.0)
+    monkeypatch.setattr(storage.Database, "write", lambda self, ended: answers.wait())
+    monkeypatch.setattr(storage.Database, "check", lambda self: answers.wait())
+    with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Start the database"):
+        storage.observed(url, directory, ID, study, heard, has_trials=False)
+    observer.know(by_number(trial(0)))
+    observer.look()
+    observer.look()
+    assert [each.partition(". ")[0] for each in heard.said] == [f"storage={url} cannot be written: it does not answer"]
+    observer.close()
+    answers.set()
+    assert f"storage={url} lacks trials of this sweep (it does not answer). All are on record here: " in heard.said[1]
+
+
+def test_a_database_that_fails_is_said_where_nothing_else_is(place, study, tmp_path, capsys):
+    """N21: with `--quiet`, which keeps warnings."""
+    directory, url = place
+    with terminal.log_shown(quiet=True):
+        observer = storage.observed(url, directory, ID, study, Observer(), has_trials=False)
+        (tmp_path / "db.sqlite").unlink()
+        (tmp_path / "db.sqlite").mkdir()
+        observer.say("waiting: other processes work on the trials that are left")
+        observer.know(by_number(trial(0)))
+        observer.close()
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"warning: storage={url} lacks trials of this sweep (unable to open database file)")
+    assert "waiting" not in printed.err and not printed.out
 
 
 def test_a_database_that_fails_later_stops_nothing(place, study, tmp_path):
