@@ -116,7 +116,7 @@ def _show_pair(entries: list[Entry], arguments: argparse.Namespace, *, as_json: 
 def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
     from official_trainer.reports import filters, measures, table
 
-    wanted = measures.of_runs(entries, _words(arguments.metrics))
+    wanted = measures.of_runs(entries, _words(arguments.metrics), measures.of_sweeps(_places(arguments)))
     if arguments.group is not None:
         if arguments.fields is not None:
             raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")

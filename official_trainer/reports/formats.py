@@ -25,6 +25,7 @@ Paint = Callable[[str, str], str]
 
 _LONGEST_CELL = 28
 _GAP = "  "
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{7,}(e[-+]?\d+)?")
 _LAST = ("took_seconds", "examples_per_second", "step")
 """Columns that a narrow terminal shows, with seeds, after those of fields."""
 
@@ -54,6 +55,8 @@ def text(cell: Cell, column: Column) -> str:
         return column.text(cell)
     if isinstance(cell, float):
         return f"{cell:.4g}"
+    if column.kind == "field" and _LONG_NUMBER.fullmatch(cell_text := str(cell)):  # as it is drawn in a sweep
+        return f"{float(cell_text):.5g}"
     return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
 
 

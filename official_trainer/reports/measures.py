@@ -6,10 +6,13 @@ own: reading rows (`runs/curves.py`), which direction is better: the config says
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from official_trainer.config import lines
@@ -109,13 +112,34 @@ class Measure:
         return None if curve is None else _at(curve, self.at, self.direction)
 
 
-def of_runs(entries: Sequence[Entry], texts: Sequence[str]) -> list[Measure]:
+def of_sweeps(places: Iterable[str]) -> dict[str, Direction]:
+    """Returns the metrics by which the sweeps among folders compare trials, and which of their values are better."""
+    found: dict[str, Direction] = {}
+    for place in places:
+        if os.path.exists(os.path.join(place, "sweep.json")):
+            from official_trainer.sweeps import results
+
+            with contextlib.suppress(results.SweepError, AttributeError, KeyError, TypeError):
+                objective = results.read_identity(place)["sweep"]["objective"]
+                given = {objective["metric"]: objective["direction"], **objective["others"]}
+                found |= {name.replace("|", "/"): way for name, way in given.items() if way in _ARROWS and way}
+    return found
+
+
+def of_runs(
+    entries: Sequence[Entry], texts: Sequence[str], directions: Mapping[str, Direction] = MappingProxyType({})
+) -> list[Measure]:
     """Returns the measures that texts name; without any, the best and the last value of what decides in these runs.
+
+    Args:
+      entries: the runs.
+      texts: `NAME`, `NAME:max`, `NAME:min`, `NAME:last` or `NAME:STEP`.
+      directions: metrics that decide beside those of the configs, and which of their values are better.
 
     Raises:
       MeasureError: no run has such a metric.
     """
-    known: dict[str, Direction | None] = {}
+    known: dict[str, Direction | None] = dict(directions)
     for entry in entries:
         if entry.run.metric and not isinstance(entry.run.best, Mapping):  # which a rule of the user's compares
             name = entry.run.metric.replace("|", "/")

@@ -101,7 +101,8 @@ def entries(places: Sequence[str], *, now_seconds: float) -> list[Entry]:
                 found.setdefault(os.path.realpath(run.directory), run)
         except OSError as error:
             above, name = os.path.split(place.rstrip("/"))
-            near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
+            is_missing = isinstance(error, FileNotFoundError) and os.path.isdir(above or ".")
+            near = nearest(name, os.listdir(above or ".")) if is_missing else ()
             hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
             raise CompareError(f"{place} cannot be listed: {files.reason_of(error)}{hint}") from error
     runs = list(found.values())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -125,8 +125,8 @@ def _rows(path: str, splits: Collection[str] | None, notes: list[str]) -> list[d
     lines = content.split(b"\n")
     last = lines.pop()  # empty, or a line that is being written, or that a killed process left
     if splits is not None:
-        wanted = tuple(f'"split": {json.dumps(split)}'.encode() for split in splits)
-        lines = [line for line in lines if any(each in line for each in wanted)]
+        wanted = [f'"split": {json.dumps(split)}'.encode() for split in splits]
+        lines = [line for each in wanted for line in lines if each in line]
     rows = _parsed(lines)
     if lines and len(rows) < len(lines):
         count = len(lines) - len(rows)
@@ -173,24 +173,32 @@ def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _by_split(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Curve]]:
-    found: dict[str, dict[str, Curve]] = {}
-    known: set[tuple[str, int]] = set()
+    known: dict[str, dict[int, Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["step"]):
-        step, split, time = row["step"], row["split"], row.get("time")
-        if (split, step) in known:  # of the evaluator, and the run has evaluated this step itself
+        known.setdefault(row["split"], {}).setdefault(row["step"], row)  # the run's own before those of its evaluator
+    return {split: _curves(list(found.values())) for split, found in known.items()}
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
+    """Returns the metrics in the rows of one split, which have different and rising steps."""
+    steps = [row["step"] for row in rows]
+    times = [float(time) if isinstance(time := row.get("time"), int | float) else None for row in rows]
+    found: dict[str, Curve] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if name in _ABOUT_ROW:
             continue
-        known.add((split, step))
-        curves = found.setdefault(split, {})
-        when = float(time) if isinstance(time, int | float) else None
-        for name, value in row.items():
-            if name in _ABOUT_ROW:
-                continue
-            number = value if type(value) is float else _number(value)
-            if number is not None:
-                curve = curves.get(name) or curves.setdefault(name, Curve())
+        values = [row.get(name) for row in rows]
+        if all(type(value) is float for value in values):  # nearly always
+            found[name] = Curve(steps.copy(), values, times.copy())  # type: ignore[arg-type]
+            continue
+        curve = Curve()
+        for step, value, time in zip(steps, map(_number, values), times, strict=True):
+            if value is not None:
                 curve.steps.append(step)
-                curve.values.append(number)
-                curve.times.append(when)
+                curve.values.append(value)
+                curve.times.append(time)
+        if curve.steps:
+            found[name] = curve
     return found
 
 

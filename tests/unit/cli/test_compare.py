@@ -350,6 +350,7 @@ def test_commits_are_compared_in_this_workspace(workspace, capsys):
         ([""], "the name of a run is empty: is a variable not set?"),
         (["gs://b/runs"], "gs://b/runs: only local folders are read; mount the bucket, or copy the runs"),
         (["rums"], "rums cannot be listed: No such file or directory; did you mean runs?"),
+        (["runs/sgd/run.json"], "runs/sgd/run.json cannot be listed: Not a directory$"),
         (["runs/sgd"], "there is one run, runs/sgd, and comparing takes two; `official-trainer show runs/sgd`"),
         (["none"], "no runs in none; `official-trainer train EXPERIMENT` makes one"),
         (["runs", "--format=tabel"], "--format=tabel: expected one of table, csv, .*; did you mean table?"),
@@ -399,6 +400,23 @@ def test_a_rule_of_several_numbers_is_no_column(tmp_path, capsys):
     for name in ("a", "b"):
         kinds.by_a_rule(tmp_path / "runs" / name)
     assert rows(shown(capsys, "runs"))[0] == ["run", "status", "step", "took", "examples/s"]
+
+
+def test_trials_of_a_sweep_are_compared_by_its_metric(tmp_path, capsys):
+    """N22: with its direction; values that were drawn are short in a table, and whole for programs."""
+    kinds.sweep(tmp_path / "sweep")
+    objective = {"metric": "validation_loss", "direction": "min", "others": {}}
+    identity = {"experiment": "digits", "sweep": {"objective": objective}}
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps(identity))
+    drawn = 0.0123456789012
+    kinds.write_run(tmp_path / "sweep" / "trials" / "10" / "run", seed=10, rate=drawn)
+    text = shown(capsys, "sweep", "--fields=learning_rate")
+    assert rows(text)[0][:4] == ["run", "validation_loss ↓", "validation_loss last", "accuracy ↑"]
+    assert names(text)[:3] == ["0", "1", "10"]
+    assert "0.012346" in shown(capsys, "sweep", "--fields=learning_rate", "--metrics=accuracy")
+    assert f"{drawn}" in shown(capsys, "sweep", "--format=csv")
+    (tmp_path / "sweep" / "sweep.json").write_text("{")
+    assert rows(shown(capsys, "sweep"))[0][1] == "accuracy ↑"
 
 
 def test_the_table_of_model_gardens_runs(tmp_path, capsys):
