@@ -145,7 +145,7 @@ class Problem:
             start = max(0, min(column - _SHOWN_COLUMNS // 2, len(line) - _SHOWN_COLUMNS))
             line, column = line[start : start + _SHOWN_COLUMNS], column - start
         end = column + self.length
-        parts = line[:column], line[column:end], line[end:]
+        parts = (line[:column], line[column:end], line[end:]) if origin.column else (line, "", "")
         before, marked, after = (printable(without_passwords(part)) for part in parts)
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
         carets = " " * len(before) + "^" * max(1, len(marked))
