@@ -1,6 +1,7 @@
 """What all tests have: no GPU, one cache of what is read from Model Garden, the table of the kills at the end."""
 
 import os
+import sys
 import tempfile
 
 os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
@@ -9,6 +10,10 @@ import hypothesis
 import pytest
 
 from tests.support.chaos import summary
+
+# The processes of a run, of which there are hundreds, compile a module once and not each for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says nothing about what is tested: the machine may be busy with other work.
 hypothesis.settings.register_profile(
