@@ -6,8 +6,9 @@ import pytest
 def cases(every, *quick):
     """Returns the cases of a parametrized test, where a tuple is several values; the `quick` ones always run."""
     assert set(quick) <= set(every), quick
-    return [case if case in quick else _full(case) for case in every]
+    return [case if case in quick else full(case) for case in every]
 
 
-def _full(case):
+def full(case):
+    """Returns a case that runs with `-m full` alone."""
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.full)

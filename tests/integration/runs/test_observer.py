@@ -7,6 +7,7 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.runs import run
+from tests.support.cases import cases
 from tests.support.shuffled_runs import resolve
 from tests.support.terminal import Terminal
 
@@ -19,7 +20,7 @@ def said(capsys, model_dir, *sets):
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("is_asynchronous", ["true", "false"])
+@pytest.mark.parametrize("is_asynchronous", cases(["true", "false"], "true"))
 def test_what_an_evaluation_saved_is_one_line(tmp_path, capsys, is_asynchronous):
     """The checkpoint and the best one in one line; two where training waits for the first, before it evaluates."""
     sets = (f"trainer.async_checkpoint={is_asynchronous}", "trainer.validation_interval=40")

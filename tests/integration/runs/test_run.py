@@ -25,7 +25,7 @@ from official_trainer.tasks import optimization, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support import toy
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.runs import assert_same_checkpoint, rows, values
 from tests.support.shuffled_runs import ShuffledTask, do, resolve
 
@@ -235,7 +235,7 @@ def test_continuous_eval_goes_on_past_a_checkpoint_that_is_damaged_or_goes(
     assert not files.exists(f"{model_dir}/continuous_eval/lease.json")
 
 
-@pytest.mark.parametrize("writer", [JsonlTracker, TensorBoardTracker, BestCheckpoint])
+@pytest.mark.parametrize("writer", cases([JsonlTracker, TensorBoardTracker, BestCheckpoint], TensorBoardTracker))
 def test_an_evaluator_that_dies_in_the_middle_leaves_one_row_and_one_point_a_step(
     finished, model_dir, monkeypatch, writer
 ):
@@ -376,7 +376,7 @@ def test_a_changed_config_keeps_the_old_one(finished, tmp_path):
     assert "train_steps: 81" in files.read_text(f"{model_dir}/params.yaml")
 
 
-@pytest.mark.parametrize("mode", ["train_and_eval", "continuous_eval"])
+@pytest.mark.parametrize("mode", cases(["train_and_eval", "continuous_eval"], "continuous_eval"))
 def test_a_best_metric_that_is_nan_is_said_at_its_step_and_at_the_end(mode, model_dir, monkeypatch, caplog):
     """C6, T11: a run that keeps no best checkpoint does not end as if it had one."""
 
@@ -602,7 +602,7 @@ def test_a_run_whose_checkpoints_were_all_taken_away_does_not_begin_again_unaske
     assert read_rows(f"{model_dir}/metrics.jsonl") == rows
 
 
-@pytest.mark.parametrize("event", ["window", "evaluation", "last_evaluation"])
+@pytest.mark.parametrize("event", cases(["window", "evaluation", "last_evaluation"], "window"))
 def test_a_run_whose_directory_is_moved_ends_and_continues_at_the_new_place(finished, tmp_path, monkeypatch, event):
     """N1, N6: exit code 2, where it is now, no directory at the old place, and the same end."""
     old, new = tmp_path / "old", tmp_path / "new"
@@ -649,7 +649,11 @@ def _cut(run, other):
     (run / "metrics.jsonl").write_text("".join(lines[:2]))
 
 
-@pytest.mark.parametrize("change", [None, _empty, _foreign, _cut, lambda run, _: (run / "metrics.jsonl").unlink()])
+def _gone(run, other):
+    (run / "metrics.jsonl").unlink()
+
+
+@pytest.mark.parametrize("change", cases([None, _empty, _foreign, _cut, _gone], None, _cut))
 def test_rows_that_are_not_those_of_the_run_are_said_at_its_next_start(finished, tmp_path, caplog, change):
     """N6, N15: once for a checkpoint; an untouched file is no reason for a warning."""
     run_dir = tmp_path / "run"
@@ -682,7 +686,9 @@ def test_a_best_checkpoint_that_is_gone_is_said_at_the_next_start(finished, tmp_
     assert record(run_dir)["best"]["step"] == 120
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", "[" * 100_000], ids=["missing", "empty", "foreign", "nested"])
+@pytest.mark.parametrize(
+    "content", [None, full(""), full("{}"), full("[" * 100_000)], ids=["missing", "empty", "foreign", "nested"]
+)
 def test_a_newest_checkpoint_without_its_manifest_is_not_passed_over_silently(finished, tmp_path, content):
     """N3, N6: an older one is evaluated when it is named, never without a word."""
     run_dir = tmp_path / "run"

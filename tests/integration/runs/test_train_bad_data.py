@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
+from tests.support.cases import cases
 from tests.support.record_runs import RecordsTask, do, write_all
 
 
@@ -29,6 +30,7 @@ def test_a_damaged_record_is_named_with_file_and_offset(folder):
     assert committed_steps(str(folder / "run")) == (5,)
 
 
+@pytest.mark.full
 def test_damaged_validation_data_is_named_too(folder):
     """N6: the checkpoint from before the evaluation is there."""
     path = folder / "dev.tfrecord"
@@ -63,7 +65,7 @@ def test_records_of_another_form(folder):
 LISTS = {"float": tf.train.FloatList, "int64": tf.train.Int64List}
 
 
-@pytest.mark.parametrize("section", ["train_data", "validation_data"])
+@pytest.mark.parametrize("section", cases(["train_data", "validation_data"], "train_data"))
 @pytest.mark.parametrize(
     ("features", "message"),
     [

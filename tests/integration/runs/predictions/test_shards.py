@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from official_trainer.runs.predictions.manifest import MANIFEST, PredictionsError, Share, gather, is_to_gather
 from official_trainer.runs.predictions.shards import Position, PredictionSettings, PredictionShards
+from tests.support.cases import cases
 
 SOURCE = {"experiment": "toy", "checkpoint": 100, "checkpoint_digest": "ab", "task.held_out": 0.2}
 
@@ -110,8 +111,13 @@ def test_npy_gives_every_value_back(only, tmp_path):
         assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
 
 
-@pytest.mark.parametrize("format", ["tfrecord", "jsonl", "npy"])
-@pytest.mark.parametrize("shard_size", [1, 4, 5, 7, None])
+@pytest.mark.parametrize(
+    ("shard_size", "format"),
+    cases(
+        [(size, format) for size in (1, 4, 5, 7, None) for format in ("tfrecord", "jsonl", "npy")],
+        *((4, "npy"), (5, "tfrecord"), (7, "jsonl"), (None, "npy")),
+    ),
+)
 def test_what_was_broken_off_anywhere_ends_with_the_same_bytes(format, shard_size, tmp_path):
     """N18: after any batch; the next process begins with the batch in which the next shard begins."""
     sizes = (5, 5, 3, 5, 2)
@@ -309,7 +315,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shard_size", "rows", "count"), WHOLE)
+@pytest.mark.parametrize(("shard_size", "rows", "count"), cases(WHOLE, *WHOLE[::5]))
 def test_any_number_of_processes_write_what_one_does(shard_size, rows, count, tmp_path):
     """N18: in any order, with more processes than shards, and a last one that is smaller, or is not."""
     sizes = [5] * (rows // 5) + [rows % 5] * (rows % 5 > 0)
@@ -326,9 +332,13 @@ def test_any_number_of_processes_write_what_one_does(shard_size, rows, count, tm
     assert contents(tmp_path / "shared") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("first", [1, 2, 3])
-@pytest.mark.parametrize("then", [1, 2, 3])
-@pytest.mark.parametrize("num_batches", [1, 3])
+@pytest.mark.parametrize(
+    ("first", "then", "num_batches"),
+    cases(
+        [(first, then, count) for first in (1, 2, 3) for then in (1, 2, 3) for count in (1, 3)],
+        *((1, 3, 1), (3, 1, 3), (2, 3, 3), (3, 2, 1)),
+    ),
+)
 def test_another_number_of_processes_goes_on(first, then, num_batches, tmp_path):
     """N18: with what those before left, whole shards and half ones."""
     sizes = (5, 5, 5, 5, 5, 5, 2)

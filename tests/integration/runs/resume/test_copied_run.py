@@ -13,6 +13,7 @@ from official_trainer.checkpoints.manifest import committed_steps, damage
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.runs.resume import copied_run
 from official_trainer.tracking.record import ModelDirError
+from tests.support.cases import cases
 from tests.support.chaos import disk
 from tests.support.forked import Child
 
@@ -85,12 +86,13 @@ def copied(source, target):
     copied_run.copy(source, target, step=20)
 
 
-def test_a_process_may_die_at_any_change_of_a_copy(source, tmp_path):
+@pytest.mark.parametrize("stride", cases([5, 1], 5))
+def test_a_process_may_die_at_any_change_of_a_copy(source, tmp_path, stride):
     """N35: SIGKILL before each change on disk: there is no run before all of it is there; the next try makes it."""
     disk.require()
     copied(str(source), str(tmp_path / "unbroken"))
     expected = content(tmp_path / "unbroken")
-    for number in range(1, 1000):
+    for number in range(1, 1000, stride):
         target = tmp_path / f"target{number}"
         first = functools.partial(disk.arm, str(target), number, -signal.SIGKILL)
         child = Child(functools.partial(copied, str(source), str(target)), cwd=tmp_path, folder=tmp_path, first=first)
