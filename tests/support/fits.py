@@ -451,21 +451,8 @@ COMBINATIONS = {
     ),
 }
 
-IN_SHORT = (
-    "inputs by name, outputs too",
-    "dataset that ends in an epoch",
-    "generator that ends",
-    "weights of examples",
-    "first epoch and frequency",
-    "more steps",
-    "one batch at a time before",
-    "ReduceLROnPlateau",
-    "stop as an epoch begins",
-    "steps of the model",
-    "frozen after compile",
-    "averages of the optimizer",
-)
-"""Those of each test run: together they have each kind of data, of weights, of epochs and of models."""
+IN_SHORT = ("dataset that ends in an epoch", "weights of examples", "first epoch and frequency", "steps of the model")
+"""Those of each test run: data of both kinds, weights, epochs with and without validation, a model's own steps."""
 
 
 def compare(name: str, folder: Path) -> None:

@@ -384,7 +384,11 @@ def saved_by_keras(model, folder, kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["whole.keras", "whole.h5", "saved_model", "some.weights.h5", "weights", "checkpoints"]
+    "kind",
+    cases(
+        ["whole.keras", "whole.h5", "saved_model", "some.weights.h5", "weights", "checkpoints"],
+        *("whole.keras", "whole.h5", "weights", "checkpoints"),
+    ),
 )
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_weights_that_keras_has_saved_are_read(tmp_path, kind):

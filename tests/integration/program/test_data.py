@@ -5,6 +5,7 @@ import pytest
 
 from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program
+from tests.support.cases import cases, full
 from tests.support.toy import strategy_of
 
 X, Y = np.zeros([4, 3], np.float32), np.zeros([4, 1], np.float32)
@@ -66,9 +67,9 @@ def test_arguments_for_outputs_that_are_not_there_are_refused(make, settings, me
     ("make", "settings"),
     [
         (listed, {"loss": {"left": "mse"}, "loss_weights": {"left": 2.0}}),  # one of them is not trained
-        (listed, {"loss": ["mse", None], "metrics": ["mae"]}),
+        full((listed, {"loss": ["mse", None], "metrics": ["mae"]})),
         (named, {"loss": {"a": "mse", "b": "mae"}, "metrics": {"a": ["mae", "mse"]}}),
-        (lambda: (Subclass(), {"a": Y, "b": Y}), {"loss_weights": {"a": 1.0, "b": 0.5}}),
+        full((lambda: (Subclass(), {"a": Y, "b": Y}), {"loss_weights": {"a": 1.0, "b": 0.5}})),
     ],
 )
 def test_arguments_for_some_outputs_are_as_in_keras(make, settings):
@@ -100,7 +101,7 @@ def number(y_true, y_pred):
     return y_pred
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_a_generator_is_read_no_further_than_it_is_used(strategy):
     """K4: Keras reads ahead, so that batches are lost between validations, and between two calls of `fit`."""
     with strategy_of(strategy).scope():

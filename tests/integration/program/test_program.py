@@ -61,7 +61,7 @@ def test_what_is_computed_is_kerass(data):
     assert ours.metrics_names == theirs.metrics_names == [metric.name for metric in ours.metrics]
 
 
-@pytest.mark.parametrize("shuffle", [True, "batch"])
+@pytest.mark.parametrize("shuffle", cases([True, "batch"], "batch"))
 def test_a_shuffled_epoch_has_each_example_once(shuffle):
     """K2: each example in each epoch, in another order."""
     seen = []

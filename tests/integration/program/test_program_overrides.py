@@ -5,6 +5,7 @@ import pytest
 
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
+from tests.support.cases import cases
 from tests.support.fits import BY_NAME, WEIGHTS, two
 from tests.support.programs import CLASSES, examples, light, lightly
 
@@ -31,7 +32,7 @@ def confidence(y_true, y_pred):
     return tf.reduce_max(tf.nn.softmax(y_pred), axis=-1)
 
 
-@pytest.mark.parametrize("has_reward", [False, True])
+@pytest.mark.parametrize("has_reward", cases([False, True], True))
 def test_steps_call_what_a_subclass_overrides(has_reward):
     """K8: in fit, in its validation, in evaluate and on one batch; the reward is part of the loss."""
     Own.has_reward = has_reward
@@ -88,7 +89,7 @@ def test_losses_and_metrics_are_computed_of_arrays():
     assert float(program.compute_metrics(X, Y, outputs)["accuracy"]) == pytest.approx(float(np.mean(Y == 0)))
 
 
-@pytest.mark.parametrize("is_by_name", [False, True])
+@pytest.mark.parametrize("is_by_name", cases([False, True], True))
 def test_arrays_of_several_outputs_are_computed(is_by_name):
     """K8: what `predict` returns, doubles and weights of examples too; the numbers are those of an evaluation."""
     named = {"left": Y, "right": Y.astype(np.int64)}

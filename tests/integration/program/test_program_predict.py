@@ -53,7 +53,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@pytest.mark.parametrize("name", cases(list(DATA), "arrays", "by name"))
+@pytest.mark.parametrize("name", cases(list(DATA), "by name"))
 def test_results_are_those_of_keras(name, strategy):
     """K3: same structure, same order, a row for each example; also where a replica has none."""
     make, data, arguments = DATA[name]

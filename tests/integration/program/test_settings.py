@@ -59,7 +59,7 @@ def plain():
         ({"trainer": IN_THREE}, 1e-6),
         pytest.param({"trainer": IN_THREE, "runtime": RuntimeConfig(enable_xla=True)}, 1e-6, marks=pytest.mark.full),
         pytest.param({"runtime": RuntimeConfig(distribution_strategy="mirrored")}, 1e-6, marks=pytest.mark.full),
-        ({"compiling": {"jit_compile": True}}, 1e-6),
+        pytest.param({"compiling": {"jit_compile": True}}, 1e-6, marks=pytest.mark.full),
         ({"runtime": RuntimeConfig(mixed_precision_dtype="float16", loss_scale=128.0)}, 2e-3),
     ],
     ids=["accumulated", "accumulated by XLA", "mirrored", "jit_compile", "float16"],

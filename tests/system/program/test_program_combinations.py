@@ -22,6 +22,7 @@ from tests.support.programs import (
 X, Y = examples()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in COMBINATIONS if name not in IN_SHORT])
 def test_what_comes_of_arguments_is_what_keras_makes_of_them(name, tmp_path):
     """K2, K3, K4, K5: history, calls, weights, evaluation, predictions, and what callbacks write."""
