@@ -10,6 +10,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.runs.run_experiment import run_experiment
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.garden.driver import _untouched_process, logged_steps, params_of  # noqa: F401
 from tests.support.garden.toy import GardenTask
 from tests.support.tracking.readers import READERS
@@ -49,7 +50,7 @@ def drawn(model_dir):
     return sorted((place.rpartition("/")[2], step) for place, step, _ in found if "validation_outputs" in place)
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_images_of_a_task_reach_tensorboard(tmp_path, strategy):
     """T24: beside its numbers and a best checkpoint; 101 examples leave one for the last batch, and a replica idle."""
     trained(tmp_path, 20, toy.strategy_of(strategy))

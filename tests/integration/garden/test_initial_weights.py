@@ -11,6 +11,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.runs.run_experiment import run_experiment
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.garden.driver import _untouched_process, params_of, weights_of  # noqa: F401
 from tests.support.garden.toy import GardenTask
 
@@ -134,14 +135,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(list(CASES), "built", "half built", "mirrored"))
 def test_a_seed_gives_the_weights_and_losses_of_their_driver(case, tmp_path):
     """T1: the order of variables and of what draws is theirs."""
     theirs = trained(train_lib.run_experiment, model_dir=tmp_path / "theirs", **CASES[case])
     assert_equal(trained(run_experiment, model_dir=tmp_path / "ours", **CASES[case]), theirs)
 
 
-@pytest.mark.parametrize("task_cls", [Layered, Unbuilt])
+@pytest.mark.parametrize("task_cls", cases([Layered, Unbuilt], Unbuilt))
 def test_a_trainer_of_the_caller_has_them_too(task_cls, tmp_path):
     """T1: the program builds it after its seed."""
     theirs, ours = {"trainer_cls": base_trainer.Trainer}, {"trainer_cls": Trainer}

@@ -70,7 +70,6 @@ def test_the_bridge_has_no_other_names():
         ],
         ("train", True, True),
         ("train_and_eval", False, False),
-        ("train_and_post_eval", False, True),
     ),
 )
 def test_returns_the_model_and_the_last_evaluation_if_asked(tmp_path, mode, run_post_eval, has_results):

@@ -14,6 +14,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import export
 from tests.support import runs, scripted_runs, shuffled_runs, toy
+from tests.support.cases import cases
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.6, 0.6, 0.6)  # the best is that of step 20
 KEEPS_BEST = {"best_checkpoint_eval_metric": "score", "ema": EMAConfig(average_decay=0.5), "scores": SCORES}
@@ -40,7 +41,7 @@ def test_what_a_run_exports_at_its_end_is_one_field(model_dir):
     assert files.list_dir(f"{model_dir}/export") == ["20"]
 
 
-@pytest.mark.parametrize("checkpoint", ["latest", "best"])
+@pytest.mark.parametrize("checkpoint", cases(["latest", "best"], "best"))
 def test_the_last_line_of_a_run_says_what_was_exported(model_dir, capsys, checkpoint):
     """T19: beside the best value, which may be of another step."""
     rate = "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 1.0e-30}}"
@@ -106,18 +107,16 @@ def test_what_the_run_did_not_write_stays(model_dir):
     assert set(files.list_dir(f"{model_dir}/export")) == {"40", "7", "20261101", "007", "²", "42"}
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("run", r"holds .*, which the export would replace"), ("notes.txt", "name a new folder")]
-)
-def test_an_export_replaces_nothing_but_an_export(tmp_path, name, said):
+def test_an_export_replaces_nothing_but_an_export(tmp_path):
     """T19, N7: a directory of something else is refused before anything is deleted."""
     model_dir = str(tmp_path / "run")
     shuffled_runs.do(model_dir, "trainer.train_steps=20", mode="train")
     (tmp_path / "notes.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConfigError, match=said):
-        run.export("toy_run", shuffled_runs.resolve(), model_dir=model_dir, output_dir=str(tmp_path / name))
-    assert sorted(tmp_path.rglob("*")) == before
+    for name, said in (("run", "holds .*, which the export would replace"), ("notes.txt", "name a new folder")):
+        with pytest.raises(ConfigError, match=said):
+            run.export("toy_run", shuffled_runs.resolve(), model_dir=model_dir, output_dir=str(tmp_path / name))
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_no_part_of_a_version_is_ever_visible(tmp_path, monkeypatch):

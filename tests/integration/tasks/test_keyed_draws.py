@@ -9,6 +9,7 @@ import tensorflow as tf
 from official_trainer.tasks import keyed_draws, random_streams
 from official_trainer.tasks.random_streams import RandomStreams
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.draws import category, noise, shuffled
 
 BOX = np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32)
@@ -37,7 +38,9 @@ def pipeline(function, skip=0, epochs=1):
     return np.array([value.numpy() for value in dataset.skip(skip)])
 
 
-@pytest.mark.parametrize("function", [crop, crop_some, shuffled, noise, category, drawn_in_a_loop])
+@pytest.mark.parametrize(
+    "function", cases([crop, crop_some, shuffled, noise, category, drawn_in_a_loop], crop, drawn_in_a_loop)
+)
 def test_a_parallel_map_draws_the_same_each_time(function):
     """N1: from the start and from the middle, though whoever of its threads comes first draws first."""
     elements = pipeline(function)

@@ -11,7 +11,7 @@ from official_trainer.tasks import publish
 from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests.support import toy
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.publishing_task import EAGER, PublishingTask, check_publishing_changes_nothing
 from tests.support.toy import FEATURES, ToyTask, build, experiment
 
@@ -24,7 +24,7 @@ class DeterministicTask(PublishingTask):
         return keras.Model(inputs, keras.layers.Dense(3, name="logits", kernel_initializer="ones")(inputs))
 
 
-@pytest.mark.parametrize("options", [{}, EAGER])
+@pytest.mark.parametrize("options", [{}, full(EAGER)])
 def test_a_run_that_publishes_is_the_same_bit_by_bit(options):
     """B7: weights, slots, averages, metrics and the step count, with dropout, however steps are run."""
     check_publishing_changes_nothing("off", options)

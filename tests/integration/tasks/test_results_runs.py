@@ -16,6 +16,7 @@ from official_trainer.runs import run
 from official_trainer.tracking import Table, Text
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from tests.support import several_tasks
+from tests.support.cases import cases
 from tests.support.showing import MEDIA, ShowingConfig, do, resolve, showing
 from tests.support.tracking.readers import READERS
 
@@ -60,7 +61,7 @@ def test_everything_that_an_evaluation_returns_is_written(tmp_path):
     assert not MEDIA & row.keys()
 
 
-@pytest.mark.parametrize("before_row", [True, False])
+@pytest.mark.parametrize("before_row", cases([True, False], True))
 def test_what_is_shown_is_there_once_after_a_restart(tmp_path, monkeypatch, before_row):
     """B13, N15: also where the process died after the images and before the row."""
     with monkeypatch.context() as patch:
@@ -160,8 +161,9 @@ def test_own_results_say_which_checkpoint_is_the_best(tmp_path, capsys):
     assert committed_steps(str(tmp_path / "best")) == (40,)
 
 
-@pytest.mark.parametrize("before_row", [True, False])
-@pytest.mark.parametrize("step", [40, 60])
+@pytest.mark.parametrize(
+    ("step", "before_row"), cases([(step, before) for step in (40, 60) for before in (True, False)], (40, True))
+)
 def test_a_restart_compares_with_the_best_of_an_earlier_process(tmp_path, monkeypatch, step, before_row):
     """B13: the numbers of the best checkpoint are what is left of it, and the rule gets no more in any process."""
     actions = (EarlyStoppingConfig(monitor="quality", patience=3), CheckpointConfig(monitor="quality", max_to_keep=1))

@@ -11,7 +11,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks.step_numbers import StepLogsError
 from official_trainer.tracking import flatten
 from tests.support import several_tasks
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.toy import STRATEGIES, ToyTask, build, experiment
 
 BATCH = 8
@@ -50,10 +50,11 @@ EAGER = {"train_tf_while_loop": False, "train_tf_function": False}
 @pytest.mark.parametrize(
     ("strategy", "options", "size"),
     [
-        *(("off", options, BATCH) for options in ({}, {"enable_xla": True}, EAGER, {"train_tf_while_loop": False})),
-        ("off", {"gradient_accumulation_steps": 4}, BATCH // 4),
-        ("one_device", {}, BATCH),
-        ("mirrored2", {}, BATCH // 2),
+        ("off", {}, BATCH),
+        *(full(("off", each, BATCH)) for each in ({"enable_xla": True}, EAGER, {"train_tf_while_loop": False})),
+        full(("off", {"gradient_accumulation_steps": 4}, BATCH // 4)),
+        full(("one_device", {}, BATCH)),
+        full(("mirrored2", {}, BATCH // 2)),
         ("mirrored2", {"gradient_accumulation_steps": 2}, BATCH // 4),
     ],
 )
@@ -76,7 +77,7 @@ class Norms(ToyTask):
     ("strategy", "xla"),
     cases(  # XLA compiles no step of two CPUs
         [(s, xla) for s in STRATEGIES for xla in (False, True) if not xla or s != "mirrored2"],
-        *(("off", False), ("off", True), ("mirrored2", False)),
+        ("off", False),
     ),
 )
 def test_windows_and_restarts_do_not_change_a_bit(tmp_path, strategy, xla):
@@ -162,8 +163,8 @@ def test_what_is_no_number_is_left_out_with_a_word(caplog):
         ("accuracy", r"a training metric \(SparseCategoricalAccuracy\)"),
         ("training_loss", r"a training metric \(Mean\)"),
         ("learning_rate", "what every row of training has"),
-        ("batch_loss", "what every row of training has"),
-        ("step", "what every row of training has"),
+        full(("batch_loss", "what every row of training has")),
+        full(("step", "what every row of training has")),
     ],
 )
 def test_a_name_that_is_taken_is_refused(name, what):
@@ -221,7 +222,7 @@ def test_a_step_of_the_trainers_own_that_calls_ours_records_them_too():
     assert "norm" in build(task_cls=Norms, trainer_cls=Own).train(2)
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_each_of_several_tasks_has_the_means_over_its_own_steps(strategy):
     """N32, T21: in interleaved training, under the name of the task; one that had no step has none."""
 

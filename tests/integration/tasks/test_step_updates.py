@@ -11,7 +11,7 @@ from official_trainer.tasks import after_step
 from official_trainer.tasks.scopes import during
 from official_trainer.tasks.step_updates import StepUpdates, _collected
 from tests.support import several_tasks
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.toy import (
     FEATURES,
     LABELS,
@@ -76,7 +76,9 @@ def test_a_layer_registers_updates_that_are_made_once_for_each_update(strategy, 
         assert np.abs(kernel.numpy()).max() == np.float32(LIMIT)
 
 
-@pytest.mark.parametrize("options", [{"enable_xla": True}, {"train_tf_function": False, "train_tf_while_loop": False}])
+@pytest.mark.parametrize(
+    "options", [full({"enable_xla": True}), {"train_tf_function": False, "train_tf_while_loop": False}]
+)
 def test_updates_are_made_in_any_kind_of_step(options):
     """G20: compiled by XLA, or not traced at all; the bits are those of a traced step."""
     plain, other = (build(experiment(**each), task_cls=Constrained) for each in ({}, options))
@@ -97,8 +99,8 @@ class Counted(several_tasks.NoDropout):
         }
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
-@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
+@pytest.mark.parametrize("joint", cases([True, False], False))
 def test_a_layer_of_one_of_several_tasks_is_updated_by_the_steps_of_its_task(joint, strategy):
     """G20, T21: where each step is one task's, the other's layers are left alone."""
     trainer = several_tasks.build(several_tasks.experiment(joint=joint), strategy, task_cls=Counted)
