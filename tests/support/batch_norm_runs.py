@@ -14,6 +14,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests.support import toy
+from tests.support.cases import cases
 
 INTERVAL = 4
 
@@ -98,7 +99,7 @@ class PlainNormTask(NormTask):
         return keras.Model(features, keras.layers.Dense(3, name="logits")(hidden))
 
 
-strategies = pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+strategies = pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
 
 
 def loaded(directory, step, task_cls=NormTask):

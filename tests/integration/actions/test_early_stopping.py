@@ -17,6 +17,7 @@ from official_trainer.config.optimization import EMAConfig
 from official_trainer.tasks import metrics
 from official_trainer.tracking.monitored import MissingMetricError
 from tests.support import runs, scripted_runs
+from tests.support.cases import full
 
 
 def run_at(step):
@@ -160,7 +161,7 @@ EXPORT = {"export": ExportConfig(at_end=True)}
 @pytest.mark.parametrize(
     ("actions", "trainer", "folder"),
     [
-        ((), KEEPS_BEST, "best"),
+        full(((), KEEPS_BEST, "best")),
         ((CheckpointConfig(monitor="score", template="best-{score:.1f}"),), {}, "checkpoints/best-0.7"),
     ],
 )

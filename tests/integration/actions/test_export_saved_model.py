@@ -15,6 +15,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import export, registry
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
+from tests.support.cases import cases
 from tests.support.export_runs import do, exports
 from tests.support.runs import bits
 
@@ -42,7 +43,7 @@ def test_exports_are_made_where_they_are_due(model_dir):
     assert found["often/10"]["metrics"] == {}
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_what_was_drawn_before_an_export_does_not_change_it(tmp_path, strategy):
     """T19, N1: nothing is drawn by a process that only exports what another one has trained; layers stay apart."""
     trainer = toy.build(toy.experiment(), strategy=strategy)

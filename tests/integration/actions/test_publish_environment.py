@@ -12,6 +12,7 @@ from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import versions
 from tests.support import toy
+from tests.support.cases import cases
 
 
 @registry.register_config_factory("environment")
@@ -70,7 +71,7 @@ def test_every_run_says_what_it_is_made_of(model_dir, caplog):
     assert texts(model_dir) == said
 
 
-@pytest.mark.parametrize("priority", [0, 5])
+@pytest.mark.parametrize("priority", cases([0, 5], 5))
 def test_it_may_be_named_in_the_config(model_dir, priority):
     """B8: then it is there once, as the config says."""
     do(model_dir, f"trainer.actions=[{{type: publish_environment, priority: {priority}, name: mine}}]")

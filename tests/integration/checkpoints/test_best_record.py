@@ -83,7 +83,7 @@ def renewed(directory, before):
 
 
 @pytest.mark.parametrize("is_each_with_each", cases([False, True], False), ids=["in_turn", "each_with_each"])
-@pytest.mark.parametrize("history", cases(HISTORIES, "first", "later"))
+@pytest.mark.parametrize("history", cases(HISTORIES, "later"))
 def test_a_kill_between_any_two_writes(faults, directory, history, is_each_with_each):
     """T11, N1: the next process knows the old best or the new one, with its checkpoint, until there is a better."""
     before, better = HISTORIES[history]

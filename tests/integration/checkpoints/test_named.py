@@ -12,6 +12,7 @@ from official_trainer import files
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.checkpoints.named import NamedCheckpoints, latest
 from official_trainer.checkpoints.retention import Candidate, Retention
+from tests.support.cases import full
 from tests.support.dying_writes import Died, Writes, evaluated, saved_weight
 
 
@@ -142,8 +143,8 @@ def test_owners_share_a_directory(model_dir):
     [
         (BEST, "new", 40, 0.9, {"new": 40, "b": 20}),
         (BEST, "b", 40, 0.9, {"b": 40, "c": 30}),  # takes the place of another
-        (BEST, "new", 20, 0.8, {"new": 20, "c": 30}),  # of the same step
-        (Retention(max_to_keep=2), "new", 40, 0.1, {"new": 40, "c": 30}),
+        full((BEST, "new", 20, 0.8, {"new": 20, "c": 30})),  # of the same step
+        full((Retention(max_to_keep=2), "new", 40, 0.1, {"new": 40, "c": 30})),
         (Retention(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30}),  # written again
     ],
 )

@@ -15,6 +15,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.restore import read_init_checkpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.errors import ExitCode
+from tests.support.cases import cases
 from tests.support.chaos.tiny import read_newest
 
 OPTIMIZERS = {
@@ -189,7 +190,11 @@ def test_a_missing_step_is_answered_with_those_that_exist(saved):
 @pytest.mark.parametrize(
     ("optimizer", "build"),
     # Weight averaging creates its variables with the program (`shadow_copy`), so it is always built.
-    [*((name, True) for name in OPTIMIZERS), *((name, False) for name in OPTIMIZERS if name != "ema")],
+    cases(
+        [*((name, True) for name in OPTIMIZERS), *((name, False) for name in OPTIMIZERS if name != "ema")],
+        *(("ema", True), ("new_loss_scale", True), ("legacy_adam", True), ("new_adam", False)),
+        ("legacy_loss_scale", False),
+    ),
 )
 def test_everything_comes_back_bit_for_bit(model_dir, optimizer, build):
     """N4: weights, statistics, slots and counters; and training goes on as if it had never stopped."""
@@ -405,7 +410,7 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_next_older_one_restored(sav
     assert program.store(saved).steps() == (1, 2, 3)
 
 
-@pytest.mark.parametrize("case", DAMAGE)
+@pytest.mark.parametrize("case", cases(list(DAMAGE), "data_flipped", "manifest_missing"))
 def test_a_damaged_checkpoint_without_an_older_one_stops_the_run(model_dir, case):
     """N3: debris but nothing whole is never a silent step 0."""
     Program().store(model_dir).save(3)

@@ -10,6 +10,7 @@ from official.modeling import optimization as garden
 from official_trainer.config import ExperimentConfig, TrainerConfig, resolve
 from official_trainer.config.learning_rate import Rate, findings
 from official_trainer.garden import index
+from tests.support.cases import cases
 from tests.support.config import rates
 
 
@@ -49,7 +50,7 @@ DESCRIBED = [
 ]
 
 
-@pytest.mark.parametrize("name", [*DESCRIBED, pytest.param("", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", cases([*DESCRIBED, ""], "resnet_imagenet", "dlrm_criteo", "maskrcnn_resnetfpn_coco"))
 def test_nothing_is_said_of_model_gardens_experiments(name):
     """N31: their schedules are meant as they are; in full, of each that can be loaded."""
     for each in [name] if name else index.entries():

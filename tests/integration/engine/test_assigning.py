@@ -146,7 +146,7 @@ def train(model_dir, strategy, *actions):
     return trainer, loop
 
 
-@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_a_run_killed_after_an_action_continues_bit_by_bit(tmp_path, strategy):
     """B12, N1: between `on_step` at 7 and the first checkpoint, after `on_eval` at 12, after both at 28."""
     for name in ("whole", "killed"):

@@ -298,7 +298,6 @@ def tasks(tmp_path_factory):
         ("plain", 3, 5),
         ("finite", 2, 5),
         ("finite", 1, 0),
-        ("records", 2, 5),
         ("cached", 2, 0),
     ),
 )

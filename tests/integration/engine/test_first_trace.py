@@ -6,6 +6,7 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
+from tests.support.cases import cases
 from tests.support.toy import STRATEGIES, ToyTask, assert_bitwise_equal, build, experiment, strategy_of, weights
 
 
@@ -56,7 +57,7 @@ class WaitingTask(ToyTask):
         assert metrics[1:] == model.metrics
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off", "mirrored2"))
 def test_variables_are_there_before_the_first_step(strategy):
     """N1: the steps are traced as they run: with their own data, on their replicas, with all metrics."""
     trainer = build(task_cls=WaitingTask, strategy=strategy)
@@ -68,7 +69,7 @@ def test_variables_are_there_before_the_first_step(strategy):
     assert "validation_loss" in trainer.evaluate(-1)
 
 
-@pytest.mark.parametrize("strategy", ["off", "mirrored2"])
+@pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))
 def test_a_dataset_of_the_caller_is_what_the_step_is_traced_with(strategy):
     """N1: also one that is distributed."""
 

@@ -91,7 +91,7 @@ def test_what_runs_eagerly_is_not_traced():
     assert trainer.context.traces.take() == []
 
 
-@pytest.mark.parametrize("uses_while_loop", [True, False])
+@pytest.mark.parametrize("uses_while_loop", cases([True, False], True))
 def test_data_of_another_shape_traces_again_until_it_is_too_much(uses_while_loop):
     """G12: counted, with the batches; the error comes after the window, which is done."""
     trainer = toy.build(toy.experiment(max_traces=2, train_tf_while_loop=uses_while_loop))

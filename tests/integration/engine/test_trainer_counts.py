@@ -3,6 +3,7 @@
 import pytest
 
 from official_trainer.lazy import keras
+from tests.support.cases import cases
 from tests.support.toy import STRATEGIES, Undropped, build
 
 
@@ -28,7 +29,7 @@ def _trained(strategy, *, evaluates):
     return float(trainer.train_loop_end()["examples"]), results
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off"))
 def test_an_evaluation_leaves_what_training_has_counted_in_the_models_metrics(strategy):
     """T2: a row of training metrics is the same whether an evaluation lies in it or not."""
     counted, results = _trained(strategy, evaluates=True)

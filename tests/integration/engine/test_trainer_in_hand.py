@@ -10,7 +10,7 @@ from official_trainer.config.optimization import EMAConfig
 from official_trainer.engine.trainer import Trainer
 from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.toy import (
     FEATURES,
     LABELS,
@@ -27,7 +27,7 @@ from tests.support.toy import (
 BATCH = FEATURES[:10], LABELS[:10]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off", "mirrored2"))
 def test_a_step_on_a_batch_in_hand_is_that_step_of_a_run(strategy):
     """G18: the same bits as when the task yields the batch; the metrics are those since they were reset."""
     run, ours = (build(experiment(), strategy=strategy) for _ in range(2))
@@ -39,7 +39,7 @@ def test_a_step_on_a_batch_in_hand_is_that_step_of_a_run(strategy):
     assert {name: float(value) for name, value in logs.items()} == {n: float(v) for n, v in expected.items()}
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_xla": True, "steps_per_loop": 4}])
+@pytest.mark.parametrize("options", [{}, full({"enable_xla": True, "steps_per_loop": 4})])
 def test_a_batch_in_hand_leaves_the_training_data_where_it_is(options):
     """G18: the steps around it take the batches they would take without it, also where windows are compiled."""
     seen = []
@@ -89,7 +89,7 @@ def test_the_override_points_of_model_garden_are_called():
 
 @pytest.mark.parametrize(
     ("strategy", "batch"),
-    cases([(s, b) for s in STRATEGIES for b in (1, 10, 101)], ("off", 1), ("mirrored2", 10), ("mirrored2", 101)),
+    cases([(s, b) for s in STRATEGIES for b in (1, 10, 101)], ("off", 1), ("mirrored2", 101)),
 )
 def test_a_dataset_in_hand_is_evaluated_exactly(strategy, batch):
     """G18, N17: each example once, at any batch size; a short last batch too."""

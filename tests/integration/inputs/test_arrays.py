@@ -11,6 +11,7 @@ from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import order
+from tests.support.cases import cases
 
 
 def ids(n):
@@ -103,7 +104,7 @@ def test_shuffle_off_keeps_the_order_across_epochs():
     np.testing.assert_array_equal(read(ids(5), train(3, shuffle=False), 3), [[0, 1, 2], [3, 4, 0], [1, 2, 3]])
 
 
-@pytest.mark.parametrize("transform", [False, True])
+@pytest.mark.parametrize("transform", cases([False, True], True))
 def test_windows_hold_the_batches_of_their_steps(transform):
     """T2: a window is `window_steps` batches, with augmentation too."""
     steps, window = 6, 3
@@ -219,7 +220,7 @@ def test_reports_the_examples_of_an_epoch():
     assert context.examples_per_epoch == 10
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 100])
+@pytest.mark.parametrize("prefetch", cases([0, 1, 100], 1))
 def test_prefetch_changes_no_batch(prefetch):
     np.testing.assert_array_equal(read(ids(20), train(6, prefetch_buffer_size=prefetch), 9), read(ids(20), train(6), 9))
     assert len(read(ids(20), evaluation(6, prefetch_buffer_size=prefetch), None)) == 4

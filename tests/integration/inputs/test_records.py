@@ -95,7 +95,6 @@ def evaluated(folder):
         ],
         ((1, 2), 0, True, 7),
         ((2, 2), 1, False, 7),
-        ((8, 8), 7, False, 1),
     ),
 )
 def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
@@ -119,8 +118,6 @@ def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
             for start in (1, 4, 30)
         ],
         ((2, 2), 1, "none", 4),
-        ((1, 1), 0, "cache", 1),
-        ((1, 2), 0, "shuffle", 1),
         ((1, 2), 0, "drop_remainder", 30),
     ),
 )

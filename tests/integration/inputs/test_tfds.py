@@ -28,7 +28,7 @@ SPLITS = {
 }
 
 
-@pytest.mark.parametrize("split", cases(SPLITS, "test", "train[10:14]+test[:1]"))
+@pytest.mark.parametrize("split", cases(SPLITS, "train[10:14]+test[:1]"))
 def test_evaluation_reads_the_split_once(data_dir, split):
     """N17"""
     params = section(data_dir, training=False, tfds_split=split)
