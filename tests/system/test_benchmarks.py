@@ -28,10 +28,11 @@ from benchmarks import (
 from official_trainer import config as configuration
 from official_trainer import runs
 from official_trainer.config import ExperimentConfig
+from tests.support.cases import cases
 from tests.support.forked import start_server
 
 
-@pytest.mark.parametrize("name", list(steps.VARIANTS))
+@pytest.mark.parametrize("name", cases(list(steps.VARIANTS), *list(steps.VARIANTS)[::4]))
 def test_each_variant_trains(name):
     train = steps.VARIANTS[name]()
     calls = []
@@ -200,6 +201,7 @@ def test_commands_are_measured():
     assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
 
 
+@pytest.mark.full
 def test_hostile_configurations_are_refused():
     (comparison,) = refusals.compare(1)
     assert set(comparison.values) == set(refusals.FILES)
@@ -282,6 +284,7 @@ def test_bookkeeping_left_out_or_done_more_often_trains_the_same():
         assert (once == often).all()
 
 
+@pytest.mark.full
 def test_bookkeeping_is_measured(monkeypatch):
     monkeypatch.setattr(bookkeeping, "WINDOW_STEPS", {"digits_mlp": 2, "digits_cnn": 2})
     monkeypatch.setattr(bookkeeping, "WINDOWS", 2)
@@ -291,6 +294,7 @@ def test_bookkeeping_is_measured(monkeypatch):
     assert all(list(each.values) == list(bookkeeping.VARIANTS) for each in comparisons)
 
 
+@pytest.mark.full
 def test_actions_are_measured(monkeypatch):
     monkeypatch.setattr(actions, "STRETCH_STEPS", 20)
     _as_measured_by_a_child(monkeypatch, actions)
@@ -313,6 +317,7 @@ def preloaded():
     start_server()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("side", "strategy"),
     [pytest.param("garden", "parameter_server", marks=pytest.mark.full), ("ours", "multi_worker_mirrored")],
@@ -371,6 +376,7 @@ def test_strategies_are_compared_side_by_side(monkeypatch):
     assert not accelerated.is_met(target), "as fast as Model Garden is not enough there"
 
 
+@pytest.mark.full
 def test_sweeps_commands_and_tuners_train_what_they_are_compared_by():
     """One trial of each; a first step that was not reached would have no time."""
     pytest.importorskip("optuna", reason="the extra `sweep` is not installed")

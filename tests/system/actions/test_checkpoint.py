@@ -8,6 +8,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config.optimization import EMAConfig
 from tests.support import runs, scripted_runs
+from tests.support.cases import full
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 0.1)
 TOP = CheckpointConfig(monitor="score", max_to_keep=3, template="{step:04d}-{score:.2f}")
@@ -24,13 +25,13 @@ def unbroken(tmp_path_factory):
 @pytest.mark.parametrize(
     ("where", "step"),
     [
-        ("training", 70),
+        full(("training", 70)),
         ("before the save", 20),  # of the action's own: the run's checkpoint of this step is there
-        ("after the save", 70),
-        ("before the row", 20),
+        full(("after the save", 70)),
+        full(("before the row", 20)),
         ("before the row", 70),
-        ("after the row", 60),
-        ("evaluation begins", 60),
+        full(("after the row", 60)),
+        full(("evaluation begins", 60)),
     ],
 )
 def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch, where, step):

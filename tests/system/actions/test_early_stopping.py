@@ -7,6 +7,7 @@ import pytest
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.checkpoints.manifest import committed_steps
 from tests.support import runs, scripted_runs
+from tests.support.cases import cases, full
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.8, 0.9, 1.0)
 STOP = EarlyStoppingConfig(monitor="score", patience=3)
@@ -23,16 +24,16 @@ def stopped(tmp_path_factory):
 @pytest.mark.parametrize(
     ("where", "step"),
     [
-        ("training", 30),
-        ("training", 40),
-        ("evaluation begins", 30),
-        ("evaluation begins", 50),
-        ("before the row", 40),
+        full(("training", 30)),
+        full(("training", 40)),
+        full(("evaluation begins", 30)),
+        full(("evaluation begins", 50)),
+        full(("before the row", 40)),
         ("before the row", 50),
         ("after the row", 30),  # the checkpoint of this step is older than the row
-        ("after the row", 50),
-        ("before the save", 50),
-        ("after the save", 30),
+        full(("after the row", 50)),
+        full(("before the save", 50)),
+        full(("after the save", 30)),
         ("after the save", 50),
     ],
 )
@@ -44,7 +45,7 @@ def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch, whe
     assert runs.differences(str(tmp_path / "run"), stopped) == []
 
 
-@pytest.mark.parametrize("where", ["evaluation begins", "before the row", "after the row"])
+@pytest.mark.parametrize("where", cases(["evaluation begins", "before the row", "after the row"], "after the row"))
 def test_the_summary_of_the_last_step_is_not_lost(tmp_path, monkeypatch, where):
     """C1: also where the checkpoint of that step was there before, and no summary was due."""
     scripted_runs.do(tmp_path / "unbroken", STOP, scores=SCORES, checkpoint_interval=50)

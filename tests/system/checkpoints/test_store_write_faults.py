@@ -121,7 +121,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("kind", cases(list(ERRORS), "full", "failed_once"))
 def test_an_error_at_every_operation_of_a_save(faults, whole, model_dir, kind):
     """N3, N6: a clear error; what was there stays whole; the next save leaves the directory tidy."""
     reason = os.strerror(ERRORS[kind]["fault"])

@@ -324,7 +324,7 @@ BEFORE_CHANGES = table(
         Strikes(
             predictions(strategy, format),
             _in_a_shard(),
-            is_quick=(strategy, format) in (("off", "jsonl"), ("mirrored", "tfrecord")),
+            is_quick=(strategy, format) == ("mirrored", "tfrecord"),
         )
         for strategy in PREDICTED
         for format in ("tfrecord", "jsonl", "npy")
@@ -349,7 +349,7 @@ MOMENTS = {
 
 AT_MOMENTS = table(
     *(Strikes(FIT, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
-    Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7", is_quick=True),
+    Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7"),
     Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
     Strikes(SCORED, [Callback("on_train_batch_end", 10)], is_quick=True),
     Strikes(EVOLVED, [Callback("on_train_batch_end", 10)]),
@@ -360,8 +360,8 @@ AT_MOMENTS = table(
     ),
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",), is_quick=True),
     *(
-        Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=True)
-        for case in (EVALUATED_OFTEN, ACTING, XLA)
+        Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=is_quick)
+        for case, is_quick in ((EVALUATED_OFTEN, False), (ACTING, True), (XLA, True))
     ),
     Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
 )

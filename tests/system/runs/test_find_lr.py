@@ -17,6 +17,7 @@ from tests.support import (
     shuffled_runs,
     toy,
 )
+from tests.support.cases import full
 
 LINE = "trainer.optimizer_config.learning_rate"
 
@@ -71,9 +72,9 @@ def test_steps_per_loop_changes_nothing(tmp_path):
 @pytest.mark.parametrize("sets", [
     ["runtime.distribution_strategy=mirrored"],
     ["runtime.mixed_precision_dtype=float16"],
-    ["trainer.optimizer_config.optimizer.type=adamw"],
-    ["trainer.gradient_accumulation_steps=2"],
-    ["trainer.optimizer_config.ema.average_decay=0.5"],
+    full(["trainer.optimizer_config.optimizer.type=adamw"]),
+    full(["trainer.gradient_accumulation_steps=2"]),
+    full(["trainer.optimizer_config.ema.average_decay=0.5"]),
 ])  # fmt: skip
 def test_settings_that_change_how_a_step_is_made(tmp_path, sets):
     """N36: two replicas, loss scaling, an optimizer of Model Garden, micro-batches and averages are no trouble."""

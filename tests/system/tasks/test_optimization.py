@@ -14,12 +14,14 @@ from tests.support.optimizers import (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in QUICK_KINDS])
 def test_an_update_is_that_of_the_optimizer(name):
     """T3, K2: dense and sparse gradients."""
     check_kind(name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in QUICK_SETTINGS])
 def test_settings_of_an_optimizer_count(name):
     """T3, K2: schedules, decay, clipping, loss scales."""

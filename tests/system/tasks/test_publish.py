@@ -2,18 +2,19 @@
 
 import pytest
 
+from tests.support.cases import full
 from tests.support.publishing_task import STEP_BY_STEP, check_publishing_changes_nothing
 
 
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
-        ("off", STEP_BY_STEP),
+        full(("off", STEP_BY_STEP)),
         ("off", {"enable_xla": True}),
-        ("off", {"enable_xla": True, **STEP_BY_STEP}),
-        ("one_device", {"enable_xla": True}),
+        full(("off", {"enable_xla": True, **STEP_BY_STEP})),
+        full(("one_device", {"enable_xla": True})),
         ("mirrored2", {}),
-        ("mirrored2", STEP_BY_STEP),
+        full(("mirrored2", STEP_BY_STEP)),
     ],
 )
 def test_a_run_that_publishes_is_the_same_bit_by_bit(strategy, options):
