@@ -160,7 +160,8 @@ def as_csv(table: Table) -> str:
     spreads = {i for i in range(len(table.columns)) if any(isinstance(row[i], Spread) for row in table.rows)}
     head: list[str] = []
     for i, column in enumerate(table.columns):
-        head += [column.key, f"{column.key} std", f"{column.key} n"] if i in spreads else [column.key]
+        key = printable(column.key)
+        head += [key, f"{key} std", f"{key} n"] if i in spreads else [key]
     writer.writerow([*head, "notes"])
     for row, notes in zip(table.rows, table.notes, strict=True):
         line: list[Any] = []
@@ -168,8 +169,8 @@ def as_csv(table: Table) -> str:
             if i in spreads:
                 line += [cell.mean, cell.deviation, cell.count] if isinstance(cell, Spread) else [None, None, None]
             else:
-                line.append(None if cell == NOT_THERE else cell)
-        writer.writerow([*line, "; ".join(notes)])
+                line.append(None if cell == NOT_THERE else printable(cell) if isinstance(cell, str) else cell)
+        writer.writerow([*line, printable("; ".join(notes))])
     return out.getvalue()
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config.text import flow, short_names
-from official_trainer.errors import ExitCode, UserError, first_few, nearest
+from official_trainer.errors import ExitCode, UserError, first_few, nearest, printable
 from official_trainer.reports import filters
 from official_trainer.reports.measures import Direction, Entry, Measure
 from official_trainer.runs import differing, recorded
@@ -140,7 +140,7 @@ def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
     columns = [
         Column(key="run", title="run", kind="run"),
         *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
-        *(Column(key=path, title=names[path], kind="field") for path in paths),
+        *(Column(key=path, title=printable(names[path]), kind="field") for path in paths),
         *_facts(found),
     ]
     rows = [
@@ -190,10 +190,11 @@ def _throughput(run: RecordedRun) -> float | None:
     account = account.get("total") if isinstance(account, dict) else None
     if not isinstance(account, dict) or not isinstance(account.get("seconds"), dict):
         return None
-    examples, seconds = account.get("examples"), account["seconds"].get("steps")
-    if not isinstance(examples, int | float) or not isinstance(seconds, int | float) or seconds <= 0:
+    examples = account.get("examples")
+    spent = [account["seconds"].get(name) or 0.0 for name in ("steps", "input")]
+    if not all(isinstance(each, int | float) for each in (examples, *spent)) or sum(spent) <= 0:
         return None
-    return examples / (seconds + (account["seconds"].get("input") or 0.0)) or None
+    return examples / sum(spent) or None
 
 
 def ordered(table: Table, order: str | None) -> Table:
@@ -256,7 +257,7 @@ def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
         groups.setdefault(tuple(_field(entry, field) for field in fields), []).append(entry)
     names = short_names(fields)
     columns = [
-        *(Column(key=field, title=names[field], kind="field") for field in fields),
+        *(Column(key=field, title=printable(names[field]), kind="field") for field in fields),
         *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
         Column(key="n", title="n", kind="fact"),
         Column(key="status", title="status", kind="fact"),
@@ -298,4 +299,4 @@ def _varying(groups: Any, fields: Sequence[str]) -> list[str]:
                 paths[path] = None
     if not paths:
         return []
-    return [f"inside of groups these fields differ too: {first_few([*short_names(paths).values()])}"]
+    return [f"inside of groups these fields differ too: {first_few([*map(printable, short_names(paths).values())])}"]

@@ -191,8 +191,9 @@ def test_names_that_a_page_or_a_terminal_would_obey(tmp_path, capsys, monkeypatc
     monkeypatch.delenv("COLUMNS")
     for name, make in kinds.HOSTILE.items():
         make(tmp_path / "runs" / name)
-    table, markdown, latex = (shown(capsys, "runs", f"--format={each}") for each in ("table", "markdown", "latex"))
-    assert not any("\x1b" in each for each in (table, markdown, latex))
+    formats = ("table", "markdown", "latex", "csv", "json")
+    table, markdown, latex, *others = (shown(capsys, "runs", f"--format={each}") for each in formats)
+    assert not any("\x1b" in each for each in (table, markdown, latex, *others))
     assert "\\<script\\>alert('x')\\<" in markdown
     assert r"red \& \\textbf{x} \| \`\_\` 100 %" in markdown
     assert all(line.replace("\\|", "").count("|") == 9 for line in markdown.splitlines() if line.startswith("|"))
@@ -200,6 +201,17 @@ def test_names_that_a_page_or_a_terminal_would_obey(tmp_path, capsys, monkeypatc
     lines = [line for line in latex.splitlines() if line.endswith("\\\\")]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {7}
     assert len(json.loads(shown(capsys, "runs", "--format=json"))["rows"]) == 2
+
+
+def test_a_field_with_a_hostile_name(tmp_path, capsys):
+    """N34: a `params.yaml` may come from others."""
+    for seed in (1, 2):
+        with open(kinds.write_run(tmp_path / "runs" / str(seed), seed=seed) / "params.yaml", "a") as file:
+            file.write(f"  \x1b[2Jname: {seed}\n")
+    for words in (["runs"], ["runs", "--group=status"], ["runs", "--format=csv"], ["runs/1", "runs/2"]):
+        text = shown(capsys, *words)
+        assert "\x1b" not in text
+        assert "\\x1b[2Jname" in text
 
 
 def test_the_best_is_bold_in_a_paper(seeds, capsys):
