@@ -192,9 +192,10 @@ def _throughput(run: RecordedRun) -> float | None:
         return None
     examples = account.get("examples")
     spent = [account["seconds"].get(name) or 0.0 for name in ("steps", "input")]
-    if not all(isinstance(each, int | float) for each in (examples, *spent)) or sum(spent) <= 0:
+    numbers = [float(each) for each in (examples, *spent) if isinstance(each, int | float)]
+    if len(numbers) < 3 or sum(numbers[1:]) <= 0:
         return None
-    return examples / sum(spent) or None
+    return numbers[0] / sum(numbers[1:]) or None
 
 
 def ordered(table: Table, order: str | None) -> Table:
