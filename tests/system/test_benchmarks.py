@@ -15,6 +15,7 @@ from benchmarks import (
     commands,
     comparing,
     halving,
+    pages,
     processes,
     refusals,
     report,
@@ -170,7 +171,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, cli, compare, refusals, saves, resume, bookkeeping, actions"
+        "no such part: stpes; parts are steps, job, cli, compare, refusals, pages, saves, resume, bookkeeping, actions"
         in capsys.readouterr().err
     )
 
@@ -199,6 +200,14 @@ def test_commands_are_measured():
     (comparison,) = commands.compare(1)
     assert set(comparison.values) == set(commands.COMMANDS)
     assert {target.name for target in comparison.targets} == set(commands.COMMANDS)
+
+
+def test_the_page_of_a_report_is_measured(monkeypatch):
+    """N22: the runs that the benchmark writes are all on the page, which is smaller than is promised."""
+    monkeypatch.setattr(pages, "NUM_RUNS", 20)
+    seconds, megabytes = pages.compare(1)
+    assert set(seconds.values) == {"report of 20 runs"}
+    assert 0.3 < megabytes.values["report of 20 runs"][0] < pages.LIMIT_MEGABYTES
 
 
 @pytest.mark.full

@@ -1,0 +1,170 @@
+"""All that a report shows, as one object of JSON: what the page reads, and nothing of it is markup.
+
+Owns: which runs are highlighted at first, and what the parts of the page hold. Does not own: the parts themselves
+(`words.py`, `curves.py`, `times.py`, `exhibits.py`), how they are drawn (`static/`), the file (`page.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from official_trainer.config.text import flow, short_names
+from official_trainer.reports import curves, exhibits, times, words
+from official_trainer.reports.gathered import NO_RUNS, Gathered, Ranked
+
+_HIGHLIGHTED, _ALL_HIGHLIGHTED = 6, 8
+_MOST_COLUMNS, _MOST_FIELDS = 12, 200
+_SHOWN_IN_FULL = 8  # runs whose pictures are on the page
+_SAVED_OF = 24  # runs whose checkpoints are listed
+
+
+def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = None) -> dict[str, Any]:
+    """Returns the content of a report.
+
+    Args:
+      found: the runs.
+      now_seconds: the Unix time.
+      refresh_seconds: how often the page asks for a newer content; None for a page that stays as it is.
+    """
+    runs, chosen = found.runs, highlighted(found.runs)
+    accounts = [times.account(each, now_seconds=now_seconds) for each in runs]
+    charts = curves.chart(runs, chosen, found.metric)
+    pictures, about_pictures = exhibits.media(runs, chosen[:_SHOWN_IN_FULL])
+    fields = list(dict.fromkeys(path for each in runs for path in each.differs))
+    return {
+        "title": _title(found),
+        "made": _made(found, now_seconds),
+        "made_by": f"official-trainer {_version()}",
+        "live": refresh_seconds,
+        "summary": words.summary(found, accounts),
+        "facts": words.facts(found, accounts),
+        "metric": found.metric and {"name": found.metric, "direction": found.direction},
+        "runs": [
+            _run(place, each, account, found) for place, (each, account) in enumerate(zip(runs, accounts, strict=True))
+        ],
+        "runs_about": _about_runs(found, chosen),
+        "fields": _columns(found, fields),
+        "config_fields": fields[:_MOST_FIELDS],
+        "config_about": _about_config(found, fields),
+        "config": _whole_config(runs[0]) if len(runs) == 1 else None,
+        "highlighted": chosen,
+        "charts": charts.charts,
+        "curves_about": charts.about,
+        "media": pictures,
+        "media_about": about_pictures,
+        "checkpoints": exhibits.checkpoints(runs, chosen[:_SAVED_OF], found.folder),
+        "checkpoints_about": f"Paths are below {found.folder}.",
+        "sweep": found.sweep,
+        "sweep_about": _about_sweep(found),
+        "links": exhibits.links(runs, chosen, found.folder),
+        "notes": [],
+    }
+
+
+def highlighted(runs: Sequence[Ranked]) -> list[int]:
+    """Returns the places of the runs that are in colour at first: all of a few, of many the best and those that run."""
+    with_curves = [place for place, each in enumerate(runs) if each.run.curves.by_split]
+    if len(with_curves) <= _ALL_HIGHLIGHTED:
+        return with_curves or list(range(min(len(runs), _ALL_HIGHLIGHTED)))
+    running = [place for place in with_curves if runs[place].status == "running"]
+    return sorted({*with_curves[:_HIGHLIGHTED], *running[: _ALL_HIGHLIGHTED - _HIGHLIGHTED]})
+
+
+def _title(found: Gathered) -> str:
+    if len(found.runs) == 1:
+        return found.runs[0].name
+    experiments = {each.run.recorded.experiment for each in found.runs} - {None}
+    of = f" of {experiments.pop()}" if len(experiments) == 1 else ""
+    return f"Sweep{of}" if found.sweep is not None else f"{len(found.runs):,} runs{of}"
+
+
+def _made(found: Gathered, now_seconds: float) -> str:
+    made = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC)
+    return f"{', '.join(found.paths)} · {made:%d %B %Y, %H:%M} UTC"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("official-trainer")
+    except importlib.metadata.PackageNotFoundError:
+        return "from a source tree"
+
+
+def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gathered) -> dict[str, Any]:
+    recorded = each.run.recorded
+    return {
+        "id": place,
+        "rank": place,
+        "name": each.name,
+        "directory": each.run.directory,
+        "experiment": recorded.experiment,
+        "status": each.status,
+        "is_best": found.best is not None and each.best == found.best.best,
+        "step": recorded.step,
+        "end_step": recorded.end_step,
+        "best": _number(each.best),
+        "best_step": each.best_step,
+        "final": _number(each.final),
+        "started": recorded.started_seconds,
+        "seconds": recorded.duration_seconds,
+        "speed": times.examples_per_second(each),
+        "differs": dict(each.differs),
+        "notes": list(recorded.notes if recorded.status in NO_RUNS else each.run.notes),
+        "error": words.error_of(each) if each.status not in ("done", "running") else None,
+        "time": account,
+        "clock": curves.clock(each),
+        "epoch_steps": curves.epoch_steps(each),
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Returns a number as strict JSON takes it."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _about_runs(found: Gathered, chosen: Sequence[int]) -> str:
+    if all(place in chosen or not each.run.curves.by_split for place, each in enumerate(found.runs)):
+        return ""
+    return (
+        f"{len(chosen)} are highlighted in the charts, the best and those that still run; "
+        "tick others in the table to see them there."
+    )
+
+
+def _columns(found: Gathered, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Returns the fields that are columns of the table: those that the most runs have."""
+    names = short_names(fields)
+    counts = {path: sum(path in each.differs for each in found.runs) for path in fields}
+    kept = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
+    return [{"path": path, "name": names[path]} for path in fields if path in kept]
+
+
+def _about_config(found: Gathered, fields: Sequence[str]) -> str:
+    if len(fields) > _MOST_FIELDS:
+        return f"The first {_MOST_FIELDS} of {len(fields):,} fields."
+    if len(found.runs) == 1:
+        return "Each value with what set it: a default of the experiment, a file, or a flag."
+    return ""
+
+
+def _whole_config(each: Ranked) -> dict[str, str]:
+    """Returns every field of a config as YAML, with what set it."""
+    config = each.run.config
+    shown = {}
+    for path in config:
+        origin = config.origin(path)
+        shown[path] = f"{flow(config[path])}  # {origin}" if origin else flow(config[path])
+    return shown
+
+
+def _about_sweep(found: Gathered) -> str:
+    if found.sweep is None:
+        return ""
+    metrics = [
+        f"{name} ({'higher' if way == 'max' else 'lower'} is better)" for name, way in found.sweep["metrics"].items()
+    ]
+    return f"Trials are compared by {' and '.join(metrics)}."

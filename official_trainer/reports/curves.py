@@ -1,0 +1,155 @@
+"""The charts of a report: which metrics they show, and curves that are thinned out to what a screen can show.
+
+Owns: the choice of charts, and thinning. Does not own: reading metrics (`runs/curves.py`), drawing
+(`static/curves.js`).
+
+A curve is thinned by its extremes: it is cut into stretches of as many points each, of which the lowest and the highest
+stay. So a spike of one step is still seen, which means over the stretches would hide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from official_trainer.reports.gathered import Ranked
+from official_trainer.runs.curves import Curve
+
+MAX_POINTS = 600
+"""Most points of one curve: one for each pixel of a chart on a wide screen."""
+
+_ALL_POINTS = 220_000  # of a page; about 15 bytes each
+_LEAST_POINTS = 24
+_MOST_CHARTS = 24
+_CHARTS_OF_MANY = 8  # that show all runs, where there are many of them
+_MANY_RUNS = 60
+_LOSSES = {"train": "training_loss", "validation": "validation_loss"}
+_SPEED = "examples_per_second"
+_CLOCK_POINTS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Charts:
+    """The charts of a page.
+
+    Attributes:
+      charts: `name` and `curves`, each with `run`, `split`, its whole `name`, `x` and `y`; as JSON takes them.
+      about: how the curves were thinned out, and what is left out; empty if nothing is.
+    """
+
+    charts: list[dict[str, Any]]
+    about: str = ""
+
+
+def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None) -> Charts:
+    """Returns the charts of runs.
+
+    Args:
+      runs: those of the report.
+      highlighted: the places of those that are shown in colour.
+      metric: of the first chart.
+    """
+    found: dict[str, list[tuple[int, str, str, Curve]]] = {}
+    for place, each in enumerate(runs):
+        for split, named in each.run.curves.by_split.items():
+            for name, curve in named.items():
+                if name != f"best_{metric}" and (shared := _chart_of(split, name, named)) is not None:
+                    found.setdefault(shared, []).append((place, "train" if split == "time" else split, name, curve))
+    order = sorted(found, key=lambda name: _order(name, found[name], metric))
+    shown = {name: found[name] for name in order[:_MOST_CHARTS]}
+    notes = [f"{len(order) - _MOST_CHARTS} more metrics are not drawn."] if len(order) > _MOST_CHARTS else []
+    if len(runs) > _MANY_RUNS and len(shown) > _CHARTS_OF_MANY:
+        chosen = set(highlighted)
+        for name in list(shown)[_CHARTS_OF_MANY:]:
+            shown[name] = [each for each in shown[name] if each[0] in chosen]
+        notes.append(f"After the first {_CHARTS_OF_MANY}, charts have only the runs that were highlighted at first.")
+    num_curves = max(1, sum(map(len, shown.values())))
+    limit = max(_LEAST_POINTS, min(MAX_POINTS, _ALL_POINTS // num_curves))
+    longest = max((len(curve.steps) for curves in shown.values() for *_, curve in curves), default=0)
+    if longest > limit:
+        notes.insert(
+            0,
+            f"Curves are thinned out: of each at most {limit} points are drawn, of up to {longest:,}; "
+            "the lowest and the highest of each stretch stay.",
+        )
+    charts = [{"name": name, "curves": [_drawn(*each, limit) for each in curves]} for name, curves in shown.items()]
+    return Charts(charts, " ".join(notes))
+
+
+def _chart_of(split: str, name: str, names: Iterable[str]) -> str | None:
+    """Returns the chart of a metric; what training and evaluations both measure shares one. None for no chart."""
+    if split == "time":
+        return "examples per second" if name == _SPEED else None
+    *sets, last = name.split("/")
+    shared = "/".join([*sets, "loss"])
+    return shared if last == _LOSSES.get(split) and shared not in names else name
+
+
+def _order(name: str, curves: Sequence[tuple[int, str, str, Curve]], metric: str | None) -> tuple[Any, ...]:
+    is_evaluated = any(split != "train" for _, split, _, _ in curves)
+    last = ("smoothed_loss", "batch_loss", "learning_rate", "examples per second")
+    return name != metric, name != "loss", not is_evaluated, last.index(name) if name in last else -1, name
+
+
+def _drawn(place: int, split: str, name: str, curve: Curve, limit: int) -> dict[str, Any]:
+    kept = thinned(curve.values, limit)
+    return {
+        "run": place,
+        "split": split,
+        "name": name,
+        "x": [curve.steps[i] for i in kept],
+        "y": [_short(curve.values[i]) for i in kept],
+    }
+
+
+def _short(value: float) -> float | None:
+    """Returns a number with the digits that a chart can show; None for one that is not finite, which is a gap."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def thinned(values: Sequence[float], limit: int) -> list[int]:
+    """Returns the places of values that stay: the first, the last, and the extremes of each stretch between.
+
+    Example:
+      >>> from official_trainer.reports.curves import thinned
+      >>> thinned([0.0, 0.1, 9.0, 0.1, 0.2, 0.1, 0.0, 0.3], 6)
+      [0, 1, 2, 5, 6, 7]
+    """
+    count = len(values)
+    if count <= limit:
+        return list(range(count))
+    stretches = max(1, (limit - 2) // 2)
+    kept = [0]
+    for number in range(stretches):
+        start, end = (1 + (count - 2) * at // stretches for at in (number, number + 1))
+        inside = values[start:end]
+        low, high = start + inside.index(min(inside)), start + inside.index(max(inside))
+        kept += sorted({low, high})
+    return [*kept, count - 1]
+
+
+def clock(each: Ranked) -> tuple[list[int], list[float]] | None:
+    """Returns steps, and the seconds since the first start at which they were recorded; None if no time is known.
+
+    A chart over time reads the times of all curves from it.
+    """
+    curves = each.run.curves.by_split
+    timed = [curve for named in (curves.get("train", {}), *curves.values()) for curve in named.values()]
+    longest = next((curve for curve in timed if None not in curve.times and curve.steps), None)
+    if longest is None:
+        return None
+    every = max(1, math.ceil(len(longest.steps) / _CLOCK_POINTS))
+    kept = sorted({*range(0, len(longest.steps), every), len(longest.steps) - 1})
+    times = [time for time in longest.times if time is not None]
+    began = each.run.recorded.started_seconds
+    began = times[0] if began is None or began > times[0] else began
+    return [longest.steps[i] for i in kept], [round(times[i] - began, 2) for i in kept]
+
+
+def epoch_steps(each: Ranked) -> float | None:
+    """Returns how many steps an epoch has; None where the run was not planned in epochs."""
+    config: Mapping[str, Any] = each.run.config
+    epochs, end = config.get("trainer.train_epochs"), each.run.recorded.end_step
+    return end / epochs if isinstance(epochs, int | float) and epochs > 0 and end else None

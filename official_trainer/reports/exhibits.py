@@ -1,0 +1,165 @@
+"""What runs left besides numbers: pictures and texts of their evaluations, checkpoints, exports, and other tools.
+
+Owns: which of these a report shows, and as what. Does not own: reading them (`runs/opened.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shlex
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from official_trainer import files
+from official_trainer.errors import without_passwords
+from official_trainer.reports.gathered import Ranked
+from official_trainer.tracking.recorded_events import Shown
+
+MOST_PICTURES = 12
+"""Most pictures of one run on a page; of each name the newest is shown."""
+
+_ALL_BYTES = 3 << 20  # of pictures and texts of a page
+_LONGEST_TEXT, _MOST_ROWS = 20_000, 200
+_ABOUT_RUN = ("config", "environment", "parameters")
+"""Texts at step 0 that describe a run for TensorBoard; the page has them in other places."""
+
+_PICTURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
+_WEB = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
+
+
+def media(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[str, Any]], str]:
+    """Returns the newest images, texts and tables of some runs as JSON takes them, and what was left out.
+
+    Args:
+      runs: those of the report.
+      chosen: the places of those whose images are shown.
+    """
+    shown: list[dict[str, Any]] = []
+    left_out = spent = 0
+    for place in chosen:
+        newest: dict[tuple[str, str, int], Shown] = {}
+        for each in runs[place].run.shown():
+            if each.step == 0 and each.kind == "text" and each.name in _ABOUT_RUN:
+                continue
+            newest[each.split, each.name, _place_in_batch(newest, each)] = each
+        pictures = 0
+        for each in newest.values():
+            found = _exhibit(each)
+            size, is_picture = len(each.content), each.kind == "image"
+            if found is None or spent + size > _ALL_BYTES or (is_picture and pictures >= MOST_PICTURES):
+                left_out += 1
+                continue
+            spent += size
+            pictures += is_picture
+            shown.append({"run": place, "step": each.step, "name": f"{each.split}: {each.name}", **found})
+    about = ["The newest of each name."]
+    if len(chosen) < len(runs):
+        about.append(f"Of the {len(chosen)} runs that were highlighted at first.")
+    if left_out:
+        about.append(f"{left_out} more are left out, to keep this page small; TensorBoard has them.")
+    return shown, " ".join(about)
+
+
+def _place_in_batch(newest: Mapping[tuple[str, str, int], Shown], each: Shown) -> int:
+    """Returns the number of an image among those of its name and step, which a batch of images has in common."""
+    number = 0
+    while (old := newest.get((each.split, each.name, number))) is not None and old.step == each.step:
+        number += 1
+    return number
+
+
+def _exhibit(each: Shown) -> dict[str, Any] | None:
+    """Returns the content of an image or a text for the page; None for one that a browser cannot show."""
+    if each.kind == "image":
+        kind = next((kind for mark, kind in _PICTURES.items() if each.content.startswith(mark)), None)
+        if kind is None:
+            return None
+        width, height = struct.unpack(">II", each.content[16:24]) if kind == "png" else (None, None)
+        source = f"data:image/{kind};base64,{base64.b64encode(each.content).decode()}"
+        return {"kind": "image", "source": source, "width": width, "height": height}
+    text = each.content.decode("utf-8", "replace")
+    if (table := _table(text)) is not None:
+        columns, rows = table
+        return {"kind": "table", "columns": columns, "rows": rows[:_MOST_ROWS]}
+    cut = f"{text[:_LONGEST_TEXT]}…" if len(text) > _LONGEST_TEXT else text
+    return {"kind": "text", "text": cut}
+
+
+def _table(markdown: str) -> tuple[list[str], list[list[str]]] | None:
+    """Returns the columns and rows of a table as `tracking.Table` writes it; None for any other text."""
+    lines = markdown.strip().splitlines()
+    if len(lines) < 2 or not all(line.startswith("|") and line.endswith("|") for line in lines):
+        return None
+    if not re.fullmatch(r"\|(?:\s*:?-+:?\s*\|)+", lines[1]):
+        return None
+    cells = [[_plain(cell) for cell in line[1:-1].split("|")] for line in (lines[0], *lines[2:])]
+    return (cells[0], cells[1:]) if all(len(row) == len(cells[0]) for row in cells) else None
+
+
+def _plain(cell: str) -> str:
+    return cell.strip().replace("<br>", "\n").replace("&#124;", "|")
+
+
+def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
+    """Returns the newest, the best and the named checkpoints of some runs, and their exports; as JSON takes them."""
+    rows: list[dict[str, Any]] = []
+    for place in chosen:
+        run = runs[place].run
+        held = run.checkpoints
+        continued = [each for each in held if each.kind == "latest"]
+        for each in [*continued[-1:], *(each for each in held if each.kind != "latest")]:
+            is_best = each.kind == "best" and each.step == runs[place].best_step
+            kind = f"checkpoint: {each.kind}, {each.note}" if each.note else f"checkpoint: {each.kind}"
+            numbers = {"value": runs[place].best if is_best else None, "size_bytes": each.size_bytes or None}
+            rows.append({"run": place, "kind": kind, "step": each.step, **numbers, "path": each.prefix})
+        for exported in run.exports:
+            numbers = {"value": None, "size_bytes": _size(exported.path)}
+            kind = "export (SavedModel)"
+            rows.append({"run": place, "kind": kind, "step": exported.step, **numbers, "path": exported.path})
+    return [{**row, "path": os.path.relpath(row["path"], folder)} for row in rows]
+
+
+def _size(folder: str) -> int | None:
+    """Returns the bytes of all files below a folder."""
+    try:
+        return sum(os.path.getsize(os.path.join(above, name)) for above, _, names in os.walk(folder) for name in names)
+    except OSError:
+        return None
+
+
+def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
+    """Returns where else the numbers of runs are: a command that shows them, or an address; as JSON takes them."""
+    found: list[dict[str, Any]] = []
+    if any(_has(each, "train") or _has(each, "validation") for each in runs):
+        shown = runs[0].run.directory if len(runs) == 1 else folder
+        found.append(_link(None, "TensorBoard", command=f"tensorboard --logdir={shlex.quote(shown)}"))
+    for place in chosen:
+        found += (_link(place, *rest) for rest in _trackers(runs[place]))
+    return found
+
+
+def _link(place: int | None, tool: str, command: str = "", url: str = "") -> dict[str, Any]:
+    return {"run": place, "tool": tool, "command": command, "url": url}
+
+
+def _has(each: Ranked, name: str) -> bool:
+    return os.path.exists(files.join(each.run.directory, name))
+
+
+def _trackers(each: Ranked) -> Iterator[tuple[str, str, str]]:
+    """Yields the tool, a command and an address of each service that a run wrote to."""
+    config: Mapping[str, Any] = each.run.config
+    settings = {path.rpartition(".")[2]: config[path] for path in config if path.startswith("trainer.trackers[")}
+    if _has(each, "mlflow.json"):
+        uri = settings.get("tracking_uri")
+        if isinstance(uri, str) and _WEB.match(uri) and "@" not in uri:
+            yield "MLflow", "", uri
+        else:
+            store = uri or f"sqlite:///{os.path.abspath(files.join(each.run.directory, 'mlflow.db'))}"
+            yield "MLflow", f"mlflow ui --backend-store-uri {shlex.quote(without_passwords(str(store)))}", ""
+    if _has(each, "wandb.json"):
+        offline = shlex.quote(files.join(each.run.directory, "wandb"))
+        yield "Weights & Biases", f"wandb sync {offline}/offline-run-*", ""

@@ -1,0 +1,75 @@
+"""Where the time of a run went, from its first start to its end, and how much of it was of use.
+
+Owns: the account over all processes of a run, and goodput. Does not own: measuring (`runs/health/time_account.py`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from official_trainer.reports.gathered import Ranked
+
+_LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
+
+
+def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
+    """Returns the time of a run as JSON takes it; None without a record of it.
+
+    `parts` are the seconds of each part; `between` are those in which no process ran, or one that recorded nothing
+    because it was killed. `goodput` is the share of all of it that went into steps whose results were kept: steps that
+    were repeated after a kill count once.
+    """
+    record = each.run.record
+    total = _mapping(_mapping(record.get("time")).get("total"))
+    seconds = {name: float(value) for name, value in _mapping(total.get("seconds")).items() if _is_number(value)}
+    if not seconds:
+        return None
+    wall = sum(seconds.values())
+    between = (_span(each, now_seconds) or 0.0) - wall
+    if between >= _LEAST_BETWEEN_SECONDS:
+        seconds["between"] = round(between, 1)
+    done, trained = each.run.recorded.step, total.get("steps")
+    kept = min(1.0, done / trained) if isinstance(trained, int) and trained > 0 and done is not None else 1.0
+    attempts = _mapping(record.get("time")).get("attempts")
+    last = attempts[-1] if isinstance(attempts, list) and attempts and isinstance(attempts[-1], Mapping) else {}
+    all_seconds = sum(seconds.values())
+    return {
+        "parts": seconds,
+        "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
+        "restarts": total.get("restarts", 0),
+        "verdict": last.get("verdict"),
+    }
+
+
+def examples_per_second(each: Ranked) -> float | None:
+    """Returns how many examples a second the last process of a run trained on, without what it waited for."""
+    attempts = _mapping(each.run.record.get("time")).get("attempts")
+    for attempt in reversed(attempts if isinstance(attempts, list) else []):
+        speed = _mapping(attempt).get("examples_per_second")
+        if _is_number(speed):
+            return float(speed)
+    return None
+
+
+def _span(each: Ranked, now_seconds: float) -> float | None:
+    """Returns the seconds from the first start of a run to its end, or to now if it goes on."""
+    started = each.run.recorded.started_seconds
+    if started is None:
+        return None
+    if each.status == "running":
+        return now_seconds - started
+    finished = each.run.record.get("finished")
+    try:
+        return datetime.datetime.fromisoformat(finished).timestamp() - started if isinstance(finished, str) else None
+    except ValueError:
+        return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

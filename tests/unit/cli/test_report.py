@@ -1,0 +1,110 @@
+"""`official-trainer report`: the file that it writes, and what it refuses."""
+
+import json
+import os
+import re
+
+import pytest
+
+from official_trainer import cli
+from official_trainer.reports.page import MARK
+from tests.support.reports import kinds
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The current directory is a fresh one, and the time stands still."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("official_trainer.cli.report._now_seconds", lambda: kinds.NOW)
+
+
+def data_of(path):
+    text = path.read_text(encoding="utf-8")
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def test_a_report_is_one_file_and_replaces_an_older_one(tmp_path, capsys):
+    """N22: `report RUN --output=FILE` writes a page; given again, it replaces it."""
+    kinds.write_run(tmp_path / "runs" / "a")
+    assert cli.main(["report", "runs", "--output=r.html"]) == 0
+    assert capsys.readouterr().out == "r.html: a, 0.1 MB; open it in a browser\n"
+    kinds.write_run(tmp_path / "runs" / "b", seed=2)
+    assert cli.main(["report", "runs/", "--output=r.html"]) == 0
+    assert [run["name"] for run in data_of(tmp_path / "r.html")["runs"]] == ["b", "a"]
+    assert cli.main(["report", "runs/a"]) == 0
+    assert MARK in (tmp_path / "report.html").read_text()
+
+
+def test_each_kind_of_directory_appears_with_a_word(tmp_path):
+    """N22: running, failed, damaged, foreign, old and empty directories are rows with a status, none is left out."""
+    for name, make in kinds.KINDS.items():
+        make(tmp_path / "runs" / name)
+    for name, make in kinds.HOSTILE.items():
+        make(tmp_path / "runs" / name.replace("/", "_"))
+    assert cli.main(["report", "runs", "--output=r.html"]) == 0
+    held = data_of(tmp_path / "r.html")
+    by_name = {run["name"]: run for run in held["runs"]}
+    assert {name.partition("/")[0] for name in by_name} >= {*kinds.KINDS}
+    assert all(run["status"] for run in held["runs"])
+    assert {run["status"] for run in held["runs"]} == {
+        *("running", "done", "failed", "stalled", "preempted", "died", "unknown", "Model Garden", "empty", "no run")
+    }
+    assert by_name["half_a_record"]["notes"] == ["run.json is damaged"]
+    assert (
+        "3 damaged lines" in by_name["damaged_rows"]["notes"][0] or "4 damaged" in by_name["damaged_rows"]["notes"][0]
+    )
+    assert by_name["failed"]["error"].startswith("ValueError: the label 11")
+    said = " ".join(text for _, text in held["summary"])
+    for word in ("garden", "empty is an empty folder", "no_run is a folder without a run", "died"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name what to report: run directories, a folder of runs, or a sweep, such as runs/digits"),
+        (["nothere"], "there is no folder nothere"),
+        (["gs://bucket/run"], "gs://bucket/run: only local run directories are read"),
+        (["void"], "no run in void: it is empty; name run directories, a folder of them, or a sweep"),
+        (["runs", "--output="], "--output is empty: is a variable not set? Name a file, or leave the flag out"),
+        (["runs", "--output=void"], "--output=void is a folder; name a file in it, such as void/report.html"),
+        (["runs", "--output=no/r.html"], "--output=no/r.html: there is no folder no; create it, or name another file"),
+        (["runs", "--output=mine.txt"], "--output=mine.txt is no report, and would be lost; name another file, or"),
+        (["runs", "--port=8000"], "--port is for --watch; leave it out"),
+        (["runs", "--watch", "--output=r.html"], "--output and --watch exclude each other: a served report is no file"),
+        (["runs", "--watch", "--port=http"], "--port=http: expected a number from 1"),
+        (["runs", "--watch", "--port=70000"], "--port=70000: expected a number from 1 to 65535"),
+        (["void", "--watch"], "no run in void: it is empty"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, message):
+    """N22: each refusal has the place, the value and the fix; nothing is written."""
+    kinds.write_run(tmp_path / "runs" / "a")
+    (tmp_path / "void").mkdir()
+    (tmp_path / "mine.txt").write_text("my notes")
+    before = sorted(os.listdir(tmp_path))
+    assert cli.main(["report", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == before
+    assert (tmp_path / "mine.txt").read_text() == "my notes"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path, capsys, monkeypatch):
+    """N22: the folder of the output is checked first, before a long reading of many runs."""
+    (tmp_path / "locked").mkdir(mode=0o500)
+    may_write = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "locked" and may_write(path, mode))  # root may always
+    assert cli.main(["report", "runs", "--output=locked/r.html"]) == 2
+    assert "--output=locked/r.html: the folder locked cannot be written" in capsys.readouterr().err
+
+
+def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch):
+    """N22: an error of the disk while the report is written names the file."""
+    kinds.write_run(tmp_path / "runs" / "a")
+
+    def full(path, text, **_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("official_trainer.files.write_text_atomically", full)
+    assert cli.main(["report", "runs", "--output=r.html"]) == 2
+    assert "--output=r.html cannot be written: No space left on device; name another file" in capsys.readouterr().err
