@@ -1,4 +1,4 @@
-"""Write a report of runs or of a sweep: one page, to be opened in a browser, sent or printed.
+"""Write a page about runs or a sweep, to read, send or print.
 
 It has a summary in words, the table of the runs, their curves, what differs, where the time went, pictures,
 checkpoints and, of a sweep, what matters. The page loads nothing. With `--watch` it is served on this machine, and
