@@ -1,5 +1,6 @@
 """Whatever is done to the files of a checkpoint: what is restored is whole and right, or nothing is."""
 
+import itertools
 import json
 import logging
 import os
@@ -37,8 +38,10 @@ def saved(whole, model_dir):
 # Every file × every harm × the newest or all.
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("part", "harm"),
+    cases([*itertools.product(PARTS, HARMS)], *(("data", harm) for harm in HARMS), *((p, "missing") for p in PARTS)),
+)
 def test_a_damaged_newest_checkpoint_costs_one_checkpoint(saved, caplog, part, harm):
     """N3: quarantined, the next older one restored bit for bit, and the step can be saved again."""
     HARMS[harm](saved / f"ckpt-3{PARTS[part]}")

@@ -57,7 +57,7 @@ class WaitingTask(ToyTask):
         assert metrics[1:] == model.metrics
 
 
-@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off", "mirrored2"))
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "mirrored2"))
 def test_variables_are_there_before_the_first_step(strategy):
     """N1: the steps are traced as they run: with their own data, on their replicas, with all metrics."""
     trainer = build(task_cls=WaitingTask, strategy=strategy)

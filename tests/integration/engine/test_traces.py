@@ -57,7 +57,6 @@ LOOPS = {"windows": {}, "steps": {"train_tf_while_loop": False}, "compiled": {"e
     cases(
         [*(("off", loop) for loop in LOOPS), ("mirrored2", "windows"), ("mirrored2", "steps")],
         ("off", "steps"),
-        ("off", "compiled"),
     ),
 )
 def test_steps_are_traced_once(strategy, loop):

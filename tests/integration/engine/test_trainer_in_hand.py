@@ -27,7 +27,7 @@ from tests.support.toy import (
 BATCH = FEATURES[:10], LABELS[:10]
 
 
-@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off", "mirrored2"))
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "mirrored2"))
 def test_a_step_on_a_batch_in_hand_is_that_step_of_a_run(strategy):
     """G18: the same bits as when the task yields the batch; the metrics are those since they were reset."""
     run, ours = (build(experiment(), strategy=strategy) for _ in range(2))

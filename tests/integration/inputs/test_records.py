@@ -93,7 +93,6 @@ def evaluated(folder):
             for cache in (False, True)
             for start in (1, 7)
         ],
-        ((1, 2), 0, True, 7),
         ((2, 2), 1, False, 7),
     ),
 )
@@ -118,7 +117,6 @@ def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
             for start in (1, 4, 30)
         ],
         ((2, 2), 1, "none", 4),
-        ((1, 2), 0, "drop_remainder", 30),
     ),
 )
 def test_evaluation_starts_at_any_step(folder, evaluated, job, pipeline, setting, start):

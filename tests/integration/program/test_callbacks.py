@@ -124,6 +124,7 @@ class _Monitor(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.full
 def test_a_remote_monitor_hears_of_each_epoch():
     """K5"""
     received = []

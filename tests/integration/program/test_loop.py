@@ -231,7 +231,7 @@ def test_actions_of_the_task_and_the_trainer_run_too():
 # Runs.
 
 
-@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off", "mirrored2"))
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off"))
 def test_a_loop_computes_what_the_trainer_does(strategy):
     """G17: the same bits as the task's own data, which has the same batches; in calls of any length, over replicas."""
     expected = build(experiment(), task_cls=Undropped, strategy=strategy)
@@ -444,6 +444,7 @@ def test_a_run_directory_has_what_a_run_leaves(tmp_path):
     assert [row["step"] for row in rows if row["split"] == "train"] == [6, 12]
 
 
+@pytest.mark.full
 def test_epochs_in_a_run_directory(tmp_path):
     """G17: a call after one that has ended with the data begins it again."""
     loop = loop_of(str(tmp_path))

@@ -13,6 +13,7 @@ from official_trainer.config.optimization import EMAConfig, LrConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
+from tests.support.cases import full
 from tests.support.programs import CLASSES, FEATURES, examples, light, lightly
 
 X, Y = (array[:48] for array in examples())
@@ -60,7 +61,7 @@ def plain():
         pytest.param({"trainer": IN_THREE, "runtime": RuntimeConfig(enable_xla=True)}, 1e-6, marks=pytest.mark.full),
         pytest.param({"runtime": RuntimeConfig(distribution_strategy="mirrored")}, 1e-6, marks=pytest.mark.full),
         pytest.param({"compiling": {"jit_compile": True}}, 1e-6, marks=pytest.mark.full),
-        ({"runtime": RuntimeConfig(mixed_precision_dtype="float16", loss_scale=128.0)}, 2e-3),
+        full(({"runtime": RuntimeConfig(mixed_precision_dtype="float16", loss_scale=128.0)}, 2e-3)),
     ],
     ids=["accumulated", "accumulated by XLA", "mirrored", "jit_compile", "float16"],
 )

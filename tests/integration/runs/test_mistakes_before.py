@@ -588,10 +588,10 @@ def test_check_refuses_what_a_config_change_would_do_to_the_run(tmp_path, monkey
         assert ("--allow_config_change" in found.message) == bool(code)
 
 
-def test_check_tells_nobody(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("verb", "told"), cases([("check", False), ("train", True)], ("check", False)))
+def test_check_tells_nobody(verb, told, tmp_path, monkeypatch):
     """N10: it calls the start of all actions, and of a dry run no event is sent."""
     action = f"trainer.actions=[{{type: command, argv: [touch, {tmp_path / 'told'}], events: [start]}}]"
-    for verb, told in (("check", False), ("train", True)):
-        found = mistakes.outcome(Mistake(name="", changes={}, verb=verb, values=(action,)), tmp_path, monkeypatch)
-        assert found.code == 0, found.text
-        assert (tmp_path / "told").exists() == told
+    found = mistakes.outcome(Mistake(name="", changes={}, verb=verb, values=(action,)), tmp_path, monkeypatch)
+    assert found.code == 0, found.text
+    assert (tmp_path / "told").exists() == told

@@ -653,7 +653,7 @@ def _gone(run, other):
     (run / "metrics.jsonl").unlink()
 
 
-@pytest.mark.parametrize("change", cases([None, _empty, _foreign, _cut, _gone], None, _cut))
+@pytest.mark.parametrize("change", cases([None, _empty, _foreign, _cut, _gone], _cut))
 def test_rows_that_are_not_those_of_the_run_are_said_at_its_next_start(finished, tmp_path, caplog, change):
     """N6, N15: once for a checkpoint; an untouched file is no reason for a warning."""
     run_dir = tmp_path / "run"

@@ -31,6 +31,7 @@ def test_micro_batches_train_like_one_batch(strategy, count, whole):
     assert int(cut.global_step.numpy()) == int(cut.optimizer.iterations.numpy()) == 9
 
 
+@pytest.mark.full
 def test_micro_batches_of_replicas_train_like_one_batch(whole):
     """G14: the same; gradients are summed over replicas once for each update, not in the loop of micro-batches."""
     calls = []

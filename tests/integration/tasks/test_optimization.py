@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from official_trainer.tasks import optimization
+from tests.support.cases import cases
 from tests.support.optimizers import (
     QUICK_KINDS,
     QUICK_SETTINGS,
@@ -17,13 +18,13 @@ from tests.support.optimizers import (
 )
 
 
-@pytest.mark.parametrize("name", QUICK_KINDS)
+@pytest.mark.parametrize("name", cases(list(QUICK_KINDS), *list(QUICK_KINDS)[::2]))
 def test_an_update_is_that_of_the_optimizer(name):
     """T3, K2: dense and sparse gradients."""
     check_kind(name)
 
 
-@pytest.mark.parametrize("name", QUICK_SETTINGS)
+@pytest.mark.parametrize("name", cases(list(QUICK_SETTINGS), "averages", "loss scale"))
 def test_settings_of_an_optimizer_count(name):
     """T3, K2: averages, loss scales, XLA."""
     check_setting(name)

@@ -60,6 +60,7 @@ def test_what_is_drawn_is_not_alike(of_one):
     assert np.abs(between).max() < 0.2  # four and a half standard deviations
 
 
+@pytest.mark.full
 def test_a_run_in_two_parts_draws_what_one_in_one_does(model_dir):
     """B11, N1: dropout by name, weights and slots bit by bit after a restore into another trainer."""
     check_two_parts_draw_what_one_does("off", False, model_dir)

@@ -245,7 +245,12 @@ def test_each_of_several_tasks_has_the_means_over_its_own_steps(strategy):
     ("name", "said"),
     [
         ("accuracy", r"PointsTask.train_step returns 'accuracy', which is the name of a training metric \(Sparse"),
-        ("training_loss", r"Taken.train_step returns 'points/training_loss', which is the name of a training metric"),
+        full(
+            (
+                "training_loss",
+                r"Taken.train_step returns 'points/training_loss', which is the name of a training metric",
+            )
+        ),
     ],
 )
 def test_a_name_that_one_of_several_tasks_has_taken_is_refused(name, said):

@@ -53,9 +53,7 @@ def compiled(make, owner=lambda model: model):
     return found
 
 
-@pytest.mark.parametrize(
-    ("kind", "as_dataset"), cases([*ALL_ARRAYS, *DATASETS], ("ragged", False), ("of scipy", False))
-)
+@pytest.mark.parametrize(("kind", "as_dataset"), cases([*ALL_ARRAYS, *DATASETS], ("ragged", False)))
 def test_rows_of_any_kind_train_and_predict_as_in_keras(kind, as_dataset):
     """K9: the history, an evaluation and predictions; the last batch is smaller."""
     make, rows = KINDS[kind]
@@ -70,7 +68,7 @@ def test_rows_of_any_kind_train_and_predict_as_in_keras(kind, as_dataset):
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", cases(list(KINDS), "sparse"))
+@pytest.mark.parametrize("kind", cases(list(KINDS), "of scipy"))
 def test_rows_of_any_kind_are_shuffled_and_split(kind):
     """K9: Keras splits none of them; the order of a shuffled epoch is that of dense rows."""
     make, rows = KINDS[kind]

@@ -629,9 +629,10 @@ REPEATED = {
     *("an_object_as_a_loss", "a_layer_that_is_called_again", "an_evaluation_step", "reduced_logs", "signatures"),
     *("a_label_out_of_range_in_an_evaluation", "numpy_on_an_example", "a_log_with_the_name_of_a_metric"),
     *("mirrored_while_traced", "xla", "averaged", "float16", "eager", "untraced", "accumulated"),
-    *("mirrored_evaluation", "xla_evaluation", "check"),
+    *("mirrored_evaluation", "xla_evaluation", "check", "a_step_that_takes_no_metrics", "an_error_of_ones_own"),
+    *("a_metric_of_ones_own", "a_result_of_a_metric", "an_action_that_takes_no_run"),
 }
-"""Mistakes that other rows have in another phase, or in another kind of step."""
+"""Mistakes that other rows have in another phase, another method, or another kind of step."""
 
 MISTAKES = [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW]
 

@@ -152,7 +152,7 @@ def test_the_length_of_training_is_not_known():
     assert said(*COSINE, "learning_rate.cosine.decay_steps=1", steps=0) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(rates.configs())
 def test_what_is_said_is_true(drawn):
     """N31: for schedules and warm-ups of all kinds, by the rate of every step."""

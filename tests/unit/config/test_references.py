@@ -382,7 +382,7 @@ def test_a_section_alone_does_not_follow():
 _FIELDS = ["task.model.integer", "task.model.number", "task.model.weights.a", "task.model.maybe_integer"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_resolving_again_changes_nothing(data):
     """N30: a dump of what was resolved, over the same experiment, is the same; so is any order of the overrides."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import typing
 import warnings
 
@@ -14,6 +15,7 @@ from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
+from tests.support.cases import cases
 
 optuna = pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
@@ -113,13 +115,16 @@ def test_each_class_of_optuna_is_offered_or_refused_for_a_reason():
     assert set(typing.get_args(typing.get_args(names["pruner"])[0])) == PRUNERS.keys()
 
 
+NOTING = ("CmaEsSampler", "HyperbandPruner")
+"""A sampler and a pruner of which both write notes."""
+
+
 def pairs():
-    """All pairs; those that are more than one of both alone, or two that write notes, carry `full`."""
+    """All pairs; those that are more than one of both alone carry `full`, but for two that write notes."""
     found = []
-    for sampler, drawing in SAMPLERS.items():
+    for sampler in SAMPLERS:
         for pruner in (None, *PRUNERS):
-            notes = drawing.remembers and pruner and PRUNERS[pruner].remembers
-            is_short = pruner is None or sampler == "RandomSampler" or notes
+            is_short = pruner is None or sampler == "RandomSampler" or (sampler, pruner) == NOTING
             found.append(pytest.param(sampler, pruner, marks=() if is_short else pytest.mark.full))
     return found
 
@@ -136,8 +141,14 @@ def test_an_answer_is_a_function_of_the_records(sampler, pruner):
     assert len({tuple(each.values.values()) for each in unbroken.values()}) > 3
 
 
-@pytest.mark.parametrize("pruner", [None, *(name for name, kind in PRUNERS.items() if kind.remembers)])
-@pytest.mark.parametrize("sampler", [name for name, kind in SAMPLERS.items() if kind.remembers] + ["TPESampler"])
+REMEMBER = (*(name for name, kind in SAMPLERS.items() if kind.remembers), "TPESampler")
+RUNGS = (None, *(name for name, kind in PRUNERS.items() if kind.remembers))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "pruner"),
+    cases([*itertools.product(REMEMBER, RUNGS)], *((sampler, None) for sampler in REMEMBER), NOTING),
+)
 def test_it_is_the_answer_of_optuna_in_one_process(sampler, pruner):
     """N21: generations, rungs and brackets are those of a study that Optuna keeps, with the same seeds."""
     needs(sampler)
