@@ -127,8 +127,9 @@ def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str]
     telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
     fewer = (_ends(telling, count) for count in range(len(telling) - 1, 0, -1))
     for kept in (paths, telling, *fewer):
-        for widest in range(_WIDEST_CELL, _LEAST_CELL - 1, -1):
-            short = _titles([names.get(path, path) for path in kept], widest)
+        called = [names.get(path, path) for path in kept]
+        for widest in (max(map(len, called), default=0), *range(_WIDEST_CELL, _LEAST_CELL - 1, -1)):
+            short = _titles(called, widest)
             columns = [[title, *texts[path]] for title, path in zip(short, kept, strict=True)]
             if _wide(columns) <= room:
                 return columns

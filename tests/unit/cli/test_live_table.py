@@ -99,11 +99,11 @@ def test_of_several_metrics_each_has_a_column_and_the_front_is_shown(tmp_path, c
     progress.report(trial(3), 5, (0.25, 0.75))
     assert texts(progress, 78) == [
         "3/8 done  1 running  front of 2  0:00  eta 0:00",
-        "#  state  step  accuracy  valida…e_set  model  initial_l…ing_rate  dropout",
-        "3  start        0.25      0.75          mlp    3.333e-05           0.3",
-        "0  front    10  0.9       0.5           cnn    0.03333             0",
-        "2  front    10  0.8       0.2           cnn    0.0003333           0.2",
-        "1  done     10  0.8       0.6           mlp    0.003333            0.1",
+        "#  state  step  accuracy  valida…e_set  model  initial_learning_rate  dropout",
+        "3  start        0.25      0.75          mlp    3.333e-05              0.3",
+        "0  front    10  0.9       0.5           cnn    0.03333                0",
+        "2  front    10  0.8       0.2           cnn    0.0003333              0.2",
+        "1  done     10  0.8       0.6           mlp    0.003333               0.1",
     ]
 
 

@@ -38,7 +38,7 @@ def test_show_has_a_row_for_each_trial_and_what_is_known_of_the_whole(tmp_path, 
     one_metric(tmp_path)
     code, out, _ = sweep("show")
     assert code == 0 and out == [
-        "#  state   step  accuracy  model  initial_l…ing_rate",
+        "#  state   step  accuracy  model  initial_learning_rate",
         "0  done     200  0.5       cnn    0.001",
         "1  best     200  0.9       cnn    0.002",
         "2  pruned   100  0.4       cnn    0.003",
@@ -91,7 +91,7 @@ def test_best_of_several_metrics_is_the_front_of_which_one_is_chosen(tmp_path, s
     write_sweep(tmp_path, records, objective=SEVERAL)
     code, out, _ = sweep("best")
     assert code == 0 and out == [
-        "#  state  step  accuracy  valida…_loss  model  initial_l…ing_rate",
+        "#  state  step  accuracy  valida…_loss  model  initial_learning_rate",
         "1  front   200  0.9       0.5           cnn    0.002",
         "0  front   200  0.5       0.1           cnn    0.001",
         "",
@@ -110,7 +110,7 @@ def test_of_a_population_each_trial_has_its_generation_and_its_parent(tmp_path, 
     records = [ended(0, 0.5), ended(1, 0.6), dataclasses.replace(ended(2, 0.7), parent=1)]
     write_sweep(tmp_path, records, population={"size": 2, "interval": 10})
     assert sweep("show")[1][:4] == [
-        "#  state  step  gen  from  accuracy  model  initial_l…ing_rate",
+        "#  state  step  gen  from  accuracy  model  initial_learning_rate",
         "0  done    200  1          0.5       cnn    0.001",
         "1  done    200  1          0.6       cnn    0.002",
         "2  best    200  2    1     0.7       cnn    0.003",
