@@ -249,15 +249,8 @@ function media(data) {
     const pictures = things.filter((each) => each.kind === "image"), rest = things.filter((each) => each.kind !== "image"), isLarge = pictures.some((each) => each.width >= 200);
     return el("div", { class: "card" }, el("h3", {}, data.runs[run].name),
       pictures.length ? el("div", { class: isLarge ? "pictures large" : "pictures" }, pictures.map((each) => el("figure", {}, el("img", { src: each.source, alt: `${each.name} at step ${each.step}`, class: each.width < 100 ? "tiny" : null, width: each.width, height: each.height }), el("figcaption", {}, `${each.name}, step ${number(each.step)}`)))) : null,
-      rest.map((each) => el("figure", {}, el("figcaption", {}, `${each.name}, step ${number(each.step)}`), each.kind === "table" ? rowsTable(each.columns, each.rows) : each.kind === "histogram" ? histogram(each) : el("pre", {}, each.text))));
+      rest.map((each) => el("figure", {}, el("figcaption", {}, `${each.name}, step ${number(each.step)}`), each.kind === "table" ? rowsTable(each.columns, each.rows) : el("pre", {}, each.text))));
   }));
-}
-
-function histogram(each) {
-  const wide = 280, high = 90, most = Math.max(...each.counts) || 1, width = wide / each.counts.length;
-  return svg("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, role: "img", "aria-label": `histogram of ${each.name}` },
-    each.counts.map((count, i) => svg("rect", { x: i * width, width: Math.max(1, width - 0.6), y: high - 16 - ((high - 20) * count) / most, height: ((high - 20) * count) / most, style: { fill: "var(--c0)" } })),
-    svg("text", { x: 0, y: high - 3 }, number(each.low, 3)), svg("text", { x: wide, y: high - 3, "text-anchor": "end" }, number(each.high, 3)));
 }
 
 function checkpoints(data) {
