@@ -95,7 +95,8 @@ def _describe(plan: Plan, identity: Mapping[str, Any], there: Devices, *, has_tr
     while not lock.try_acquire():
         time.sleep(_LOCK_SECONDS)
     try:
-        files.remove_temporaries(plan.directory, SWEEP)  # of a process that was killed
+        # Of a process that was killed. One that writes its results just now does so in vain, which it takes.
+        files.remove_temporaries(plan.directory, SWEEP, results.RESULTS)
         if files.exists(path) and (plan.joins or has_trials):
             _refuse_changes(plan.directory, identity)
             identity = results.read_identity(plan.directory)

@@ -1,6 +1,5 @@
 """The page of a report in a real browser: Chromium without a window."""
 
-import os
 import re
 import shutil
 import signal
@@ -186,11 +185,16 @@ def test_without_scripts_the_words_are_there(chromium, reports):  # noqa: F811
         assert "4 runs of digits: 3 done, 1 failed." in seen.page.inner_text("body")
 
 
+def _heed_ctrl_c():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored if pytest runs in the background
+
+
 def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):  # noqa: F811
     """N22: `--watch` serves the page on 127.0.0.1; it shows new steps by itself, and Ctrl-C ends the server."""
     kinds.write_run(tmp_path / "runs" / "a", code=None, step=20)
     command = [sys.executable, "-m", "official_trainer", "report", str(tmp_path / "runs"), "--watch"]
-    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    served = subprocess.Popen(command, **streams, preexec_fn=_heed_ctrl_c)
     try:
         address = served.stdout.readline().split()[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)

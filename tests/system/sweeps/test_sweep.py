@@ -192,9 +192,11 @@ def test_killed_anywhere_it_ends_with_the_same_records(unbroken, workspace):
     assert code == 143, out + err
     assert "trial 3 was killed by SIGKILL (out of memory?); it continues in 1 s" in out
     assert "of 6 trials are done, the others have saved; the same command continues the sweep" in err
+    (directory / "results.json.tmp-1-0a345be7").touch()  # of a driver that was killed as it wrote
     code, out, err = command(workspace, *words)
     assert code == 0, out + err
     assert records(directory) == records(unbroken[0])
+    assert not [*directory.glob("*.tmp-*")]
 
 
 def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
