@@ -38,6 +38,8 @@ VERBS = {
     "check": _with_config("check"),
     "show": lambda run: ["show", str(run)],
     "runs": lambda run: ["runs", str(run)],
+    "compare": lambda run: ["compare", str(run), str(run.parent / "whole")],
+    "report": lambda run: ["report", str(run), f"--output={run.parent / 'report.html'}"],
     "show_changed": lambda run: ["show", str(run), "trainer.train_steps=5"],
 }
 """The commands that read or write a run directory."""
@@ -48,7 +50,7 @@ NO_EXPORTS = ["trainer.export.best=false", "trainer.export.at_end=false"]
 
 def relevant(kind):
     """Returns the commands that read, write or replace what is at a place, and those that cost nothing."""
-    verbs = ["train", "continuous_eval", "predict", "show", "show_changed", "runs"]
+    verbs = ["train", "continuous_eval", "predict", "show", "show_changed", "runs", "compare", "report"]
     if kind in ("run.json", "params.yaml", ".lock", ".lock.json", "status.json"):
         return tuple(VERBS)
     if kind.startswith(("ckpt", "checkpoint", "export/N")) or kind == "export":
@@ -128,6 +130,8 @@ def _try_all(run, other_run, kind, how, folder, verbs):
     for verb in verbs:
         copy = Path(folder) / verb / "run"
         shutil.copytree(run, copy)
+        if verb == "compare":
+            shutil.copytree(run, copy.parent / "whole")
         if how is not None:
             harm(copy, Path(other_run), kind, how)
         out, err = io.StringIO(), io.StringIO()

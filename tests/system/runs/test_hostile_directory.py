@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,7 @@ def broken(runs, cases, folder):
 
 def test_every_verb_is_tried_or_has_no_run_directory():
     """N6: a new verb has to say which."""
-    tried = {hostile.VERBS[name]("run")[0] for name in hostile.VERBS}
+    tried = {hostile.VERBS[name](Path("run"))[0] for name in hostile.VERBS}
     assert tried | hostile.NO_RUN_DIRECTORY == {name.replace("-", "_") for name in dispatch.verbs()}
 
 
