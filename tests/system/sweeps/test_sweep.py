@@ -254,7 +254,7 @@ def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
     words = ("broken_mlp", WORDS[1], space, "--model_dir=broken", "--parallel=2")
     code, out, err = command(workspace, *words)
     assert code == 1, out + err
-    place = "experiments/broken.py:87 in build_model"
+    place = "experiments/broken.py:88 in build_model"
     assert f"trials 0 and 1 failed by the same error, which others would have too: {place}: ValueError: a bug" in err
     assert "`official-trainer sweep retry broken`" in err, err
     assert out.count(f" failed: {place}: ValueError: a bug of mine\n") == 2, out
@@ -308,7 +308,7 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     (workspace / "experiments" / "early.py").write_text(broken)
     code, out, err = command(workspace, "early_mlp", *WORDS[1:], "--model_dir=early")
     assert code == 1 and "starts" not in out, out + err
-    assert "experiments/early.py:86 in build_model" in err and "NameError: name 'section'" in err, err
+    assert "experiments/early.py:87 in build_model" in err and "NameError: name 'section'" in err, err
     code, out, err = command(workspace, *words, "--quiet")
     assert code == 0 and "  best  " in out, out + err
 
