@@ -23,7 +23,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.lazy import tf
 
 PARAMS_FILE = "params.yaml"
@@ -118,6 +118,13 @@ def join(path: str | os.PathLike[str], *names: str) -> str:
 def absolute(path: str) -> str:
     """Returns a path that means the same in every folder; URLs do already."""
     return path if is_url(path) else os.path.abspath(path)
+
+
+def near_hint(path: str) -> str:
+    """Returns `; did you mean …?` with the nearest name beside a local path that is not there; empty without one."""
+    above, name = os.path.split(path.rstrip("/"))
+    near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
+    return f"; did you mean {os.path.join(above, near[0])}?" if near else ""
 
 
 def base_name(path: str) -> str:

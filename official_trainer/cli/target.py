@@ -18,7 +18,7 @@ from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.workspace import experiment_of_run, hint
-from official_trainer.errors import nearest, printable
+from official_trainer.errors import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -269,10 +269,7 @@ def recorded_experiment(run_dir: str) -> str:
 
     run = read_run(run_dir)
     if run is None and not files.is_url(run_dir) and not os.path.exists(run_dir):
-        above, name = os.path.split(run_dir.rstrip("/"))
-        near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
-        hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
-        raise UsageError(f"there is no folder {run_dir}{hint}")
+        raise UsageError(f"there is no folder {run_dir}{files.near_hint(run_dir)}")
     if run is None:
         raise UsageError(f"{run_dir} holds no run (there is no run.json), so name the experiment with --experiment")
     return str(run["experiment"])

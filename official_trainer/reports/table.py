@@ -100,10 +100,7 @@ def entries(places: Sequence[str], *, now_seconds: float) -> list[Entry]:
             for run in recorded.find(place, now_seconds=now_seconds):
                 found.setdefault(os.path.realpath(run.directory), run)
         except OSError as error:
-            above, name = os.path.split(place.rstrip("/"))
-            is_missing = isinstance(error, FileNotFoundError) and os.path.isdir(above or ".")
-            near = nearest(name, os.listdir(above or ".")) if is_missing else ()
-            hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
+            hint = files.near_hint(place) if isinstance(error, FileNotFoundError) else ""
             raise CompareError(f"{place} cannot be listed: {files.reason_of(error)}{hint}") from error
     runs = list(found.values())
     return list(map(Entry, runs, _names(runs), differing.differing(runs)))

@@ -412,10 +412,7 @@ def _local(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except FileNotFoundError as error:
-        above, name = os.path.split(path.rstrip("/"))
-        near = nearest(name, os.listdir(above or ".") if os.path.isdir(above or ".") else ())
-        hint = f"; did you mean {os.path.join(above, near[0])}?" if near else ""
-        raise NoRunError(f"there is no folder {path}{hint}") from error
+        raise NoRunError(f"there is no folder {path}{files.near_hint(path)}") from error
     except OSError as error:
         raise NoRunError(f"{path} cannot be listed: {files.reason_of(error)}; name a run directory") from error
 
