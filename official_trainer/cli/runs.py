@@ -119,11 +119,8 @@ def _is_missing(value: Any) -> tuple[bool, Any]:
 
 
 def _by_best(run: RecordedRun) -> tuple[Any, ...]:
-    from official_trainer.config import lines
-
     best = run.best if isinstance(run.best, float) and run.best == run.best else None
-    comp = lines.value(run.config.get("trainer.best_checkpoint_metric_comp"))
-    sign = 1 if comp == "lower" else -1
+    sign = 1 if run.direction == "lower" else -1
     return (best is None, run.experiment or "", run.metric or "", 0.0 if best is None else sign * best)
 
 

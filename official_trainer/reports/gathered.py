@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.config import lines
 from official_trainer.runs import differing, opened
 from official_trainer.runs.opened import NoRunError, OpenedRun
 
@@ -148,13 +147,8 @@ def _metric(
     if sweep is not None:
         name, direction = next(iter(sweep["metrics"].items()))
         return name, "higher" if direction == "max" else "lower"
-    counts = collections.Counter((run.recorded.metric, _direction(run)) for run in runs if run.recorded.metric)
+    counts = collections.Counter((run.recorded.metric, run.recorded.direction) for run in runs if run.recorded.metric)
     return counts.most_common(1)[0][0] if counts else (None, None)
-
-
-def _direction(run: OpenedRun) -> Literal["higher", "lower"] | None:
-    comp = lines.value(run.recorded.config.get("trainer.best_checkpoint_metric_comp"))
-    return comp if comp in ("higher", "lower") else None
 
 
 def _ranked(run: OpenedRun, name: str, differs: Mapping[str, str], metric: str | None) -> Ranked:

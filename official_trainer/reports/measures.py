@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError, first_few, nearest, shorten
 from official_trainer.runs import curves
 from official_trainer.runs.curves import Curve, Curves
@@ -71,7 +70,7 @@ class Entry:
     @property
     def direction(self) -> Direction | None:
         """Which values are better of the metric that decides in this run, by its config."""
-        return _DIRECTIONS.get(lines.value(self.run.config.get("trainer.best_checkpoint_metric_comp")))
+        return _DIRECTIONS.get(self.run.direction)
 
 
 @dataclasses.dataclass(frozen=True)

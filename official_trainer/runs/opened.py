@@ -252,11 +252,10 @@ class OpenedRun:
         saved = [each for each in self.checkpoints if each.kind == "best"]
         best = self.record.get("best")
         step = best.get("step") if isinstance(best, Mapping) else max((each.step for each in saved), default=None)
-        comp = self.config.get("trainer.best_checkpoint_metric_comp")
         return Best(
             metric=run.metric or "",
             value=run.best,
-            direction=comp if comp in ("higher", "lower") else None,
+            direction=run.direction,
             step=step if isinstance(step, int) else None,
             checkpoint=next((each for each in saved if each.step == step), None),
         )

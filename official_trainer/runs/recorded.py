@@ -82,6 +82,12 @@ class RecordedRun:
     notes: tuple[str, ...] = ()
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
+    @property
+    def direction(self) -> Literal["higher", "lower"] | None:
+        """Which values of the metric are better; None if the config does not say it."""
+        comp = lines.value(self.config.get("trainer.best_checkpoint_metric_comp"))
+        return comp if comp in ("higher", "lower") else None
+
 
 def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
     """Returns the runs in a folder and below it, by directory.
