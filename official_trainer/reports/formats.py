@@ -19,7 +19,6 @@ from official_trainer.reports.table import Cell, Column, Spread, Table, is_seed
 from official_trainer.runs.differing import NOT_THERE
 from official_trainer.tracking.jsonl import encode
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
 Paint = Callable[[str, str], str]
 """Returns a text in a colour, given the text and the name of the colour."""
 
@@ -196,18 +195,24 @@ def _value(cell: Cell, column: Column) -> Any:
     return encode(value) if isinstance(value, float) else value
 
 
+def _marked(table: Table, escaped: Callable[[str], str], bold: Callable[[str], str]) -> Iterator[list[str]]:
+    """Yields the cells of each row in a language of documents, the best number of each metric in bold."""
+    best = _best(table)
+    for number, row in enumerate(table.rows):
+        cells = [escaped(text(cell, column)) for cell, column in zip(row, table.columns, strict=True)]
+        yield [bold(cell) if (number, i) in best else cell for i, cell in enumerate(cells)]
+
+
 def as_markdown(table: Table) -> str:
     """Returns a table as GitHub shows it, the best of each metric in bold; notes are a list below it."""
     return "\n".join(_markdown(table)) + "\n"
 
 
 def _markdown(table: Table) -> Iterator[str]:
-    best, columns = _best(table), table.columns
+    columns = table.columns
     yield f"| {' | '.join(_in_markdown(column.title) for column in columns)} |"
     yield f"| {' | '.join('---:' if column.kind == 'metric' else '---' for column in columns)} |"
-    for number, row in enumerate(table.rows):
-        line = [_in_markdown(text(cell, column)) for cell, column in zip(row, columns, strict=True)]
-        line = [f"**{cell}**" if (number, i) in best else cell for i, cell in enumerate(line)]
+    for line in _marked(table, _in_markdown, "**{}**".format):
         yield f"| {' | '.join(line)} |"
     named = [
         f"{text(row[0], columns[0])}: {note}"
@@ -229,14 +234,12 @@ def as_latex(table: Table) -> str:
 
 
 def _latex(table: Table) -> Iterator[str]:
-    best, columns = _best(table), table.columns
+    columns = table.columns
     yield f"\\begin{{tabular}}{{{''.join('r' if column.kind == 'metric' else 'l' for column in columns)}}}"
     yield r"\toprule"
     yield f"{' & '.join(_in_latex(column.title) for column in columns)} \\\\"
     yield r"\midrule"
-    for number, row in enumerate(table.rows):
-        line = [_in_latex(text(cell, column)) for cell, column in zip(row, columns, strict=True)]
-        line = [f"\\textbf{{{cell}}}" if (number, i) in best else cell for i, cell in enumerate(line)]
+    for line in _marked(table, _in_latex, r"\textbf{{{}}}".format):
         yield f"{' & '.join(line)} \\\\"
     yield r"\bottomrule"
     yield r"\end{tabular}"
