@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer.reports.gathered import Ranked
 from official_trainer.runs.curves import Curve
+from official_trainer.tracking.tensorboard import shared_name
 
 MAX_POINTS = 600
 """Most points of one curve: one for each pixel of a chart on a wide screen."""
@@ -25,7 +26,6 @@ _LEAST_POINTS = 24
 _MOST_CHARTS = 24
 _CHARTS_OF_MANY = 8  # that show all runs, where there are many of them
 _MANY_RUNS = 60
-_LOSSES = {"train": "training_loss", "validation": "validation_loss"}
 _SPEED = "examples_per_second"
 _CLOCK_POINTS = 60
 
@@ -78,13 +78,11 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
     return Charts(charts, " ".join(notes))
 
 
-def _chart_of(split: str, name: str, names: Iterable[str]) -> str | None:
+def _chart_of(split: str, name: str, names: Collection[str]) -> str | None:
     """Returns the chart of a metric; what training and evaluations both measure shares one. None for no chart."""
     if split == "time":
         return "examples per second" if name == _SPEED else None
-    *sets, last = name.split("/")
-    shared = "/".join([*sets, "loss"])
-    return shared if last == _LOSSES.get(split) and shared not in names else name
+    return shared_name(split, name, names)
 
 
 def _order(name: str, curves: Sequence[tuple[int, str, str, Curve]], metric: str | None) -> tuple[Any, ...]:
