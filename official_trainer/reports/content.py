@@ -18,8 +18,6 @@ from official_trainer.reports.gathered import NO_RUNS, Gathered, Ranked
 
 _HIGHLIGHTED, _ALL_HIGHLIGHTED = 6, 8
 _MOST_COLUMNS, _MOST_FIELDS = 12, 200
-_SHOWN_IN_FULL = 8  # runs whose pictures are on the page
-_SAVED_OF = 24  # runs whose checkpoints are listed
 
 
 def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = None) -> dict[str, Any]:
@@ -33,7 +31,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     runs, chosen = found.runs, highlighted(found.runs)
     accounts = [times.account(each, now_seconds=now_seconds) for each in runs]
     charts = curves.chart(runs, chosen, found.metric)
-    pictures, about_pictures = exhibits.media(runs, chosen[:_SHOWN_IN_FULL])
+    pictures, about_pictures = exhibits.media(runs, chosen)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     return {
         "title": _title(found),
@@ -56,12 +54,11 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "curves_about": charts.about,
         "media": pictures,
         "media_about": about_pictures,
-        "checkpoints": exhibits.checkpoints(runs, chosen[:_SAVED_OF], found.folder),
+        "checkpoints": exhibits.checkpoints(runs, chosen, found.folder),
         "checkpoints_about": f"Paths are below {found.folder}.",
         "sweep": found.sweep,
         "sweep_about": _about_sweep(found),
         "links": exhibits.links(runs, chosen, found.folder),
-        "notes": [],
     }
 
 

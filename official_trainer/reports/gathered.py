@@ -157,9 +157,7 @@ def _ranked(run: OpenedRun, name: str, differs: Mapping[str, str], metric: str |
     if recorded.metric == metric and isinstance(recorded.best, float):
         best, held = recorded.best, run.record.get("best")
         step = held.get("step") if isinstance(held, Mapping) else None
-    return Ranked(
-        run=run, name=name, differs=differs, best=best, best_step=step if isinstance(step, int) else None, final=None
-    )
+    return Ranked(run=run, name=name, differs=differs, best=best, best_step=step if isinstance(step, int) else None)
 
 
 def _with_best_of_curve(ranked: Ranked, metric: str | None, direction: str | None) -> Ranked:

@@ -283,7 +283,8 @@ class OpenedRun:
         What TensorBoard's files hold, and those in `eval/`, is read anew at each call; a text may be a table.
         """
         try:
-            found = [each for split in recorded_events.splits(self.directory) for each in _shown(self.directory, split)]
+            splits = recorded_events.splits(self.directory)
+            found = [each for split in splits for each in recorded_events.shown(self.directory, split)]
         except OSError:
             return []
         return sorted(found, key=lambda each: (each.split, each.name, each.step))
@@ -482,7 +483,3 @@ def _exports(folder: str) -> Iterator[Export]:
             held = files.read_json(files.join(path, "export.json"))
         step, results = held.get("step", int(name)), held.get("metrics")
         yield Export(path=path, step=step, results=results if isinstance(results, dict) else {})
-
-
-def _shown(directory: str, split: str) -> list[Shown]:
-    return list(recorded_events.shown(directory, split))

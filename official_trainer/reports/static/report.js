@@ -51,7 +51,7 @@ function summary(data) {
 }
 
 function foot(data) {
-  return el("footer", {}, data.notes.map((note) => el("p", {}, note)), el("p", {}, data.made_by));
+  return el("footer", {}, el("p", {}, data.made_by));
 }
 
 // The table of runs.
