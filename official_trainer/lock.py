@@ -30,7 +30,7 @@ import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -51,6 +51,11 @@ _HANDOVER_SECONDS = 0.1
 _HANDOVER_ATTEMPTS = 10
 _NO_FLOCK = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _VALUE_CHARACTERS = 200
+
+
+def command_text(argv: Sequence[str]) -> str:
+    """Returns a command as a shell takes it, with the passwords of URLs hidden: it is shown, and kept in files."""
+    return shlex.join(map(without_passwords, argv))
 
 
 class LockedError(UserError, RuntimeError):
@@ -403,7 +408,7 @@ def _identity(directory: str) -> tuple[int, int] | None:
 def _new_values(description: Mapping[str, str]) -> dict[str, Any]:
     """Returns what a lock file holds before its first renewal."""
     return {
-        "command": shlex.join(map(without_passwords, sys.orig_argv)),
+        "command": command_text(sys.orig_argv),
         **description,
         "host": socket.gethostname(),
         "pid": os.getpid(),

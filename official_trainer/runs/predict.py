@@ -14,7 +14,6 @@ import dataclasses
 import functools
 import logging
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,10 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
-from official_trainer.errors import ExitCode, without_passwords
+from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.lock import DirectoryLock, LockedError, command_text
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
@@ -122,7 +121,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     share = settings.share
     if share.count > 1:
         share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
-    description = {"command": shlex.join(map(without_passwords, job.argv)), "mode": job.mode}
+    description = {"command": command_text(job.argv), "mode": job.mode}
     locked = functools.partial(DirectoryLock, output_dir, description=description, flag="--output")
     with locked(name=share.lock):
         shards = PredictionShards(dataclasses.replace(settings, output_dir=output_dir, share=share), source)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +18,9 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
-from official_trainer.errors import without_passwords
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
-from official_trainer.lock import DirectoryLock
+from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
@@ -70,8 +68,8 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
 
 def lock_of(job: Job, **options: Any) -> DirectoryLock:
     """Returns a lock on the run directory that shows other processes what this one does there."""
-    command = shlex.join(map(without_passwords, job.argv))
-    return DirectoryLock(job.model_dir, description={"command": command, "mode": job.mode}, **options)
+    description = {"command": command_text(job.argv), "mode": job.mode}
+    return DirectoryLock(job.model_dir, description=description, **options)
 
 
 def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:
