@@ -421,6 +421,18 @@ HOSTILE = {
 """Names that a page, a terminal or a table would obey."""
 
 
+def refuse_to_list(monkeypatch, name):
+    """Has folders of this name be refused as they are to a user without permission; root may list all."""
+    scandir = os.scandir
+
+    def without_permission(path):
+        if str(path).endswith(name):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", without_permission)
+
+
 def make_all(folder):
     """Puts one of each kind into a folder, and those with hostile names."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -229,14 +228,7 @@ def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tm
     monkeypatch.delenv("COLUMNS")
     kinds.make_all(tmp_path / "runs")
     (tmp_path / "runs" / "shut").mkdir()
-    scandir = os.scandir
-
-    def without_permission(path):
-        if str(path).endswith("shut"):
-            raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", without_permission)
+    kinds.refuse_to_list(monkeypatch, "shut")
     text = shown(capsys, "runs", f"--format={written}", "--metrics=accuracy")
     escaped = text.replace("\\", "")
     for name in {*kinds.KINDS, "shut"} - {"sweep", "nested"}:

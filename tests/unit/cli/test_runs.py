@@ -12,6 +12,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.lock import DirectoryLock
 from official_trainer.tracking.record import RunRecord
+from tests.support.reports import kinds
 
 HOUR = 3600
 NOW = 1_790_000_000
@@ -211,14 +212,7 @@ def test_folders_without_a_run(record, tmp_path, capsys, monkeypatch):
         (tmp_path / "runs" / name).mkdir()
     (tmp_path / "runs" / "papers").mkdir()
     (tmp_path / "runs" / "papers" / "text.md").touch()
-    scandir = os.scandir
-
-    def without_permission(path):
-        if str(path).endswith("shut"):
-            raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", without_permission)
+    kinds.refuse_to_list(monkeypatch, "shut")
     lines = shown(capsys)
     assert row(lines, "void") == "empty"
     assert row(lines, "papers") == "no run"

@@ -67,6 +67,12 @@ def stored(url, name="out-01234567"):
         database.engine.dispose()
 
 
+def lose_database(folder):
+    """Puts a folder in the place of the database, which cannot be opened then."""
+    (folder / "db.sqlite").unlink()
+    (folder / "db.sqlite").mkdir()
+
+
 def test_the_study_has_the_trials_in_their_order_as_they_are_recorded(place, study):
     """N21: a trial that has ended waits for those before it; none is written twice."""
     directory, url = place
@@ -152,8 +158,7 @@ def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(plac
     directory, url = place
     heard = Heard()
     observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
-    (tmp_path / "db.sqlite").unlink()
-    (tmp_path / "db.sqlite").mkdir()
+    lose_database(tmp_path)
     observer.know(by_number(trial(0)))
     until(lambda: observer.look() or heard.said)
     observer.look()
@@ -191,8 +196,7 @@ def test_a_database_that_fails_is_said_where_nothing_else_is(place, study, tmp_p
     directory, url = place
     with terminal.log_shown(quiet=True):
         observer = storage.observed(url, directory, ID, study, Observer(), has_trials=False)
-        (tmp_path / "db.sqlite").unlink()
-        (tmp_path / "db.sqlite").mkdir()
+        lose_database(tmp_path)
         observer.say("waiting: other processes work on the trials that are left")
         observer.know(by_number(trial(0)))
         observer.close()
@@ -206,8 +210,7 @@ def test_a_database_that_fails_later_stops_nothing(place, study, tmp_path):
     directory, url = place
     heard = Heard()
     observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
-    (tmp_path / "db.sqlite").unlink()
-    (tmp_path / "db.sqlite").mkdir()
+    lose_database(tmp_path)
     observer.know(by_number(trial(0)))
     observer.close()
     assert "unable to open database file" in heard.said[-1] and "the same command, given again" in heard.said[-1]
