@@ -34,6 +34,7 @@ def run():
     """Runs commands, which may share processes, and returns the pid of each and the end of its output."""
     patch = pytest.MonkeyPatch()
     patch.chdir(ROOT)
+    patch.syspath_prepend(str(ROOT))  # earlier tests of this process may have entered a workspace with tests of its own
     patch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with contextlib.ExitStack() as held:
         held.callback(patch.undo)

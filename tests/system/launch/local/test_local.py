@@ -330,7 +330,7 @@ def test_a_starter_that_does_not_start_is_not_tried_again(tmp_path):
 
 def test_a_job_goes_on_when_nothing_reads_its_output(tmp_path):
     """N5: `official-trainer launch … | head -1`; the log files are complete."""
-    source = "touch(NAME)\nwhile not has('go'): print('line', flush=True)\nprint('end')"
+    source = "print('line', flush=True)\ntouch(NAME)\nwhile not has('go'): print('line', flush=True)\nprint('end')"
     job = Launched(tmp_path, TWO, {"worker": source}, log_dir=str(tmp_path / "logs"))
     job.until("worker 0", "worker 1")
     job.process.stdout.close()
