@@ -71,3 +71,43 @@ def test_a_module_that_another_thread_imports_is_waited_for(tmp_path, monkeypatc
             sys.modules.pop(name, None)
         gc.unfreeze()
         gc.enable()
+
+
+def test_what_is_rarely_used_is_imported_at_its_first_use(tmp_path, monkeypatch):
+    """Also by those who import it later, and only if it is there."""
+    (tmp_path / "rare_module.py").write_text("value = 42\n")
+    (tmp_path / "heavy_module.py").write_text(
+        "import rare_module\n"
+        "try:\n    import absent_module\nexcept ImportError:\n    absent_module = None\n"
+        "def use():\n    return rare_module.value\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(lazy, "RARELY_USED", ("rare_module", "absent_module", "absent_package.module"))
+    try:
+        module = lazy.load("heavy_module")
+        assert module.absent_module is None
+        assert "rare_module" not in sys.modules
+        assert module.use() == 42
+        import rare_module
+
+        assert sys.modules["rare_module"] is rare_module and rare_module.__file__
+    finally:
+        for name in ("heavy_module", "rare_module"):
+            sys.modules.pop(name, None)
+        gc.unfreeze()
+
+
+def test_a_rarely_used_module_that_is_loaded_is_taken_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "rare_module.py").write_text("value = 42\n")
+    (tmp_path / "heavy_module.py").write_text("import rare_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(lazy, "RARELY_USED", ("rare_module",))
+    try:
+        import rare_module
+
+        assert lazy.load("heavy_module").rare_module is rare_module
+        assert sys.modules["rare_module"] is rare_module
+    finally:
+        for name in ("heavy_module", "rare_module"):
+            sys.modules.pop(name, None)
+        gc.unfreeze()
