@@ -129,10 +129,10 @@ class Instant(Strike):
             "drivers": [each.process.pid for each in drivers],
         }[self.what]
         struck = [_kill(pid, self.by) for pid in pids if pid]
+        name = signal.Signals(self.by).name
         if self.later is not None and any(struck):
             _wait(drivers[:1], self.later)
-            _kill(driver.process.pid, signal.SIGKILL)
-        name = f"{signal.Signals(self.by).name}{'' if self.later is None else ' then SIGKILL'}"
+            name += " then SIGKILL" if _kill(driver.process.pid, signal.SIGKILL) else ""
         return f"{self.what} by {name}" if any(struck) else ""
 
 
@@ -164,6 +164,7 @@ class Struck:
 
     Attributes:
       counts: what was struck → how often.
+      is_same: whether it has ended, as an unbroken one.
     """
 
     def __init__(self, study: Study, folder: Path) -> None:
@@ -173,6 +174,7 @@ class Struck:
         study.prepare(self.folder)
         self.directory = self.folder / OUT
         self.counts: dict[str, int] = {}
+        self.is_same = False
         self._attempt = 0
 
     def run(self, strike: Strike | None = None) -> bool:
@@ -263,6 +265,7 @@ class Struck:
         assert _names(self.directory) == _names(unbroken.directory) or not self.study.is_exact
         if self.study.is_exact:
             self._check_same(unbroken, records)
+        self.is_same = True
 
     def _check_same(self, unbroken, records):
         for each in records:

@@ -33,6 +33,9 @@ MOMENTS = (
 )
 """Of a driver: before the description, in the check, between a claim and its record, between an end and its record."""
 
+STRIKES = {"SIGKILL": "kills", "SIGTERM": "SIGTERMs", "SIGINT": "Ctrl-Cs", "ENOSPC": "full_disks"}
+"""As `Struck.counts` names them, and the table."""
+
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
@@ -50,6 +53,23 @@ def unbroken(tmp_path_factory):
     return unbroken
 
 
+@pytest.fixture
+def struck(record_property):
+    """Makes sweeps to strike; what struck them is in the table that `tests/support/chaos/summary.py` prints."""
+    made = []
+
+    def struck(name, folder):
+        made.append(Struck(STUDIES[name], folder))
+        return made[-1]
+
+    yield struck
+    hits = {
+        label: sum(count for sweep in made for what, count in sweep.counts.items() if word in what)
+        for word, label in STRIKES.items()
+    }
+    record_property("chaos", {"sweeps": len(made), **hits, "mismatches": sum(not each.is_same for each in made)})
+
+
 def check(sweep, unbroken):
     """The struck sweep ends as the unbroken one."""
     sweep.finish()
@@ -57,29 +77,29 @@ def check(sweep, unbroken):
     shutil.rmtree(sweep.folder)
 
 
-def test_a_driver_is_killed_at_each_moment_of_a_trial(unbroken, tmp_path):
+def test_a_driver_is_killed_at_each_moment_of_a_trial(unbroken, struck, tmp_path):
     """N21: no trial is lost, done twice or different in a bit, and nothing is left of a driver that was killed."""
     whole, _ = unbroken("tpe")
-    sweep = Struck(STUDIES["tpe"], tmp_path / "tpe")
+    sweep = struck("tpe", tmp_path / "tpe")
     for name in MOMENTS:
         sweep.strike(DriverChange(1, only=name))
     check(sweep, whole)
 
 
-def test_trials_their_starter_and_a_driver_that_saves_are_killed(unbroken, tmp_path):
+def test_trials_their_starter_and_a_driver_that_saves_are_killed(unbroken, struck, tmp_path):
     """N21: of a function; each trial before a change on disk, then SIGKILL during SIGTERM's saving."""
     whole, seconds = unbroken("function")
-    sweep = Struck(STUDIES["function"], tmp_path / "function")
+    sweep = struck("function", tmp_path / "function")
     sweep.strike(Instant(seconds / 4, "starter"))
     sweep.strike(Instant(seconds / 4, "driver", signal.SIGTERM, later=0.1))
     sweep.strike(TrialChanges(tuple((number, 40 + 60 * number) for number in range(4))))
     check(sweep, whole)
 
 
-def test_drivers_that_share_a_sweep_are_killed(unbroken, tmp_path):
+def test_drivers_that_share_a_sweep_are_killed(unbroken, struck, tmp_path):
     """N21: one of two, then both; they try the first trial once, and none works on a trial of the other."""
     whole, seconds = unbroken("two_join")
-    sweep = Struck(STUDIES["two_join"], tmp_path / "two")
+    sweep = struck("two_join", tmp_path / "two")
     sweep.strike(DriverChange(6, only="trials/"))  # a claim or a record: which trials are its own depends on time
     sweep.run(Instant(seconds / 2, "drivers"))
     check(sweep, whole)
@@ -87,12 +107,12 @@ def test_drivers_that_share_a_sweep_are_killed(unbroken, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["driver", "trial"])
-def test_a_full_disk(kind, unbroken, tmp_path):
+def test_a_full_disk(kind, unbroken, struck, tmp_path):
     """N21: a driver ends with exit code 75 and one line; a trial of it continues by itself."""
     whole, _ = unbroken("tpe")
     changes = campaign.changes_of(whole)
     for number in range(1, len(changes), len(changes) // 12):
-        sweep = Struck(STUDIES["tpe"], tmp_path / str(number))
+        sweep = struck("tpe", tmp_path / str(number))
         if kind == "driver":
             sweep.strike(DriverChange(number, errno.ENOSPC))
         else:
@@ -102,27 +122,27 @@ def test_a_full_disk(kind, unbroken, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["tpe", "experiment", "two_join"])
-def test_a_driver_is_killed_before_each_kind_of_change(name, unbroken, tmp_path):
+def test_a_driver_is_killed_before_each_kind_of_change(name, unbroken, struck, tmp_path):
     """N21: numbers and random parts of names left out."""
     whole, _ = unbroken(name)
     kinds = dict.fromkeys(map(campaign.kind_of, campaign.changes_of(whole)))
-    sweep = Struck(STUDIES[name], tmp_path / name)
+    sweep = struck(name, tmp_path / name)
     for number, kind in enumerate(kinds):
         if sweep.run(DriverChange(1, only=kind.replace("N", str(number % 4)).removesuffix(".tmp"))):
             check(sweep, whole)
-            sweep = Struck(STUDIES[name], tmp_path / f"{name}-{number}")
+            sweep = struck(name, tmp_path / f"{name}-{number}")
     check(sweep, whole)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("turn", range(6))
 @pytest.mark.parametrize("name", STUDIES)
-def test_struck_at_random(name, turn, unbroken, tmp_path, request):
+def test_struck_at_random(name, turn, unbroken, struck, tmp_path, request):
     """N21: by SIGKILL, SIGTERM, Ctrl-C and a full disk, at an instant or before a change, up to five times."""
     whole, seconds = unbroken(name)
     seed = f"{request.config.getoption('--chaos-seed')}/{name}/{turn}"
     print(f"once more: pytest '{request.node.nodeid}' -m '' -n 0 --chaos-seed={seed.partition('/')[0]}")
-    sweep, chance = Struck(STUDIES[name], tmp_path / name), random.Random(seed)
+    sweep, chance = struck(name, tmp_path / name), random.Random(seed)
     for _ in range(chance.randrange(1, 6)):
         strike = campaign.drawn(chance, STUDIES[name], whole, seconds)
         print(strike)
