@@ -36,7 +36,10 @@ A shell shows other numbers too:
 | 141 | what reads a command's output has ended, as in `official-trainer list \\| head -1`; a run goes on |
 | 129 to 165 | 128 and the number of the signal that has killed the process, or asked it to stop a second time |
 
-A closed terminal (SIGHUP) stops a run as SIGTERM does. Under `nohup`, `setsid`, `tmux` or `screen` the run goes on."""
+A closed terminal (SIGHUP) stops a run as SIGTERM does. Under `nohup`, `setsid`, `tmux` or `screen` the run goes on.
+
+A thread that your code leaves running, and that is no daemon, has 10 seconds after the end of a command. Then it ends
+with the process, whose exit code stays; after 0 a warning names the thread."""
 
 _MODES = """
 ## Modes

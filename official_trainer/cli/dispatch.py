@@ -19,6 +19,7 @@ import importlib
 import os
 import shlex
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -62,8 +63,16 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
     Args:
       command: returns its exit code.
       words: the command line.
-      ends_process: whether a stopped run ends this process here.
+      ends_process: whether a stopped run ends this process here, and threads that are left do not hold up its end.
     """
+    before = threading.enumerate()
+    code = _reported(command, words, ends_process=ends_process)
+    if ends_process:
+        process.end_soon(code, before)
+    return code
+
+
+def _reported(command: Callable[[], int], words: Sequence[str], *, ends_process: bool) -> int:
     try:
         code = command()
         sys.stdout.flush()

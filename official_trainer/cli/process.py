@@ -1,21 +1,25 @@
-"""The process of a command: Ctrl-C outside of a run, and standard streams that are closed or that lose their reader.
+"""The process of a command: Ctrl-C outside of a run, standard streams that are closed or lose their reader, its end.
 
-Owns: both. Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`). It imports little,
-because it comes before everything else.
+Owns: these, and that no thread of the user's code holds up the end for ever.
+Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`), processes that multiprocessing has
+started (`launch/local/commands.py`). It imports little, because it comes before everything else.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from typing import Any, TextIO
 
 _RETRY_SECONDS = 0.05
+_THREAD_SECONDS = 10.0
 
 
 def prepare() -> None:
@@ -90,6 +94,44 @@ def _is_inside(function: Any, frame: Any) -> bool:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def end_soon(code: int, before: Collection[threading.Thread], seconds: float = _THREAD_SECONDS) -> None:
+    """Bounds the end of this process, which Python lets wait for each thread that is no daemon.
+
+    Returns at once. Threads that end in time, as those of an executor do that has no work left, change nothing.
+
+    Args:
+      code: the exit code. Only after 0 is it said which threads were left: else the last line is that of the error.
+      before: the threads that the command has not started.
+      seconds: how long threads may take.
+    """
+    if _left(before):
+        threading.Thread(target=_end, args=(code, before, seconds), name="end", daemon=True).start()
+
+
+def _end(code: int, before: Collection[threading.Thread], seconds: float) -> None:
+    """Ends this process, unless the threads end first; the main thread waits for them."""
+    end = time.monotonic() + seconds
+    while (left := _left(before)) and (wait_seconds := end - time.monotonic()) > 0:
+        left[0].join(wait_seconds)
+    if not left:
+        return
+    if code == 0:
+        from official_trainer.cli import terminal
+        from official_trainer.errors import first_few
+
+        names = first_few([repr(thread.name) for thread in left])
+        which, was = ("thread", "was") if len(left) == 1 else ("threads", "were")
+        what = f"the {which} {names} still ran {seconds:g} s after the end, and {was} ended with the process"
+        terminal.report_error(f"{what}. Join what your code starts, or start it with daemon=True", "warning", "yellow")
+    atexit._run_exitfuncs()  # as after the threads
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _left(before: Collection[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
 
 
 @contextlib.contextmanager

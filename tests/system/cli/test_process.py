@@ -178,3 +178,19 @@ def test_a_terminal_that_is_closed_stops_a_run_unless_it_is_under_nohup(under, w
     assert code == (0 if under else 143)
     assert json.loads(status.read_text())["exit_code"] == code
     assert committed_steps(str(workspace / "run"))
+
+
+def test_a_thread_that_a_task_leaves_does_not_hold_up_the_end_of_a_run(workspace):
+    """N6: the run is done and its exit code says so; Python alone would wait for the thread for ever."""
+    digits = workspace / "experiments" / "digits.py"
+    begin = "        section = self.task_config.model\n"
+    thread = "__import__('threading').Thread(target=__import__('signal').pause, name='mine').start()"
+    digits.write_text(digits.read_text().replace(begin, f"        {thread}\n{begin}"))
+    done = shell(f"TRAINER train {' '.join(SMOKE)} --model_dir=run trainer.export.at_end=false", workspace)
+    assert done.returncode == 0, done
+    said = (
+        "warning: the thread 'mine' still ran 10 s after the end, and was ended with the process. Join what your code"
+    )
+    assert done.stderr.splitlines()[-1].startswith(said), done.stderr
+    record = json.loads((workspace / "run" / "run.json").read_text())
+    assert record["status"] == "done" and committed_steps(str(workspace / "run"))[-1] == 20

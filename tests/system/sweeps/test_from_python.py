@@ -66,6 +66,24 @@ if __name__ == "__main__":
     print("best", found.best.number, [each.state for each in found.trials])
 '''
 
+LEAVING = """
+import os
+import signal
+import threading
+from official_trainer import sweep
+from tune import train as trains
+
+def train(trial):
+    threading.Thread(target=signal.pause, name=f"thread of {trial.number}").start()
+    trains(trial)
+
+if __name__ == "__main__":
+    os.environ["SWEEP_PID"] = "0"
+    space = {"units": "list(1, 1, int(4, 8))", "rate": "log(1e-3, 1e-1)"}
+    objective = {"metric": "accuracy", "direction": "max"}
+    print([each.state for each in sweep(train, space, model_dir="out", trials=2, objective=objective).trials])
+"""
+
 SPACE = {
     "task.model": {"choice": {"small": {"type": "mlp", "mlp": {"hidden": [8]}}, "other": {"mlp": {"hidden": [16]}}}},
     "task.model.mlp.dropout": "float(0, 0.5, 0.1)",
@@ -86,8 +104,8 @@ print(found.best.values["task.model"], found.best.state, "accuracy")
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def run(folder, name):
-    command = [sys.executable, "tune.py", name]
+def run(folder, name, script="tune.py"):
+    command = [sys.executable, script, name]
     return subprocess.run(command, cwd=folder, env=ENVIRON, capture_output=True, text=True, check=False)
 
 
@@ -109,6 +127,19 @@ def test_a_function_is_swept_and_what_is_killed_continues(tmp_path):
     assert done.returncode == 0 and "trial 2 continues" in done.stdout, done.stdout + done.stderr
     assert [path.name for path in sorted(tmp_path.glob("killed/trials/*/run.killed"))] == ["run.killed"] * 2
     assert records(tmp_path / "killed") == records(tmp_path / "unbroken")
+
+
+def test_a_thread_that_a_trial_leaves_does_not_hold_up_the_sweep(tmp_path):
+    """N21: its process ends soon after it, and the log of the trial names the thread."""
+    (tmp_path / "tune.py").write_text(SCRIPT)
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    done = run(tmp_path, "out", "leaving.py")
+    assert done.returncode == 0 and done.stdout.endswith("['complete', 'complete']\n"), done.stdout + done.stderr
+    for number in range(2):
+        *_, why, last = (tmp_path / "out" / "trials" / str(number) / "output.log").read_text().splitlines()
+        thread = f"the thread 'thread of {number}' still r"
+        assert why == f"the next command gets a new process: {thread}uns"
+        assert last.startswith(f"warning: {thread}an 10 s after the end, and was ended with the process"), last
 
 
 def test_an_experiment_is_swept_from_python_as_by_the_command(tmp_path):
