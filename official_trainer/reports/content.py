@@ -31,7 +31,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     runs, chosen = found.runs, highlighted(found.runs)
     accounts = [times.account(each, now_seconds=now_seconds) for each in runs]
     charts = curves.chart(runs, chosen, found.metric)
-    pictures, about_pictures = exhibits.media(runs, chosen)
+    pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     return {
         "title": _title(found),

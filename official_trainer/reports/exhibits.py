@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import without_passwords
+from official_trainer.errors import first_few, without_passwords
 from official_trainer.reports.gathered import Ranked
 from official_trainer.tracking.recorded_events import Shown
 
@@ -30,23 +30,28 @@ _PICTURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif
 _WEB = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
 
 
-def media(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[str, Any]], str]:
+def media(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> tuple[list[dict[str, Any]], str]:
     """Returns the newest images, texts and tables of some runs as JSON takes them, and what was left out.
+
+    Those of the newest step are first, so that they are the last to be left out.
 
     Args:
       runs: those of the report.
       chosen: the places of those whose images are shown.
+      folder: that all runs are below.
     """
     shown: list[dict[str, Any]] = []
+    histograms: dict[str, None] = {}
     left_out = spent = 0
     for place in chosen:
         newest: dict[tuple[str, str, int], Shown] = {}
         for each in runs[place].run.shown():
-            if each.step == 0 and each.kind == "text" and each.name in _ABOUT_RUN:
-                continue
-            newest[each.split, each.name, _place_in_batch(newest, each)] = each
+            if each.kind == "histogram":
+                histograms[f"{each.split}: {each.name}"] = None
+            elif each.step or each.kind != "text" or each.name not in _ABOUT_RUN:
+                newest[each.split, each.name, _place_in_batch(newest, each)] = each
         pictures = 0
-        for each in newest.values():
+        for each in sorted(newest.values(), key=lambda each: -each.step):
             found = _exhibit(each)
             size, is_picture = len(each.content), each.kind == "image"
             if found is None or spent + size > _ALL_BYTES or (is_picture and pictures >= MOST_PICTURES):
@@ -55,12 +60,21 @@ def media(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[str,
             spent += size
             pictures += is_picture
             shown.append({"run": place, "step": each.step, "name": f"{each.split}: {each.name}", **found})
-    about = ["The newest of each name."]
-    if len(chosen) < len(runs):
-        about.append(f"Of the {len(chosen)} runs that were highlighted at first.")
+    about = ["The newest of each name."] if shown else []
+    if len(chosen) < len(runs) and (shown or histograms):
+        about.append("Those of the runs that were highlighted at first.")
     if left_out:
-        about.append(f"{left_out} more are left out, to keep this page small; TensorBoard has them.")
+        about.append(f"{left_out} more are left out, to keep this page small.")
+    if histograms:
+        about.append(f"Histograms are not drawn here: {first_few([*histograms])}.")
+    if left_out or histograms:
+        about.append(f"TensorBoard shows them: {_tensorboard(runs, folder)}")
     return shown, " ".join(about)
+
+
+def _tensorboard(runs: Sequence[Ranked], folder: str) -> str:
+    """Returns the command that shows runs in TensorBoard."""
+    return f"tensorboard --logdir={shlex.quote(runs[0].run.directory if len(runs) == 1 else folder)}"
 
 
 def _place_in_batch(newest: Mapping[tuple[str, str, int], Shown], each: Shown) -> int:
@@ -134,8 +148,7 @@ def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[di
     """Returns where else the numbers of runs are: a command that shows them, or an address; as JSON takes them."""
     found: list[dict[str, Any]] = []
     if any(_has(each, "train") or _has(each, "validation") for each in runs):
-        shown = runs[0].run.directory if len(runs) == 1 else folder
-        found.append(_link(None, "TensorBoard", command=f"tensorboard --logdir={shlex.quote(shown)}"))
+        found.append(_link(None, "TensorBoard", command=_tensorboard(runs, folder)))
     for place in chosen:
         found += (_link(place, *rest) for rest in _trackers(runs[place]))
     return found

@@ -78,9 +78,9 @@ def facts(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[tu
     if seconds > 0:
         kept = sum((each["goodput"] or 0.0) * sum(each["parts"].values()) for each in known)
         shown.append(("Time", duration(seconds), f"{kept / seconds:.0%} in steps that count".replace("%", " %")))
-        restarts = sum(each["restarts"] for each in known)
-        if restarts:
-            shown.append(("Restarts", f"{restarts:,}", f"of {sum(each['restarts'] > 0 for each in known)} runs"))
+        restarted = [each["restarts"] for each in known if each["restarts"]]
+        if restarted:
+            shown.append(("Restarts", f"{sum(restarted):,}", f"in {_many(len(restarted), 'run')}"))
     steps = sum(each.run.recorded.step or 0 for each in found.runs)
     if steps and len(found.runs) > 1:
         shown.append(("Steps", f"{steps:,}", "of all runs"))

@@ -278,7 +278,7 @@ class OpenedRun:
         return found
 
     def shown(self) -> list[Shown]:
-        """Returns the images and texts of its evaluations and trainings, by folder, name and step.
+        """Returns the images, texts and histograms of its evaluations and trainings, by folder, name and step.
 
         What TensorBoard's files hold, and those in `eval/`, is read anew at each call; a text may be a table.
         """

@@ -1,7 +1,7 @@
-"""What TensorBoard's files of a run hold: numbers, images and texts, read without TensorFlow.
+"""What TensorBoard's files of a run hold: numbers, images, texts and histograms, read without TensorFlow.
 
-Owns: which events are numbers, images and texts, in the forms that TensorFlow 1 and 2 write. Does not own: the files
-and the records in them (`tensorboard.py`).
+Owns: which events are numbers, images, texts and histograms, in the forms that TensorFlow 1 and 2 write. Does not own:
+the files and the records in them (`tensorboard.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from official_trainer.tracking.tensorboard import EventFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """An image or a text of a run.
+    """An image, a text or a histogram of a run.
 
     Attributes:
-      kind: `image`, whose content is a picture in PNG or another format of the web; or `text`, which is Markdown.
+      kind: `image`, whose content is a picture in PNG or another format of the web; `text`, which is Markdown; or
+        `histogram`, which TensorBoard draws, and whose content is empty.
       split: the folder of its event file, such as `validation`.
       name: its tag.
       step: the global step.
@@ -27,7 +28,7 @@ class Shown:
       content: the picture, or the text in UTF-8.
     """
 
-    kind: Literal["image", "text"]
+    kind: Literal["image", "text", "histogram"]
     split: str
     name: str
     step: int
@@ -49,12 +50,16 @@ def scalars(directory: str, split: str) -> Iterator[tuple[str, int, float, float
 
 
 def shown(directory: str, split: str) -> Iterator[Shown]:
-    """Yields the images and texts in a folder, in the order in which they were recorded."""
+    """Yields the images, texts and histograms in a folder, in the order in which they were recorded."""
     for event in EventFiles(directory).events(split):
         for value in event.summary.value:
             where: dict[str, Any] = {"split": split, "name": value.tag, "step": event.step, "time": event.wall_time}
-            if value.WhichOneof("value") == "image":
+            kind = value.WhichOneof("value")
+            if kind == "image":
                 yield Shown(kind="image", content=value.image.encoded_image_string, **where)
+                continue
+            if kind == "histo" or value.metadata.plugin_data.plugin_name == "histograms":
+                yield Shown(kind="histogram", content=b"", **where)
                 continue
             plugin, texts = value.metadata.plugin_data.plugin_name, list(value.tensor.string_val)
             if plugin == "images":  # width, height, then the images

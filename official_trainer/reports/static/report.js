@@ -161,7 +161,7 @@ function curves(data) {
   const words = { both: "Both", train: "Training", validation: "Validation" };
   const toggle = (name, key) => el("label", {}, el("input", { type: "checkbox", checked: OPTIONS[key], on: { change: (event) => { OPTIONS[key] = event.target.checked; PAGE.curves.drawAll(); } } }), name);
   const others = data.runs.length > data.highlighted.length;
-  const made = section("curves", "Curves", [data.curves_about, "Drag over a chart to zoom all of them, double-click to see everything."].filter(Boolean).join(" "),
+  const made = section("curves", "Curves", [data.curves_about, el("span", { class: "on-screen" }, " Drag over a chart to zoom all of them, double-click to see everything.")],
     el("div", { class: "tools" },
       splits.length > 1 ? choice("Which curves", [["both", words.both], ...splits.map((split) => [split, words[split] || split])], OPTIONS.split, (value) => redraw(() => { OPTIONS.split = value; })) : null,
       choice("Over", axes, OPTIONS.axis, (value) => { OPTIONS.axis = value; PAGE.curves.range = null; OPTIONS.onRange(null); PAGE.curves.drawAll(); }),
@@ -243,14 +243,28 @@ function times(data) {
 // What evaluations showed, what was saved, where else the numbers are.
 
 function media(data) {
-  if (!data.media.length) return null;
+  if (!data.media.length && !data.media_about) return null;
   const groups = Map.groupBy ? Map.groupBy(data.media, (each) => each.run) : data.media.reduce((found, each) => found.set(each.run, [...(found.get(each.run) || []), each]), new Map());
   return section("evaluation", "Images, texts and tables", data.media_about, [...groups].map(([run, things]) => {
-    const pictures = things.filter((each) => each.kind === "image"), rest = things.filter((each) => each.kind !== "image"), isLarge = pictures.some((each) => each.width >= 200);
-    return el("div", { class: "card" }, el("h3", {}, data.runs[run].name),
-      pictures.length ? el("div", { class: isLarge ? "pictures large" : "pictures" }, pictures.map((each) => el("figure", {}, el("img", { src: each.source, alt: `${each.name} at step ${each.step}`, class: each.width < 100 ? "tiny" : null, width: each.width, height: each.height }), el("figcaption", {}, `${each.name}, step ${number(each.step)}`)))) : null,
-      rest.map((each) => el("figure", {}, el("figcaption", {}, `${each.name}, step ${number(each.step)}`), each.kind === "table" ? rowsTable(each.columns, each.rows) : el("pre", {}, each.text))));
+    const pictures = things.filter((each) => each.kind === "image"), rest = things.filter((each) => each.kind !== "image");
+    const isSmall = (each) => each.width !== null && each.width < 200;
+    return el("div", { class: "card exhibits" }, el("h3", {}, data.runs[run].name),
+      album(pictures.filter((each) => !isSmall(each)), "pictures large"), album(pictures.filter(isSmall), "pictures"),
+      rest.map((each) => el("figure", { class: "apart" }, el("figcaption", {}, caption(each)), each.kind === "table" ? exhibitTable(each) : el("pre", {}, marked(each.text)))));
   }));
+}
+
+const caption = (each) => `${each.name}, step ${number(each.step)}`;
+
+function album(pictures, kind) {
+  return pictures.length ? el("div", { class: kind }, pictures.map((each) => el("figure", {}, el("img", { src: each.source, alt: `${each.name} at step ${each.step}`, class: each.width < 100 ? "tiny" : null, width: each.width, height: each.height }), el("figcaption", {}, caption(each))))) : null;
+}
+
+function exhibitTable({ columns, rows }) {
+  const isNumber = columns.map((_, i) => rows.every((row) => row[i] === "" || Number.isFinite(Number(row[i]))));
+  const table = rowsTable(columns, rows.map((row) => row.map((cell) => el("span", { title: cell }, brief(cell)))), isNumber.map((is) => (is ? "number" : "")));
+  table.classList.add("fit");
+  return table;
 }
 
 function checkpoints(data) {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from official_trainer.files import PARAMS_FILE
 from official_trainer.sweeps import trial as trials
-from official_trainer.tracking import Image, Text
+from official_trainer.tracking import Histogram, Image, Table, Text
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.record import RunRecord
 from official_trainer.tracking.tensorboard import TensorBoardTracker
@@ -232,7 +232,10 @@ def with_pictures(folder):
 
     board = TensorBoardTracker(str(folder))
     for step in (10, 20):
-        board.publish("validation", step, {"confusion": Image(np.zeros([4, 4, 1], "uint8")), "note": Text("*<b>*")})
+        small, large = (Image(np.zeros([size, size, 1], "uint8")) for size in (4, 240))
+        recall = Table(["digit", "recall"], [["zero", 0.9722222222], ["one", 1.0]])
+        board.publish("validation", step, {"confusion": small, "drawn": large, "note": Text("*<b>* **0.9**")})
+        board.publish("validation", step, {"recall": recall, "weights": Histogram(np.arange(9.0))})
     board.close()
 
 

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 
 from official_trainer.reports import exhibits, gathered
-from official_trainer.tracking import Image, Table, Text
+from official_trainer.tracking import Histogram, Image, Table, Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support.reports import kinds
 
@@ -29,7 +29,7 @@ def test_the_newest_of_each_name_is_shown(tmp_path):
     publish(
         tmp_path / "run", step10={"m": old, "t": Text("old")}, step20={"m": new, "t": Text("**new** <b>"), "c": table}
     )
-    shown, about = exhibits.media(runs(tmp_path / "run"), [0])
+    shown, about = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
     by_name = {each["name"]: each for each in shown}
     picture = by_name["validation: m"]
     assert (picture["kind"], picture["step"], picture["width"], picture["height"]) == ("image", 20, 6, 4)
@@ -45,17 +45,37 @@ def test_too_many_pictures_are_left_out_and_counted(tmp_path):
     kinds.write_run(tmp_path / "a")
     kinds.write_run(tmp_path / "b", seed=2)
     publish(tmp_path / "b", step10={f"image_{n}": Image(np.zeros([2, 2, 1], np.uint8)) for n in range(15)})
-    shown, about = exhibits.media(runs(tmp_path), [0])
+    shown, about = exhibits.media(runs(tmp_path), [0], str(tmp_path))
     assert len(shown) == exhibits.MOST_PICTURES
-    assert "3 more are left out" in about
-    assert "Of the 1 runs that were highlighted at first." in about
+    assert "3 more are left out, to keep this page small. TensorBoard shows them: tensorboard --logdir=" in about
+    assert "Those of the runs that were highlighted at first." in about
+
+
+def test_the_newest_step_is_the_last_to_be_left_out(tmp_path):
+    """N22: names that only an earlier evaluation has come after those of the newest."""
+    kinds.write_run(tmp_path / "run")
+    image = Image(np.zeros([2, 2, 1], np.uint8))
+    old = {f"a{number}": image for number in range(exhibits.MOST_PICTURES)}
+    publish(tmp_path / "run", step10=old, step20={"z": image})
+    shown, _ = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
+    assert [(each["name"], each["step"]) for each in shown][:2] == [("validation: z", 20), ("validation: a0", 10)]
+
+
+def test_histograms_are_said_to_be_in_tensorboard(tmp_path):
+    """N22: the page draws no histograms; it names them, and the command that shows them."""
+    kinds.write_run(tmp_path / "run")
+    publish(tmp_path / "run", step10={"weights": Histogram(np.arange(9.0))})
+    shown, about = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
+    assert shown == []
+    command = f"tensorboard --logdir={tmp_path}/run"
+    assert about == f"Histograms are not drawn here: validation: weights. TensorBoard shows them: {command}"
 
 
 def test_descriptions_of_a_run_are_no_results(tmp_path):
     """N22: the config that TensorBoard shows as a text is not shown as one of the evaluations."""
     kinds.write_run(tmp_path / "run")
     publish(tmp_path / "run", step0={"config": Text("x"), "sample": Text("y")})
-    shown, _ = exhibits.media(runs(tmp_path / "run"), [0])
+    shown, _ = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
     assert [each["text"] for each in shown] == ["y"]
 
 

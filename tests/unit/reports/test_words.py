@@ -82,7 +82,7 @@ def test_facts_count_runs_time_and_restarts(tmp_path):
     kinds.change(tmp_path / "a", time={"attempts": [kinds.TIME], "total": total}, finished=None)
     facts = {name: (value, about) for name, value, about in summary(tmp_path)[1]}
     assert facts["Runs"] == ("2", "1 done, 1 failed")
-    assert facts["Restarts"] == ("2", "of 1 runs")
+    assert facts["Restarts"] == ("2", "in 1 run")
     assert facts["Steps"] == ("60", "of all runs")
     assert facts["Best accuracy"][0] == "0.8732"
 

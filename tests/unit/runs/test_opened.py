@@ -96,14 +96,11 @@ def test_files_for_people(make):
 def test_images_and_texts(make):
     """N29: those of the evaluations, with their steps."""
     shown = make("with_pictures").shown()
-    assert [(each.kind, each.split, each.name, each.step) for each in shown] == [
-        ("image", "validation", "confusion", 10),
-        ("image", "validation", "confusion", 20),
-        ("text", "validation", "note", 10),
-        ("text", "validation", "note", 20),
-    ]
+    names = {"confusion": "image", "drawn": "image", "note": "text", "recall": "text", "weights": "histogram"}
+    expected = [(kind, "validation", name, step) for name, kind in names.items() for step in (10, 20)]
+    assert [(each.kind, each.split, each.name, each.step) for each in shown] == expected
     assert shown[0].content.startswith(b"\x89PNG")
-    assert shown[2].content == b"*<b>*"
+    assert shown[4].content == b"*<b>* **0.9**"
 
 
 def test_all_runs_below_a_folder(tmp_path):
