@@ -35,12 +35,13 @@ from official_trainer.lazy import keras, load, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
 from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.settings import EXPERIMENT, Settings
+from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
+from official_trainer.runs.recorded import PROGRAM
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
@@ -340,7 +341,7 @@ class CompiledModel:
             self._record_training(data)
             metric = settings.base.trainer.best_checkpoint_eval_metric
             # An experiment may have one for its other modes.
-            if metric and validation is None and settings.experiment == EXPERIMENT:
+            if metric and validation is None and settings.experiment == PROGRAM:
                 raise ArgumentError(
                     f"trainer.best_checkpoint_eval_metric={metric!r}: there is no evaluation with this metric; give "
                     "fit(validation_data=…)"

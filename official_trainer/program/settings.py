@@ -29,8 +29,8 @@ from official_trainer.engine import process
 from official_trainer.lazy import keras
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
+from official_trainer.runs.recorded import PROGRAM
 
-EXPERIMENT = "Program"
 TASK = TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataConfig(is_training=False))
 """The section of a task that is a model in memory."""
 NEVER = 2**62  # an interval that no run gets to
@@ -99,7 +99,7 @@ class Settings:
 
     base: ExperimentConfig
     model_dir: str = ""
-    experiment: str = EXPERIMENT
+    experiment: str = PROGRAM
     saves_each_epoch: bool = False
 
     @classmethod

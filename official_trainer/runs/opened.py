@@ -28,6 +28,7 @@ from official_trainer.tracking.recorded_events import Shown
 
 if TYPE_CHECKING:
     from official_trainer.lazy import keras
+    from official_trainer.tasks.multi_task.model import MultiTaskModel
 
 _MODEL_GARDENS_BEST = re.compile(r"best_ckpt-\d+")
 _FILES = (
@@ -289,18 +290,22 @@ class OpenedRun:
             return []
         return sorted(found, key=lambda each: (each.split, each.name, each.step))
 
-    def load_model(self, checkpoint: str | int = "latest", *, imports: Sequence[str] = ()) -> keras.Model:
+    def load_model(
+        self, checkpoint: str | int = "latest", *, imports: Sequence[str] = ()
+    ) -> keras.Model | MultiTaskModel:
         """Builds the model of the run's experiment, and loads its weights; averaged ones where the run averages.
 
         The experiment is searched in the workspace of the current directory. This configures TensorFlow for the
-        runtime of the run, so it is best called before TensorFlow is used for anything else.
+        runtime of the run, so it is best called before TensorFlow is used for anything else. For an experiment of
+        several tasks it is their common model: `load_model().sub_tasks["digit"]` is the Keras model of one.
 
         Args:
           checkpoint: `latest`, `best` or a step.
           imports: modules with the experiment, as for `--import`.
 
         Raises:
-          NoRunError: the run does not say which experiment it is of.
+          NoRunError: the run does not say which experiment it is of; or it is of a `Program`, whose model is in your
+            code alone. The message says how to load its weights.
           ConfigError: there is no such experiment here, or the config does not fit it.
           CheckpointError: there is no such checkpoint, or it is damaged.
         """
@@ -311,6 +316,11 @@ class OpenedRun:
         experiment = self.recorded.experiment
         if experiment is None or not self.config:
             raise NoRunError(f"{self.directory} does not say which experiment it is of, so its model cannot be built")
+        if experiment == recorded.PROGRAM:
+            raise NoRunError(
+                f"{self.directory} is of a Program, whose model is in the code that trained it and in no config. Build "
+                f'and compile it with that code; Program(model).load_weights("{self.directory}") then loads its weights'
+            )
         base = registry.get_config(experiment, registry.find_workspace(), list(imports))
         params = files.join(self.directory, files.PARAMS_FILE)
         resolved = config.resolve(base, experiment=experiment, config_files=[params])

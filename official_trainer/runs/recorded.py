@@ -44,6 +44,9 @@ Status = Literal[
 """How a run stands. `died`: its record says that it runs, and no process does. `Model Garden`: it is a run of that
 driver, which records no status. `empty` and `no run`: the folder holds nothing, or nothing of a run."""
 
+PROGRAM = "Program"
+"""The experiment that runs of a `Program` name; its model is in the code that made it, and in no config."""
+
 MAX_DEPTH = 5
 """How many folders below the given one a run directory may lie."""
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
     from official_trainer.runs.overfit import Learning
     from official_trainer.runs.rate_curve import RateCurve
+    from official_trainer.tasks.multi_task.model import MultiTaskModel
 
 _logger = logging.getLogger(__name__)
 _DEFAULT_PREDICTION = PredictionSettings()
@@ -193,7 +194,9 @@ def export(
     return output_dir
 
 
-def model_of(experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest") -> keras.Model:
+def model_of(
+    experiment: str, resolved: Resolved, *, model_dir: str, checkpoint: str = "latest"
+) -> keras.Model | MultiTaskModel:
     """Builds the model of a run, and returns it with the weights of a checkpoint; averaged ones if the run averages.
 
     Args:
@@ -212,9 +215,11 @@ def model_of(experiment: str, resolved: Resolved, *, model_dir: str, checkpoint:
     directory, step = find_checkpoint(job, checkpoint)
     trainer = build(job)
     trainer.checkpoint_state.load_weights(directory, step)
+    variables = trainer.model.variables  # which a model of several tasks has too
     with trainer.weights_averaged():
-        weights = trainer.model.get_weights()
-    trainer.model.set_weights(weights)
+        values = [variable.numpy() for variable in variables]
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
     return trainer.model
 
 

@@ -66,10 +66,12 @@ def check_class(task_cls: Any) -> None:
     if not issubclass(task_cls, Task):
         return
     package = __name__.partition(".")[0]
-    own = [cls for cls in task_cls.__mro__ if issubclass(cls, Task) and cls.__module__.partition(".")[0] != package]
+    is_own = {cls: cls.__module__.partition(".")[0] != package for cls in task_cls.__mro__}
+    own = [cls for cls in task_cls.__mro__ if issubclass(cls, Task) and is_own[cls]]
+    called = {name for cls in task_cls.__mro__ if not is_own[cls] for name in vars(cls)}  # also those of MultiTask
     defined = {name for cls in own for name in vars(cls)}
     unused = [name for name in vars(Task) if not name.startswith("_") and name not in defined]
-    for name in sorted(defined - {*dir(Task)}):
+    for name in sorted(defined - called):
         near = nearest(name, unused) if callable(getattr(task_cls, name)) and not name.startswith("_") else ()
         if near and name not in _called_by(own):
             what = f"nothing calls {task_cls.__name__}.{name}"

@@ -6,7 +6,8 @@ Each message says in a few lines where it is, what is allowed and what to do; `c
 import pytest
 
 from official_trainer.lazy import tf
-from tests.support import mistakes
+from official_trainer.tasks import returned
+from tests.support import mistakes, several_tasks
 from tests.support.cases import cases, full
 from tests.support.mistakes import MORE, Mistake
 
@@ -448,6 +449,12 @@ OWN = """    def build_metric(self):
         return 2
 
 """
+
+
+def test_the_models_of_several_tasks_are_no_mistake(caplog):
+    """N28: `build_models` of a `MultiTask` is called."""
+    returned.check_class(several_tasks.Several)
+    assert caplog.messages == []
 
 
 def test_what_only_looks_like_a_mistake_is_not_mentioned(tmp_path, monkeypatch):

@@ -1,14 +1,17 @@
 """A run directory as a value, with TensorFlow, pandas and a notebook."""
 
+import re
+
 import nbformat
 import numpy as np
 import pandas
 import pytest
 from nbclient import NotebookClient
 
-from official_trainer import runs
+from official_trainer import Program, runs
+from official_trainer.lazy import keras
 from tests import ROOT
-from tests.support import shuffled_runs, toy
+from tests.support import several_tasks, shuffled_runs, toy
 from tests.support.reports import kinds
 
 
@@ -43,6 +46,34 @@ def test_what_a_whole_run_left(trained):
     assert trained.best.checkpoint is not None
     assert [each.step for each in trained.exports] == [80]
     assert all(not each.note for each in trained.checkpoints)
+
+
+def test_the_models_of_several_tasks(tmp_path):
+    """N29: `sub_tasks` has one for each, with the weights that were evaluated."""
+    several_tasks.do(tmp_path / "several", "trainer.train_steps=24")
+    run = runs.open(tmp_path / "several")
+    model = run.load_model().sub_tasks["points"]
+    found = np.mean(model({"x": toy.FEATURES}).numpy().argmax(axis=-1) == toy.LABELS)
+    assert found == pytest.approx(run.curves.get("validation", "points/accuracy").at(24))
+
+
+def small_model():
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_the_model_of_a_program_is_in_its_code(tmp_path):
+    """N29: the message says so, and the call that it names loads the weights."""
+    program = Program(small_model(), str(tmp_path / "mine"))
+    program.fit(np.ones([8, 4]), np.zeros([8, 3]), epochs=1, batch_size=4, verbose=0)
+    with pytest.raises(runs.NoRunError, match=r"is of a Program, whose model is in the code") as raised:
+        runs.open(tmp_path / "mine").load_model()
+    call = re.search(r'Program\(model\)\.load_weights\(".*"\)', str(raised.value))[0]
+    model = small_model()
+    eval(call, {"Program": Program, "model": model})
+    for mine, loaded in zip(program.model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, loaded)
 
 
 CELL = """
