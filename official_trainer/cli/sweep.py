@@ -25,7 +25,7 @@ from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode
 
 if TYPE_CHECKING:
-    from official_trainer.config import Resolved
+    from official_trainer.config import ExperimentConfig, Resolved
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
     from official_trainer.sweeps.results import Results
@@ -213,7 +213,7 @@ def plan_of(arguments: argparse.Namespace) -> Planned:
     swept = subject.Experiment(
         name=experiment,
         directory=directory,
-        resolve=functools.partial(_resolved, experiment, arguments),
+        resolve=functools.partial(_resolved, experiment, arguments, target.base_of(experiment, arguments)),
         words=functools.partial(_words, arguments),
         gin=gin,
     )
@@ -263,11 +263,11 @@ def _place(path: str) -> str:
     return "space.'" + path.replace("'", "''") + "'"
 
 
-def _resolved(experiment: str, arguments: argparse.Namespace, sets: Sequence[str]) -> Resolved:
+def _resolved(experiment: str, arguments: argparse.Namespace, base: ExperimentConfig, sets: Sequence[str]) -> Resolved:
     """Returns the experiment's config with overrides above everything else."""
     changed = copy.copy(arguments)
     changed.set = [*(arguments.set or ()), *sets]
-    return target.resolve(experiment, changed, warns=False)
+    return target.resolve(experiment, changed, base=base, warns=False)
 
 
 def _words(arguments: argparse.Namespace, verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:

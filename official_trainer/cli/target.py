@@ -23,7 +23,7 @@ from official_trainer.errors import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from official_trainer.config import Resolved
+    from official_trainer.config import ExperimentConfig, Resolved
     from official_trainer.garden.gin_bindings import Bindings
     from official_trainer.runs.job import Job
 
@@ -139,6 +139,7 @@ def resolve(
     *,
     run_dir: str | None = None,
     finds_out: bool = True,
+    base: ExperimentConfig | None = None,
     warns: bool = True,
 ) -> Resolved:
     """Resolves `experiment` under the configuration flags, over the `params.yaml` of `run_dir` if that is given.
@@ -148,6 +149,7 @@ def resolve(
       arguments: the flags.
       run_dir: the directory of a run.
       finds_out: whether modules of which nothing is kept are imported to find it.
+      base: the experiment, where it was found before; see `base_of`.
       warns: whether its warnings are printed.
 
     Raises:
@@ -156,13 +158,7 @@ def resolve(
     from official_trainer import config
     from official_trainer.tasks import registry
 
-    try:
-        base = registry.get_config(experiment, workspace(arguments), imports(arguments), finds_out=finds_out)
-    except registry.UnknownExperimentError as error:
-        problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
-        where = hint(run_dir, workspace(arguments)) if run_dir else ""
-        fix = "; ".join(filter(None, (problem.fix, missing, where)))
-        raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
+    base = base or base_of(experiment, arguments, run_dir=run_dir, finds_out=finds_out)
     try:
         resolved = config.resolve(
             base,
@@ -177,6 +173,26 @@ def resolve(
     for warning in resolved.warnings if warns else ():
         terminal.report_error(str(warning), "warning", "yellow")
     return resolved
+
+
+def base_of(
+    experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None, finds_out: bool = True
+) -> ExperimentConfig:
+    """Returns an experiment as its factory made it, without what flags change; see `resolve` for the arguments.
+
+    Raises:
+      ConfigError: there is no such experiment, or its module or factory fails.
+    """
+    from official_trainer import config
+    from official_trainer.tasks import registry
+
+    try:
+        return registry.get_config(experiment, workspace(arguments), imports(arguments), finds_out=finds_out)
+    except registry.UnknownExperimentError as error:
+        problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
+        where = hint(run_dir, workspace(arguments)) if run_dir else ""
+        fix = "; ".join(filter(None, (problem.fix, missing, where)))
+        raise config.ConfigError([dataclasses.replace(problem, fix=fix)]) from error
 
 
 def resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> Resolved:

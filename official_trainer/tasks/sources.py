@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -114,6 +115,11 @@ def declares(folder: Path) -> bool:
 
 
 def _entry_points() -> Iterable[Any]:
+    return _entry_points_on(tuple(sys.path))
+
+
+@functools.cache  # reading the metadata of all packages takes as long as all else that finds an experiment
+def _entry_points_on(path: tuple[str, ...]) -> Iterable[Any]:
     from importlib import metadata  # takes as long as the rest of a command; only those that need it wait
 
     return metadata.entry_points(group=GROUP)
