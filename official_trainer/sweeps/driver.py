@@ -33,7 +33,7 @@ from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import evaluations, refusals, rehearsal, tensorboard
+from official_trainer.sweeps import evaluations, importance, refusals, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.course import Course
@@ -120,6 +120,7 @@ class Driver:
             held.enter_context(self._saving(processes, signals))
             self._check(processes, signals)
             while self._fill(processes) or self._running:
+                importance.prepare(self._plan.course.total)  # once, while the first trial trains and not at the end
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
                 self._observer.look()

@@ -6,6 +6,8 @@ Does not own: what is done with the answer. Imports Optuna when it is asked.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +19,13 @@ LEAST_TRIALS = 10
 """With fewer complete trials, chance says more than a field."""
 
 _BEST_TRIALS, _BEST_SHARE = 5, 0.1  # PED-ANOVA compares so many of the best, or this share of all, with the others
+
+
+def prepare(num_trials: int) -> None:
+    """Imports what `importances` needs, which takes a second, if so many trials are enough for an answer."""
+    if num_trials >= LEAST_TRIALS:
+        with contextlib.suppress(ImportError):  # which `importances` reports
+            importlib.import_module("optuna.importance")
 
 
 def importances(
