@@ -151,7 +151,8 @@ class Driver:
         slot = self._slots.free([])
         assert slot is not None
         self._observer.say("trying one step and one evaluation")
-        rehearsal.rehearse(command, directory, processes, signals, slot, has_begun)
+        sharing = self._plan.sharing(values)
+        rehearsal.rehearse(command, directory, processes, signals, has_begun, slot=slot, **sharing)
 
     # Which trials are this process's.
 

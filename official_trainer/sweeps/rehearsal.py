@@ -1,15 +1,17 @@
 """What is tried before the first trial: `official-trainer check`, with the values of the first trial.
 
-Owns: that process, and what its end means; that one driver tries it, where several begin at the same time.
+Owns: the command, and what its end means; that one driver tries it, where several begin at the same time.
 Does not own: what is tried (`runs/check.py`).
 
-So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial.
+So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial. The first trial
+follows in the same process, as trials follow each other, and finds loaded what the check has imported.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -17,7 +19,6 @@ from official_trainer.errors import MEANINGS, ExitCode
 from official_trainer.launch.local.children import Process, Processes
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts
 from official_trainer.lock import DirectoryLock
@@ -36,8 +37,8 @@ def rehearse(
     directory: str,
     processes: Processes,
     signals: Signals,
-    slot: Slot,
     has_begun: Callable[[], bool],
+    **process: Any,
 ) -> None:
     """Tries a trial, unless a trial is recorded, or another driver has just tried one.
 
@@ -46,8 +47,8 @@ def rehearse(
       directory: of the sweep, where its output is kept if it fails.
       processes: start it.
       signals: end it.
-      slot: its devices.
       has_begun: returns whether a trial is recorded.
+      process: other fields of `Process`: its devices, and which trials may follow in its process.
 
     Raises:
       SweepError: it failed; with its error.
@@ -63,7 +64,7 @@ def rehearse(
         is_tried = has_begun() or (others_try and not has_log)
         if not is_tried:
             files.remove(files.join(directory, PLACE))  # of a process that was killed
-            _try(command, directory, processes, signals, slot)
+            _try(command, directory, processes, signals, process)
         _remove(directory)
     finally:
         lock.release()
@@ -83,12 +84,14 @@ def _remove(directory: str) -> None:
         files.remove(files.join(directory, name))
 
 
-def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals, slot: Slot) -> None:
+def _try(
+    command: Sequence[str], directory: str, processes: Processes, signals: Signals, fields: Mapping[str, Any]
+) -> None:
     place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
     path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
-    process = Process(member, Lines(lambda lines: None, output), Restarts(), slot=slot)
+    process = Process(member, Lines(lambda lines: None, output), Restarts(), **fields)
     processes.start(process)
     code = _end_of(processes, signals)
     process.lines.end()

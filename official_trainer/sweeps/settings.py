@@ -141,7 +141,7 @@ class SweepConfig(Config):
     population: PopulationConfig | None = None
     trials: Positive | None = None
     parallel: Positive = 1
-    trials_per_process: Positive = 10
+    trials_per_process: Positive = 25
     seed: NonNegative = 0
     storage: str = ""
 

@@ -203,6 +203,7 @@ class Processes:
         """
         self.running: dict[int, Process] = {}
         self._starter = starter
+        self._environ = dict(os.environ)  # what this process imports later may set more, and processes are to be alike
         self._all: dict[Process, None] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(starter, selectors.EVENT_READ)
@@ -227,7 +228,7 @@ class Processes:
         self._all[process] = None
         process.pid = None
         options = {"most": process.most, "like": process.like, "slot": process.slot, "is_first": is_first}
-        environ = {**_environ_of(process.member), **process.slot.environ}
+        environ = {**_environ_of(process.member, self._environ), **process.slot.environ}
         number, process.output = self._starter.start(process.member.argv, environ, **options)
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
@@ -320,7 +321,7 @@ class Processes:
             process.output = -1
 
 
-def _environ_of(member: Member) -> dict[str, str]:
+def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
     # gRPC would use a proxy for loopback too.
-    direct = {name: ",".join(filter(None, (os.environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
-    return {**os.environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}
+    direct = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
+    return {**environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}

@@ -79,6 +79,17 @@ def command(workspace, *words):
     return done(start(workspace, *words))
 
 
+def command_alone(workspace, *words):
+    """Returns what a sweep prints in a new Python, in which no import of a test keeps trials from sharing a process."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    argv = [sys.executable, "-m", "official_trainer", "sweep", *words]
+    ran = subprocess.run(
+        argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
 def kill(child):
     child.process.kill()
     child.wait()
@@ -87,13 +98,7 @@ def kill(child):
 @pytest.fixture(scope="module")
 def unbroken(workspace):
     """The directory of a sweep that ran to its end, and what it printed."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    argv = [sys.executable, "-m", "official_trainer", "sweep", *WORDS, "--model_dir=unbroken"]
-    ran = subprocess.run(
-        argv, cwd=workspace, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return workspace / "unbroken", ran.stdout
+    return workspace / "unbroken", command_alone(workspace, *WORDS, "--model_dir=unbroken")
 
 
 def records(directory):
@@ -311,6 +316,19 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     assert "experiments/early.py:87 in build_model" in err and "NameError: name 'section'" in err, err
     code, out, err = command(workspace, *words, "--quiet")
     assert code == 0 and "  best  " in out, out + err
+
+
+@pytest.mark.parametrize(("name", "changes"), [("kept", "pass"), ("changing", "CHANGED.append(1)")])
+def test_the_first_trial_follows_the_check_in_its_process(workspace, name, changes):
+    """N21: unless the check has changed what a module of the user's holds, as between trials."""
+    section = "        section = self.task_config.model\n"
+    noted = f"        print(os.getpid(), file=open('{name}-pids', 'a'))\n        {changes}\n{section}"
+    source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', f'"{name}_')
+    source = source.replace("DigitsConfig", f"{name.title()}Config").replace(section, noted)
+    (workspace / "experiments" / f"{name}.py").write_text(f"{source}\n\nimport os\n\nCHANGED = []\n")
+    command_alone(workspace, f"{name}_mlp", *WORDS[1:], f"--model_dir={name}", "--trials=1")
+    tried, trial = (workspace / f"{name}-pids").read_text().split()
+    assert (tried == trial) == (name == "kept")
 
 
 def test_several_metrics_are_compared_at_a_step(workspace):

@@ -10,6 +10,7 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import Restarts
 from tests import ROOT
+from tests.support.cases import cases
 from tests.support.chaos.compare import differences
 
 WORDS = ("train", "digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "--quiet")
@@ -64,6 +65,20 @@ def test_a_trial_after_others_is_equal_to_one_alone(run, tmp_path, name):
     alone, _ = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/alone", *TRIAL, *runtime, is_first=True)
     assert shared == before != alone
     assert differences(tmp_path / "shared", tmp_path / "alone") == {}
+
+
+@pytest.mark.parametrize("name", cases(RUNTIMES, "plain", "mirrored"))
+def test_a_trial_after_the_check_is_equal_to_one_alone(run, tmp_path, name):
+    """N21: the check builds and trains the same model, with dropout and averaged weights, and leaves nothing."""
+    words = (*TRIAL, *RUNTIMES[name])
+    tried, _ = run(
+        "official_trainer", "check", *WORDS[1:], f"--model_dir={tmp_path}/tried", *words, like=f"{name} tried"
+    )
+    after, said = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/after", *words, like=f"{name} tried")
+    assert not said
+    alone, _ = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/alone", *words, is_first=True)
+    assert after == tried != alone
+    assert differences(tmp_path / "after", tmp_path / "alone") == {}
 
 
 def test_the_process_that_forks_trials_never_starts_the_runtime(run):

@@ -40,7 +40,7 @@ class Signals:
 
 
 def rehearse(directory, processes, signals=None, *, has_begun=False):
-    rehearsal.rehearse(["check"], str(directory), processes, signals or Signals(), Slot(), lambda: has_begun)
+    rehearsal.rehearse(["check"], str(directory), processes, signals or Signals(), lambda: has_begun, slot=Slot())
 
 
 def left(directory):
