@@ -1,14 +1,16 @@
 """Model Garden's own tests on our classes, and that the command which runs them tells what is wrong."""
 
 import collections
+import functools
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+from tests.support.forked import Child
+from tests.support.garden import contract
 from tests.support.garden.contract import CONTRACTS, LEFT_OUT, Contract, Outcome, problems
 
 _QUICK = (
@@ -22,12 +24,16 @@ _QUICK = (
 @pytest.mark.parametrize(
     "module", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.full) for name in CONTRACTS]
 )
-def test_their_tests_run_on_ours(module):
+def test_their_tests_run_on_ours(module, tmp_path):
     """T1: but for those that assert what is a defect here."""
-    command = [sys.executable, "-m", "tests.support.garden.contract", module]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
-    assert f"{module}: " in done.stdout
+    done = run_command(module, tmp_path)
+    assert done.code == 0, done.out[-10_000:] + done.err[-2_000:]
+    assert f"{module}: " in done.out
+
+
+def run_command(module, folder):
+    """Runs `python -m tests.support.garden.contract MODULE`."""
+    return Child(functools.partial(contract.main, [module]), cwd=ROOT, folder=folder).wait()
 
 
 _USES_WHAT_WE_REPLACE = re.compile(
@@ -72,13 +78,11 @@ def test_what_is_not_as_listed_is_told(defects, found, message):
 
 
 def test_what_is_as_listed_is_fine():
-    contract = Contract(ours=dict, defects={"test_b*": "because"})
-    assert not problems(contract, outcome(passed=["test_a"], failed=["test_b_1"], used={"Trainer": 1}))
+    listed = Contract(ours=dict, defects={"test_b*": "because"})
+    assert not problems(listed, outcome(passed=["test_a"], failed=["test_b_1"], used={"Trainer": 1}))
 
 
-def test_a_module_that_is_not_theirs_is_refused():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.garden.contract", "os"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "os: not one of official.core.base_trainer_test" in done.stdout
+def test_a_module_that_is_not_theirs_is_refused(tmp_path):
+    done = run_command("os", tmp_path)
+    assert done.code == 2
+    assert "os: not one of official.core.base_trainer_test" in done.out

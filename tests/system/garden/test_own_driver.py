@@ -1,5 +1,6 @@
 """The programs of docs/guides/own_driver.md, before and after the change."""
 
+import functools
 import os
 import re
 import shutil
@@ -14,7 +15,8 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine import Trainer
 from tests import ROOT
 from tests.support import runs
-from tests.support.docs import changes, pages
+from tests.support.docs import changes, children, pages
+from tests.support.forked import Child, Completed
 
 PAGE = Path("docs/guides/own_driver.md")
 WORDS = {"own_trainer": ["--experiment=own_digits", "--mode=train_and_eval"], "own_loop": []}
@@ -33,22 +35,36 @@ def folder(tmp_path_factory):
     return place
 
 
-def run(folder, name, model_dir, *words):
-    """Runs a program as its user does, without any setting of Keras; returns its last line."""
+def argv_of(name, model_dir):
+    return [f"--model_dir={model_dir}", *WORDS[name.removesuffix("_here").removesuffix("_longer")]]
+
+
+def run(folder, name, model_dir):
+    """Runs a program; returns its last line."""
+    target = functools.partial(children.run_program, f"{name}.py", argv_of(name, model_dir), is_module=False)
+    return last_line(Child(target, cwd=folder, folder=model_dir.parent).wait())
+
+
+def run_as_its_user(folder, name, model_dir):
+    """The same in a new Python, without any setting of Keras."""
     environ = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
-    command = [sys.executable, f"{name}.py", f"--model_dir={model_dir}", *WORDS[name.removesuffix("_here")], *words]
+    command = [sys.executable, f"{name}.py", *argv_of(name, model_dir)]
     done = subprocess.run(
         command, cwd=folder, env={**environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout.splitlines()[-1]
+    return last_line(Completed(done.returncode, done.stdout, done.stderr))
+
+
+def last_line(done):
+    assert done.code == 0, done.out[-2000:] + done.err[-2000:]
+    return done.out.splitlines()[-1]
 
 
 @pytest.fixture(scope="module", params=list(WORDS))
 def both(request, folder):
     """The name of a program, after it and the changed one have run; with the last line of each."""
     name = request.param
-    return name, [run(folder, each, folder / each) for each in (name, f"{name}_here")]
+    return name, [run(folder, name, folder / name), run_as_its_user(folder, f"{name}_here", folder / f"{name}_here")]
 
 
 def test_the_changed_program_gives_what_the_original_gives(both, folder):
@@ -69,8 +85,6 @@ def test_the_changed_program_goes_on_in_the_directory_of_the_original(both, fold
     shutil.copytree(folder / name, tmp_path / "run")
     program = (folder / f"{name}_here.py").read_text()
     (folder / f"{name}_longer_here.py").write_text(program.replace("train_steps=300", "train_steps=350"))
-    words = WORDS[name]
-    WORDS.setdefault(f"{name}_longer", words)
     for place in (tmp_path / "run", tmp_path / "whole"):
         run(folder, f"{name}_longer_here", place)
         assert committed_steps(str(place))[-1] == 350
