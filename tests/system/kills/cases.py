@@ -303,7 +303,7 @@ BEFORE_CHANGES = table(
     *(
         Strikes(
             several(experiment, way),
-            [Part(part) for part in ((0.15, 0.4) if is_quick else (0.075, 0.13, 0.2, 0.25))],
+            [Part(part) for part in ((0.4,) if is_quick else (0.075, 0.13, 0.15, 0.2, 0.25))],
             sets=("trainer.steps_per_loop=3",),
             is_quick=is_quick,
         )
@@ -316,7 +316,6 @@ BEFORE_CHANGES = table(
             FIT,
             [Part(part), Part(random.Random(part).random() / 3)],
             name=f"{part}",
-            is_quick=part == 0.45,
         )
         for part in (0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 0.99)
     ),
@@ -354,11 +353,8 @@ AT_MOMENTS = table(
     Strikes(SCORED, [Callback("on_train_batch_end", 10)], is_quick=True),
     Strikes(EVOLVED, [Callback("on_train_batch_end", 10)]),
     Strikes(CONFIGURED, [Callback("on_train_batch_end", 5)]),
-    *(
-        Strikes(family(found), [Step(6, leaves=4)], sets=("trainer.steps_per_loop=2",), is_quick=found.is_quick)
-        for found in FAMILIES.values()
-    ),
-    Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",), is_quick=True),
+    *(Strikes(family(found), [Step(6, leaves=4)], sets=("trainer.steps_per_loop=2",)) for found in FAMILIES.values()),
+    Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",)),
     *(
         Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=is_quick)
         for case, is_quick in ((EVALUATED_OFTEN, False), (ACTING, True), (XLA, True))
@@ -375,9 +371,9 @@ STOPS = table(
         for strategy in STRATEGIES
         for source in SOURCES
     ),
-    Strikes(DIGITS_WITHOUT_EXPORTS, _stops(18), sets=(STEP_BY_STEP,), is_quick=True),
+    Strikes(DIGITS_WITHOUT_EXPORTS, _stops(18), sets=(STEP_BY_STEP,)),
     Strikes(LONGER, _stops(30, 70), sets=("trainer.steps_per_loop=10",)),
-    Strikes(GIN, _stops(30), is_quick=True),
+    Strikes(GIN, _stops(30)),
     *(
         Strikes(
             predictions(strategy, format),
