@@ -12,9 +12,10 @@ from tests.support.forked import Child
 from tests.support.garden import data
 from tests.support.garden.families import FAMILIES
 
-QUICK = ("resnet", "bert_tagging")
+QUICK = ("bert_tagging",)
 COMPARED = (
     *QUICK,
+    "resnet",
     "mobilenet_segmentation",
     "retinanet",
     "maskrcnn",
