@@ -1,50 +1,21 @@
-"""A run directory that begins as a copy of another: what is in it, and that a process may die anywhere."""
+"""A run directory that begins as a copy of another: what is in it."""
 
-import functools
 import json
 import os
-import signal
 
 import pytest
-import tensorflow as tf
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps, damage
-from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.runs.resume import copied_run
 from official_trainer.tracking.record import ModelDirError
-from tests.support.cases import cases
-from tests.support.chaos import disk
-from tests.support.forked import Child
-
-
-def save(directory, step):
-    CheckpointStore(str(directory), tf.train.Checkpoint(v=tf.Variable(float(step))), max_to_keep=None).save(step)
+from tests.support import copied_runs
+from tests.support.copied_runs import content
 
 
 @pytest.fixture
 def source(tmp_path):
-    """A run directory with two checkpoints, a best one, and files that are this run's alone."""
-    run = tmp_path / "source"
-    for step in (10, 20):
-        save(run, step)
-    save(run / "best", 10)
-    save(run / "quarantine", 5)
-    (run / "train").mkdir()
-    for name in ("metrics.jsonl", "params.yaml", "train/events", "best/info.json"):
-        (run / name).write_text(name)
-    for name in (".lock", ".lock.json", "status.json", "wandb.json", "ckpt-30.saving", "metrics.jsonl.tmp-1-0123abcd"):
-        (run / name).write_text("{}")
-    (run / "export").mkdir()
-    (run / "run.json").write_text(json.dumps({"run_id": "1", "experiment": "e", "restarts": 3}))
-    return run
-
-
-def content(run):
-    """Returns each file of a run with its bytes, without the name of the run."""
-    found = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    record = json.loads(found.pop("run.json"))
-    return found | {"run.json": record | {"run_id": ""}}
+    return copied_runs.source(tmp_path)
 
 
 def test_a_copy_has_what_a_run_continues_with(source, tmp_path):
@@ -80,31 +51,6 @@ def test_a_run_in_a_bucket_is_copied_too(source, tmp_path):
     assert files.read_text(f"{bucket}/two/metrics.jsonl") == "metrics.jsonl"
     copied_run.remove_weights(f"{bucket}/two")
     assert not {"best", "ckpt-20.index", "checkpoint"} & set(files.list_dir(f"{bucket}/two"))
-
-
-def copied(source, target):
-    copied_run.copy(source, target, step=20)
-
-
-@pytest.mark.parametrize("stride", cases([5, 1], 5))
-def test_a_process_may_die_at_any_change_of_a_copy(source, tmp_path, stride):
-    """N35: SIGKILL before each change on disk: there is no run before all of it is there; the next try makes it."""
-    disk.require()
-    copied(str(source), str(tmp_path / "unbroken"))
-    expected = content(tmp_path / "unbroken")
-    for number in range(1, 1000, stride):
-        target = tmp_path / f"target{number}"
-        first = functools.partial(disk.arm, str(target), number, -signal.SIGKILL)
-        child = Child(functools.partial(copied, str(source), str(target)), cwd=tmp_path, folder=tmp_path, first=first)
-        ended = child.wait()
-        if ended.code == 0:
-            break
-        assert ended.code == -signal.SIGKILL, ended.err
-        if (target / "run.json").exists():  # it only was not on the disk for sure
-            assert content(target) == expected
-        copied(str(source), str(target))
-        assert content(target) == expected
-    assert number > 20
 
 
 def test_what_cannot_be_continued_is_refused(source, tmp_path):
