@@ -1,15 +1,20 @@
 """The study of a sweep in a real PostgreSQL, which two drivers write and one of them is killed."""
 
-import os
-import signal
-import subprocess
-import sys
+import functools
+import itertools
+import time
 
 import pytest
 
+from tests import ROOT
+from tests.support.docs.children import run_command
+from tests.support.forked import Child
 from tests.support.sweeps.postgresql import needs_postgresql, postgresql
 
-SPACE = "space: {task.model.mlp.dropout: 'float(0, 0.5)'}\nsampler: RandomSampler\ntrials: 8\n"
+TRIALS = 5
+SPACE = f"space: {{task.model.mlp.dropout: 'float(0, 0.5)'}}\nsampler: RandomSampler\ntrials: {TRIALS}\n"
+TIMEOUT_SECONDS = 240
+_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -21,48 +26,52 @@ def database():
 def driver(tmp_path, database, *words):
     (tmp_path / "space.yaml").write_text(SPACE)
     flags = [f"--space={tmp_path}/space.yaml", f"--model_dir={tmp_path}/sweep", "--storage=env:SWEEP_DB", *words]
-    overrides = ["trainer.train_steps=200", "trainer.validation_interval=100"]
-    argv = [sys.executable, "-m", "official_trainer", "sweep", "digits_mlp", *flags, *overrides]
-    environ = {**os.environ, "SWEEP_DB": database.url}
-    return subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    overrides = ["trainer.train_steps=200", "trainer.validation_interval=100", "trainer.export.at_end=false"]
+    target = functools.partial(run_command, "official-trainer", ["sweep", "digits_mlp", *flags, *overrides])
+    folder = tmp_path / f"driver-{next(_numbers)}"
+    folder.mkdir()
+    return Child(target, cwd=ROOT, folder=folder, env={"SWEEP_DB": database.url})
+
+
+def until_said(driver, text):
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while text not in driver.out:
+        assert driver.process.exitcode is None and time.monotonic() < end, driver.out + driver.err
+        time.sleep(0.05)
+
+
+def done(driver):
+    """Returns the exit code, and all that was said."""
+    ended = driver.wait()
+    return ended.code, ended.out + ended.err
 
 
 @needs_postgresql
 def test_two_drivers_write_one_study_and_one_of_them_is_killed(tmp_path, database):
     """N21: no trial is lost, none is there twice, none seems to run."""
     first, second = driver(tmp_path, database, "--join"), driver(tmp_path, database, "--join")
-    said = []
-    for line in first.stdout:
-        said.append(line)
-        if "complete" in line:
-            break
-    else:
-        pytest.fail(f"no trial was completed: {said}")
-    first.send_signal(signal.SIGKILL)
-    output = second.communicate(timeout=240)[0]
-    first.communicate()
-    assert second.returncode == 0, output
+    until_said(first, "complete")
+    first.process.kill()
+    code, output = done(second)
+    assert code == 0, output
     database.expect_trials(tmp_path / "sweep")
-    assert len(database.trials()) >= 8 and "secret" not in output
+    assert len(database.trials()) >= TRIALS and "secret" not in output
 
 
 @needs_postgresql
 def test_a_database_that_is_stopped_stops_nothing_and_catches_up(tmp_path, database):
     """N21: one warning, and the same command writes what is missing."""
-    process = driver(tmp_path, database)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "trial 1 complete" in line:
-            database.stop()
-    assert process.wait() == 0, "".join(lines)
-    said = [each for each in lines if "storage=env:SWEEP_DB" in each]
+    first = driver(tmp_path, database)
+    until_said(first, "trial 1 complete")
+    database.stop()
+    code, output = done(first)
+    assert code == 0, output
+    said = [each for each in output.splitlines() if "storage=env:SWEEP_DB" in each]
     assert "cannot be written" in said[0] and "the same command, given again" in said[-1] and len(said) == 2
-    assert "secret" not in "".join(lines)
+    assert "secret" not in output
     database.start()
-    again = driver(tmp_path, database)
-    output = again.communicate(timeout=120)[0]
-    assert again.returncode == 0 and "storage=" not in output
+    code, output = done(driver(tmp_path, database))
+    assert code == 0 and "storage=" not in output
     database.expect_trials(tmp_path / "sweep")
 
 
@@ -70,8 +79,7 @@ def test_a_database_that_is_stopped_stops_nothing_and_catches_up(tmp_path, datab
 def test_a_database_that_is_down_is_named_before_the_first_trial(tmp_path, database):
     """N21: without its password."""
     database.stop()
-    process = driver(tmp_path, database)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 2, output
+    code, output = done(driver(tmp_path, database))
+    assert code == 2, output
     assert "storage=env:SWEEP_DB cannot be used" in output and "Start the database" in output
     assert "secret" not in output and not (tmp_path / "sweep" / "trials").exists()

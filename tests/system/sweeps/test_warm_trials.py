@@ -54,7 +54,7 @@ def run():
         yield run
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("name", cases(RUNTIMES, "plain", "mirrored"))
 def test_a_trial_after_others_is_equal_to_one_alone(run, tmp_path, name):
     """N21: each variable and slot, the rows, the event files, the best checkpoint, the export and the record."""
     runtime = RUNTIMES[name]
