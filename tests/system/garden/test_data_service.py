@@ -9,7 +9,7 @@ from tests.support.runs import rows
 
 def test_their_readers_leave_the_service_to_the_run(tmp_path):
     """T20: `--tf_data_service` alone turns it on; their own reader would send data through it a second time."""
-    family, service = FAMILIES["resnet"], Service(tmp_path)
+    family, service = FAMILIES["bert_sentence_prediction"], Service(tmp_path)
     data.write(tmp_path / "tiny_data", [family.data])
     command = ["train", f"--experiment={family.experiment}", f"--config_file={family.overlay}", "--mode=train"]
     try:
