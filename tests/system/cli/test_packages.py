@@ -1,5 +1,6 @@
 """T25: packages of users, installed with pip or on the path, by commands as they are typed."""
 
+import functools
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.support.forked import run_command
+from tests.support.forked import Command, run_command
 from tests.support.packages import FORK, OWN
 
 FLAG = "--import=my_garden.common.registry_imports"
@@ -39,7 +40,22 @@ def command(site, tmp_path):
     return run
 
 
-def test_an_installed_package_is_found_by_its_entry_point(command, site, tmp_path):
+@pytest.fixture
+def forked(site, tmp_path, tmp_path_factory):
+    """The same in a process that has TensorFlow already."""
+
+    def run(*words):
+        first = functools.partial(_search, (site, FORK))
+        return Command(words, cwd=tmp_path, folder=tmp_path_factory.mktemp("output"), first=first).wait()
+
+    return run
+
+
+def _search(paths):
+    sys.path[1:1] = map(str, paths)
+
+
+def test_an_installed_package_is_found_by_its_entry_point(command, forked, site, tmp_path):
     """T25: listed, shown, tried, trained and evaluated without a flag, a workspace or a literal name."""
     listed = json.loads(command("list", "--json").stdout)
     assert [(each["name"], each["path"]) for each in listed["experiments"]] == [
@@ -48,29 +64,29 @@ def test_an_installed_package_is_found_by_its_entry_point(command, site, tmp_pat
     ]
     assert listed["unlisted"] == []
     assert "frequency: 2.0  # experiment\n" in command("show", "sine_2").stdout
-    assert "ok      export " in command("check", "sine_2").stdout
+    assert "ok      export " in forked("check", "sine_2").out
     done = command("train", "sine_2", "--model_dir=run", "--mode=train")
     assert done.returncode == 0, done.stderr
-    done = command("eval", "--model_dir=run", "--json")
-    assert json.loads(done.stdout).keys() == {"error", "validation_loss"}, done.stderr
+    done = forked("eval", "--model_dir=run", "--json")
+    assert json.loads(done.out).keys() == {"error", "validation_loss"}, done.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == []
     done = command("eval", "--model_dir=run", paths=())
     assert done.returncode == 2
     assert done.stderr == "error: unknown experiment 'sine_2'; no folder 'experiments' here or above\n"
 
 
-def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(command, tmp_path):
+def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(command, forked, tmp_path):
     """T25: which registers with `exp_factory`, by computed names; `list` imports it once."""
     first, again = command("list", FLAG), command("list", FLAG)
     rows = ["my_lines/flat   A straight line.", "my_lines/steep  A straight line."]
     assert [line.partition("  my_garden.common")[0].rstrip() for line in again.stdout.splitlines()[:2]] == rows
     assert first.stdout == again.stdout
-    done = command("train", "my_lines/steep", FLAG, "--model_dir=run", "--mode=train_and_eval")
-    assert done.returncode == 0, done.stderr
+    done = forked("train", "my_lines/steep", FLAG, "--model_dir=run", "--mode=train_and_eval")
+    assert done.code == 0, done.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == ["my_garden.common.registry_imports"]
-    assert "validation @ 8: error " in done.stdout
-    done = command("export", "--model_dir=run", FLAG)
-    assert done.stdout == "run/export/8\n", done.stderr
+    assert "validation @ 8: error " in done.out
+    done = forked("export", "--model_dir=run", FLAG)
+    assert done.out == "run/export/8\n", done.err
     done = command("eval", "--model_dir=run")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
