@@ -44,7 +44,7 @@ def write_runs(folder: Path, count: int) -> Path:
 def _write_run(folder: Path, params: str, number: int) -> None:
     folder.mkdir(parents=True)
     (folder / PARAMS_FILE).write_text(params)
-    launch = {"mode": "train_and_eval", "argv": [], "imports": [], "git_revision": None, "config_digest": "0"}
+    launch = {"mode": "train_and_eval", "argv": [], "imports": [], "config_digest": "0"}
     record = RunRecord(str(folder), {"experiment": "digits_mlp", **launch})
     record.start()
     record.set_span(0, STEPS)

@@ -6,23 +6,22 @@ Owns: which facts of two runs are compared. Does not own: reading runs (`runs/`)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer import files
 from official_trainer.config import contrast, lines
 from official_trainer.config.contrast import Contrast, Side
-from official_trainer.errors import printable
+from official_trainer.errors import printable, without_passwords
 from official_trainer.reports.measures import Entry
 from official_trainer.runs import differing, recorded
 from official_trainer.runs.curves import Curves
+from official_trainer.tracking import git_state
 from official_trainer.tracking.jsonl import encode
 
-_GIT_SECONDS = 10
-_MOST_FILES = 20
+_MOST_FILES, _MOST_LINES = 20, 60
 _REVISION = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _LONGEST_NAME = 16
 _DEFAULT = "class default"
@@ -64,6 +63,21 @@ class Parting:
     equal_until: int | None
 
 
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A difference of the code.
+
+    Attributes:
+      title: between what.
+      text: as `git diff` has it, at most about 256 KiB of it.
+      source: the command that shows the whole, or the file that has it.
+    """
+
+    title: str
+    text: str
+    source: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
     """What differs between two runs.
@@ -73,6 +87,7 @@ class Pair:
       facts: status, steps, versions, devices, data layout, code: those that differ.
       config: the fields that differ, with what set each.
       code: the files that differ between the commits, as `git diff --stat` has them; or why that is not known.
+      changes: what differs in them, and what was not committed when the runs started.
       metrics: of each metric that both recorded, its value at the last step that both have, and that step.
       parting: where their numbers part; None if all that both recorded is equal.
       shared_steps: how many steps both have recorded.
@@ -83,6 +98,7 @@ class Pair:
     facts: Sequence[Fact]
     config: Sequence[Contrast]
     code: Sequence[str]
+    changes: Sequence[Change]
     metrics: Mapping[str, tuple[int, float, float]]
     parting: Parting | None
     shared_steps: int
@@ -102,11 +118,13 @@ def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
     facts = [fact for fact in _facts(before, after) if fact.before != fact.after]
     metrics, parting, steps = _metrics(*curves)
     notes = [f"{entry.name}: {note}" for entry in (before, after) for note in entry.notes]
+    code, changes = _code(before, after, workspace)
     return Pair(
         names=(before.name, after.name),
         facts=facts,
         config=_config(before, after),
-        code=_code(before, after, workspace),
+        code=code,
+        changes=changes,
         metrics=metrics,
         parting=parting,
         shared_steps=steps,
@@ -153,24 +171,47 @@ def _side(entry: Entry, path: str, shown: str | None) -> Side:
     return Side(lines.value(text), f"experiment {entry.run.experiment}" if origin == "experiment" else origin)
 
 
-def _code(before: Entry, after: Entry, workspace: str | None) -> list[str]:
-    """Returns what git says of the difference between two commits, without programs that a repository names."""
+def _code(before: Entry, after: Entry, workspace: str | None) -> tuple[list[str], list[Change]]:
+    """Returns what is to say of the code of two runs, and the changes of it."""
     revisions = [str(entry.run.record.get("git_revision")) for entry in (before, after)]
     if not all(map(_REVISION.fullmatch, revisions)):
-        return []
-    dirty = [entry.name for entry, each in zip((before, after), revisions, strict=True) if each.endswith("-dirty")]
-    said = [f"{name} was started with changes that were not committed, and which are not known" for name in dirty]
+        return [], []
+    said, changes = _uncommitted(
+        [entry for entry, each in zip((before, after), revisions, strict=True) if each.endswith("-dirty")]
+    )
     commits = [each.removesuffix("-dirty") for each in revisions]
     if commits[0] == commits[1] or workspace is None:
-        return said
-    command = ["git", "-C", workspace, "diff", "--no-ext-diff", "--no-textconv", "--stat=78", *commits, "--"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True)
-        changed = done.stdout.rstrip().splitlines()
-        cut = [f" … {len(changed) - _MOST_FILES} more files"] if len(changed) > _MOST_FILES + 1 else []
-        shown = changed if not cut else [*changed[: _MOST_FILES - 1], *cut, changed[-1]]
-        return [*said, *map(printable, shown)]
-    return [*said, f"the repository here lacks one of them; git diff {commits[0][:10]} {commits[1][:10]} shows more"]
+        return said, changes
+    shown = f"git diff {commits[0][:10]} {commits[1][:10]}"
+    stat = git_state.ask(workspace, *git_state.DIFF, "--stat=78", *commits, "--")
+    if stat is None:
+        return [*said, f"the repository here lacks one of them; {shown} shows more"], changes
+    changed = stat.rstrip().splitlines()
+    cut = [f" … {len(changed) - _MOST_FILES} more files"] if len(changed) > _MOST_FILES + 1 else []
+    files_changed = changed if not cut else [*changed[: _MOST_FILES - 1], *cut, changed[-1]]
+    text = git_state.ask(workspace, *git_state.DIFF, *commits, "--") or ""
+    between = Change(f"{commits[0][:10]} → {commits[1][:10]}", without_passwords(text), shown)
+    return [*said, *map(printable, files_changed)], [between, *changes]
+
+
+def _uncommitted(changed: Sequence[Entry]) -> tuple[list[str], list[Change]]:
+    """Returns what is to say of changes that no commit has, and those that the runs have recorded."""
+    said: list[str] = []
+    changes: list[Change] = []
+    for entry in changed:
+        path = files.join(entry.run.directory, files.CODE_FILE)
+        try:
+            with files.open_file(path, "rb") as file:
+                text = file.read(2 * git_state.LIMIT_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            is_there = not isinstance(error, FileNotFoundError)
+            why = f"cannot be read: {files.reason_of(error)}" if is_there else "are not known"
+            said.append(f"{entry.name} was started with changes that were not committed, and which {why}")
+            continue
+        changes.append(Change(f"not committed, {entry.name}", without_passwords(text), path))
+    if len(changes) == 2 and changes[0].text == changes[1].text:
+        changes = [dataclasses.replace(changes[0], title="not committed, the same in both")]
+    return said, changes
 
 
 def _metrics(before: Curves, after: Curves) -> tuple[dict[str, tuple[int, float, float]], Parting | None, int]:
@@ -208,7 +249,7 @@ def as_text(pair: Pair) -> Iterator[str]:
     for name, body in (
         ("Run", _facts_text(pair.facts)),
         ("Config", contrast.text(pair.config) or ["no field differs"]),
-        ("Code", pair.code),
+        ("Code", [*pair.code, *(line for each in pair.changes for line in _change_text(each))]),
         ("Metrics at the last step that both recorded", _metrics_text(pair)),
         ("Where they part", [_parting_text(pair)]),
         ("Notes", pair.notes),
@@ -247,6 +288,14 @@ def _metrics_text(pair: Pair) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *cells]) for row, cells in zip(rows, numbers, strict=True)]
 
 
+def _change_text(change: Change) -> Iterator[str]:
+    yield from ("", f"{printable(change.title)}:", "")
+    found = [printable(line).expandtabs(4) for line in change.text.splitlines()]
+    yield from (f"  {line}" for line in found[:_MOST_LINES])
+    if len(found) > _MOST_LINES:
+        yield f"  … {len(found) - _MOST_LINES:,} more lines: {printable(change.source)}"
+
+
 def _parting_text(pair: Pair) -> str:
     parting = pair.parting
     if not pair.shared_steps:
@@ -272,6 +321,7 @@ def as_json(pair: Pair) -> dict[str, Any]:
             for each in pair.config
         ],
         "code": list(pair.code),
+        "changes": [dataclasses.asdict(each) for each in pair.changes],
         "metrics": [
             {"metric": metric, "step": step, "before": encode(before), "after": encode(after)}
             for metric, (step, before, after) in pair.metrics.items()

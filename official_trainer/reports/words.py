@@ -6,11 +6,13 @@ Owns: the sentences. Does not own: facts about runs (`gathered.py`, `times.py`),
 from __future__ import annotations
 
 import collections
+import os
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer import files
 from official_trainer.config.text import short_names
 from official_trainer.errors import first_few, shorten
 from official_trainer.reports.gathered import Gathered, Ranked
@@ -282,6 +284,12 @@ def _code(found: Gathered) -> Iterator[Sentence]:
     records = [each.run.record for each in found.runs]
     if len({each.get("git_revision") for each in records if each.get("git_revision")}) > 1:
         yield "note", "They ran with different revisions of the workspace, so more than their configs may differ."
+    changed = [each for each in found.runs if str(each.run.record.get("git_revision")).endswith("-dirty")]
+    if changed:
+        recorded = all(os.path.exists(files.join(each.run.directory, files.CODE_FILE)) for each in changed)
+        where = f": {files.CODE_FILE} in the run directory has them" if recorded else ""
+        names = _listed([each.name for each in changed], 3)
+        yield "note", f"{names} ran with changes of the code that were not committed{where}."
     for package in ("tensorflow", "official_trainer"):
         held = [each["versions"] for each in records if isinstance(each.get("versions"), Mapping)]
         known = sorted({str(each[package]) for each in held if package in each})

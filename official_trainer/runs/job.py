@@ -22,7 +22,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError
 from official_trainer.runs.resume import config_changes, garden_run
 from official_trainer.tasks import registry
-from official_trainer.tracking.record import check_name, git_revision
+from official_trainer.tracking.record import check_name
 
 if TYPE_CHECKING:
     from official_trainer.engine.loop_parts import DueSteps
@@ -130,7 +130,6 @@ class Job:
             "argv": self.argv,
             "imports": self.imports,
             "workspace": None if workspace is None else str(workspace),
-            "git_revision": git_revision(workspace),
             "config_digest": self.config_digest,
         }
 

@@ -41,6 +41,7 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import monitored
 from official_trainer.tracking.console import format_number
+from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import numbers_of, read_rows
 from official_trainer.tracking.record import RunRecord
 
@@ -73,7 +74,8 @@ class TrainingProcess:
         self._has_started = False
         self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
-        self.record = RunRecord(job.model_dir, job.launch, check=lock.check)
+        launch = job.launch
+        self.record = RunRecord(job.model_dir, launch, check=lock.check, code=Code(launch["workspace"]))
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)

@@ -34,6 +34,7 @@ _MODEL_GARDENS_BEST = re.compile(r"best_ckpt-\d+")
 _FILES = (
     ("traceback.txt", "traceback"),
     ("stall-*.txt", "stall report"),
+    (files.CODE_FILE, "changes of the code that were not committed"),
     ("non_finite/*", "batch of a loss that was not finite"),
     ("predictions", "predictions"),
     ("commands/*.log", "output of a command"),

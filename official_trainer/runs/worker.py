@@ -20,6 +20,7 @@ from official_trainer.runs.health.watchdog import WAITING, Watchdog
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.record import RunRecord
 
 _PHASES = {"run_steps": "train", "evaluate": "evaluate", "_evaluate_weights": "evaluate", "read_checkpoint": "restore"}
@@ -88,7 +89,8 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
     """Writes how the process began and how it ended, in a folder of its own."""
     files.make_dirs(late_reports.folder)
     late_reports.clear()
-    record = RunRecord(late_reports.folder, job.launch)
+    launch = job.launch
+    record = RunRecord(late_reports.folder, launch, code=Code(launch["workspace"]))
     record.start()
     records.append(record)
     record.note(devices=[device.name for device in tf.config.list_logical_devices()])

@@ -1,6 +1,7 @@
 """The record of a run: `run.json`, its identity and results, and `status.json`, its current phase.
 
-Owns: both files, and whether a `model_dir` may be used by an experiment.
+Owns: both files, and whether a `model_dir` may be used by an experiment; beside them `git.diff`, the changes of the
+code that no commit has.
 Does not own: metrics by step (`tracking/`), checkpoints, or when a run enters a phase. Imports no TensorFlow.
 
 Both files are replaced atomically, so a reader never sees an incomplete one; writing does not wait for the disk. A
@@ -9,6 +10,7 @@ restart continues `run.json`: the run keeps its id.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import functools
@@ -17,7 +19,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -25,13 +26,15 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, first_few, shorten, without_passwords
-from official_trainer.files import RUN_FILE, STATUS_FILE
+from official_trainer.files import CODE_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value
 
 _DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
 _STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
-_GIT_TIMEOUT_SECONDS = 5
+_START_SECONDS, _END_SECONDS = 0.02, 1.0
+"""How long the start and the end of a run wait for git, which was asked before the run was built."""
 
 
 _KINDS: Mapping[str, Any] = {
@@ -132,9 +135,10 @@ class RunRecord:
     Args:
       model_dir: local path or URL, prepared before (`prepare_model_dir`).
       launch: how this process was started: the fields `experiment` (registered name), `mode` (`train_and_eval` and the
-        like), `argv`, `imports`, `workspace`, `git_revision` and `config_digest` of `run.json`.
+        like), `argv`, `imports`, `workspace` and `config_digest` of `run.json`.
       clock: tells the time in Unix seconds.
       check: called before each write; raises if the directory at `model_dir` is not that of this process any more.
+      code: the commit and the changes of the workspace; None records none.
     """
 
     def __init__(
@@ -144,8 +148,10 @@ class RunRecord:
         *,
         clock: Callable[[], float] = time.time,
         check: Callable[[], None] = lambda: None,
+        code: Code | None = None,
     ) -> None:
         self.model_dir = str(model_dir)
+        self._code = code
         self._launch = launch
         self._clock = clock
         self._check = check
@@ -190,7 +196,7 @@ class RunRecord:
             "devices": [],
             "input": before.get("input"),
             "gin": None,
-            "git_revision": launch["git_revision"],
+            "git_revision": None,
             "config_digest": launch["config_digest"],
         }
         self._status = {
@@ -227,6 +233,7 @@ class RunRecord:
             self._write_status()
         if end_step is not None:
             self._run["steps"]["end"] = end_step
+        self._take_code(_START_SECONDS)
         self._write_run()
 
     @property
@@ -245,6 +252,7 @@ class RunRecord:
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self._set_step(step)
         self._write_status()
+        self._take_code()
         self._write_run()
 
     def set_best(self, metric: str, value: Value, step: int) -> None:
@@ -262,6 +270,7 @@ class RunRecord:
         self._run["error"] = error
         self._run["status"] = _STATUS_OF_EXIT.get(exit_code, "failed")
         self._run["finished"] = self._now()
+        self._take_code(_END_SECONDS)
         if metrics is not None:
             self._run["final_metrics"] = _encoded(metrics)
         self._status |= {"phase": self._run["status"], "exit_code": int(exit_code), "error": error}
@@ -281,6 +290,23 @@ class RunRecord:
     def _now(self) -> str:
         return datetime.datetime.fromtimestamp(self._clock(), datetime.UTC).isoformat(timespec="seconds")
 
+    def _take_code(self, wait_seconds: float = 0.0) -> None:
+        """Records the commit and the changes of the code, once git has answered.
+
+        Not before a process runs: the record and the changes of an earlier one are restored if it is refused.
+        """
+        if self._code is None or not self._code.wait(wait_seconds):
+            return
+        code, self._code = self._code, None
+        self._run["git_revision"] = code.revision
+        path = files.join(self.model_dir, CODE_FILE)
+        self._check()
+        with contextlib.suppress(OSError):  # no reason for a run to fail
+            if code.changes:
+                files.write_text_atomically(path, code.changes, durable=False)
+            elif self._before:
+                files.remove(path)
+
     def _set_step(self, step: int | None) -> None:
         if step is not None:
             self._status["step"] = self._run["steps"]["current"] = step
@@ -293,18 +319,6 @@ class RunRecord:
         self._check()
         self._status["updated"] = self._now()
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
-
-
-def git_revision(workspace: str | os.PathLike[str] | None) -> str | None:
-    """Returns the commit of the workspace, with `-dirty` if files differ from it; None without git."""
-    if workspace is None:
-        return None
-    command = ["git", "-C", workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def _is_harmless(name: str) -> bool:

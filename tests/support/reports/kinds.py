@@ -102,12 +102,12 @@ def write_run(folder, *, code=0, step=40, seed=1, experiment="digits", error=Non
         "mode": "train_and_eval",
         "argv": ["official-trainer", "train", experiment, f"runtime.seed={seed}"],
         "imports": [],
-        "git_revision": "1" * 40,
         "config_digest": f"{seed:012x}",
     }
     record = RunRecord(str(folder), launch, clock=lambda: next(times))
     record.start()
     record.note(devices=["/device:CPU:0"], input={"replicas": 1, "pipelines": 1, "order": "global"})
+    record.note(git_revision="1" * 40)
     record.set_span(0, 40)
     write_rows(folder, step, seed=seed)
     record.phase("train", step)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from official_trainer import cli
+from tests.support import repository
 from tests.support.reports import kinds
 
 RATE = "trainer.optimizer_config.learning_rate.constant.learning_rate"
@@ -294,6 +295,35 @@ def test_two_equal_runs(tmp_path, capsys):
     assert "no field differs" in text
     assert "nowhere: all numbers of the 8 steps that both recorded are equal, every bit" in text
     assert "\nRun\n" not in text
+
+
+def test_two_runs_show_what_differs_in_their_code(tmp_path, monkeypatch, capsys):
+    """N22: the difference of their commits, and what was changed and not committed; of a long one the beginning."""
+    workspace = repository.make(tmp_path / "workspace")
+    (workspace / "experiments").mkdir()
+    monkeypatch.chdir(workspace)
+    commits = [repository.commit(workspace, text) for text in ("one\n", "\x1b[31mtwo\n" * 100)]
+    for name, commit in zip(("a", "b", "c"), (*commits, commits[1]), strict=True):
+        kinds.write_run(workspace / "runs" / name)
+        kinds.change(workspace / "runs" / name, git_revision=commit if name == "a" else f"{commit}-dirty")
+    for name in ("b", "c"):
+        (workspace / "runs" / name / "git.diff").write_text("--- a/x\n+++ b/x\n+https://me:secret@host\n")
+    text = shown(capsys, "runs/a", "runs/b")
+    assert f"  {commits[0][:10]} → {commits[1][:10]}:\n\n    diff --git a/x b/x\n" in text
+    assert "    -one\n    +\\x1b[31mtwo\n" in text
+    assert f"    … 46 more lines: git diff {commits[0][:10]} {commits[1][:10]}\n" in text
+    assert "  not committed, b:\n\n    --- a/x\n    +++ b/x\n    +https://me:***@host\n" in text
+    both = shown(capsys, "runs/b", "runs/c")
+    assert both.count("+++ b/x") == 1
+    assert "not committed, the same in both:" in both
+    assert cli.main(["compare", "runs/a", "runs/b", "--format=json"]) == 0
+    between, own = json.loads(capsys.readouterr().out)["changes"]
+    assert between["text"].count("two\n") == 100
+    assert own["title"] == "not committed, b"
+    (workspace / "runs" / "b" / "git.diff").unlink()
+    (workspace / "runs" / "b" / "git.diff").mkdir()
+    said = shown(capsys, "runs/a", "runs/b")
+    assert "b was started with changes that were not committed, and which cannot be read: " in said
 
 
 def test_two_runs_for_programs(two, capsys):

@@ -4,20 +4,20 @@ import math
 import os
 import re
 import socket
-import subprocess
 
 import pytest
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import StorageError
-from official_trainer.tracking import record
+from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.record import ModelDirError, RunRecord, prepare_model_dir
+from tests.support import repository as repositories
 
 
 def launch(**changes):
     values = {"experiment": "digits", "mode": "train_and_eval", "argv": ["train.py", "--x"], "config_digest": "abc"}
-    return {**values, "imports": [], "git_revision": None, **changes}
+    return {**values, "imports": [], **changes}
 
 
 def start(model_dir, now=0, **changes):
@@ -187,24 +187,71 @@ def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
     assert files.list_dir(model_dir) == []
 
 
-def test_the_git_revision_of_the_workspace(tmp_path, monkeypatch):
+@pytest.fixture
+def repository(tmp_path):
+    return repositories.make(tmp_path / "repository")
+
+
+def recorded(model_dir, code):
+    """Starts and ends a process of a run with what git says of its code."""
+    os.makedirs(model_dir, exist_ok=True)
+    assert code.wait(60)
+    run = RunRecord(model_dir, launch(), clock=lambda: 0, code=code)
+    run.start()
+    return run
+
+
+def test_the_commit_and_the_changes_of_the_code_are_recorded(model_dir, repository):
+    """B8: `git_revision`, and `git.diff` beside `run.json`; a restart has its own."""
+    (repository / "x").write_text("https://me:secret@host\n")
+    recorded(model_dir, Code(repository)).set_span(0, 40)
+    assert re.fullmatch("[0-9a-f]{40}-dirty", read(model_dir)["git_revision"])
+    with open(f"{model_dir}/git.diff") as file:
+        assert file.read().splitlines()[-2:] == ["-x", "+https://me:***@host"]
+    (repository / "x").write_text("x\n")
+    recorded(model_dir, Code(repository)).finish(0)
+    assert re.fullmatch("[0-9a-f]{40}", read(model_dir)["git_revision"])
+    assert not os.path.exists(f"{model_dir}/git.diff")
+
+
+def test_a_refused_start_leaves_the_changes_of_the_run(model_dir, repository):
+    """B8: they are of the process that trained."""
+    (repository / "x").write_text("y\n")
+    recorded(model_dir, Code(repository)).finish(143)
+    (repository / "x").write_text("z\n")
+    recorded(model_dir, Code(repository)).refuse(2, error="another config")
+    with open(f"{model_dir}/git.diff") as file:
+        assert file.read().endswith("+y\n")
+
+
+def test_a_start_does_not_wait_for_git(model_dir):
+    """B8: a commit that is known later is in a later record; a run whose git never answers has none."""
+
+    class Slow(Code):
+        is_there = False
+
+        def wait(self, seconds):
+            return self.is_there
+
+    os.makedirs(model_dir)
+    code = Slow(None)
+    run = RunRecord(model_dir, launch(), clock=lambda: 0, code=code)
+    run.start()
+    run.set_span(0, 40)
+    assert read(model_dir)["git_revision"] is None
+    code.is_there, code.revision = True, "1" * 40
+    run.checkpoint(20)
+    assert read(model_dir)["git_revision"] == "1" * 40
+
+
+def test_changes_that_cannot_be_written_do_not_fail_a_run(model_dir, repository):
     """B8: provenance; its absence is never an error."""
-    assert record.git_revision(None) is None
-    assert record.git_revision(str(tmp_path / "nowhere")) is None
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert record.git_revision(str(tmp_path)) is None
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    (tmp_path / "x").write_text("x")
-    for command in (["init", "-q"], ["add", "x"], [*identity, "commit", "-qm", "x"]):
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    revision = record.git_revision(str(tmp_path))
-    assert re.fullmatch("[0-9a-f]{40}", revision)
-    (tmp_path / "x").write_text("y")
-    assert record.git_revision(str(tmp_path)) == f"{revision}-dirty"
-    start(str(tmp_path / "run"), git_revision=record.git_revision(tmp_path))
-    assert read(str(tmp_path / "run"))["git_revision"] == f"{revision}-dirty"
-    monkeypatch.setenv("PATH", "")
-    assert record.git_revision(str(tmp_path)) is None
+    (repository / "x").write_text("y\n")
+    run = recorded(model_dir, Code(repository))
+    os.mkdir(f"{model_dir}/git.diff")
+    os.mkdir(f"{model_dir}/git.diff/in-the-way")
+    run.set_span(0, 40)
+    assert read(model_dir)["git_revision"].endswith("-dirty")
 
 
 # Whose directory.

@@ -1,0 +1,92 @@
+"""What git says of the code that a process runs: its commit, and what was changed since.
+
+Owns: asking git, within limits of time and size, and beside the start of a run. Does not own: where a run keeps the
+answer (`record.py`), how two runs are compared (`reports/pair.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+from official_trainer.errors import without_passwords
+from official_trainer.threads import WorkerThread
+
+LIMIT_BYTES = 256 << 10
+"""Most bytes of a difference that are kept."""
+
+DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
+"""A difference in the form that `git apply` takes, without programs that a repository names."""
+
+_TIMEOUT_SECONDS = 5.0
+_CUT = "# cut here: the whole is larger than 256 KiB\n"
+
+
+class Code:
+    """The commit and the changes of a workspace, asked for by a thread, so that nothing waits for git.
+
+    Attributes:
+      revision: the commit, with `-dirty` if files differ from it; None without git, and until it has answered.
+      changes: what was changed since, as `git diff HEAD` has it, without passwords in URLs; at most 256 KiB.
+
+    Args:
+      workspace: the folder; None asks nothing.
+    """
+
+    def __init__(self, workspace: str | os.PathLike[str] | None) -> None:
+        self.revision: str | None = None
+        self.changes = ""
+        thread = WorkerThread("git")
+        self._call = thread.submit(lambda: self._ask(workspace))
+        thread.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the answer, for at most `seconds`; returns whether it is there."""
+        return self._call.wait(seconds)
+
+    def _ask(self, workspace: str | os.PathLike[str] | None) -> None:
+        if workspace is None:
+            return
+        found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
+        if found.endswith("-dirty"):
+            self.changes = without_passwords(ask(workspace, *DIFF, "HEAD", "--") or "")
+        self.revision = found or None
+
+
+def ask(folder: str | os.PathLike[str], *arguments: str) -> str | None:
+    """Returns what a command of git prints, cut after 256 KiB; None if it fails, takes long, or there is no git.
+
+    Args:
+      folder: where it runs.
+      arguments: the command. It takes no lock of the repository, so it disturbs no other command.
+    """
+    command = ["git", "--no-optional-locks", "-C", os.fspath(folder), *arguments]
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    try:
+        process = subprocess.Popen(command, start_new_session=True, **streams)
+    except OSError:
+        return None
+    limit = threading.Timer(_TIMEOUT_SECONDS, _kill, [process])
+    limit.daemon = True
+    limit.start()
+    with process:
+        try:
+            found: bytes = process.stdout.read(LIMIT_BYTES + 1)  # type: ignore[union-attr]
+            if is_cut := len(found) > LIMIT_BYTES:
+                _kill(process)
+        finally:
+            code = process.wait()
+            limit.cancel()
+    if is_cut:
+        return found[:LIMIT_BYTES].decode("utf-8", "replace").rpartition("\n")[0] + f"\n{_CUT}"
+    return found.decode("utf-8", "replace") if code == 0 else None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command with the processes that it has started, which would keep its output open."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
