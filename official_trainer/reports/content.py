@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
 from official_trainer.reports import curves, exhibits, times, words
 from official_trainer.reports.gathered import NO_RUNS, Gathered, Ranked
+from official_trainer.tracking.jsonl import encode
 
 _HIGHLIGHTED, _ALL_HIGHLIGHTED = 6, 8
 _MOST_COLUMNS, _MOST_FIELDS = 12, 200
@@ -103,12 +103,12 @@ def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gather
         "is_best": found.best is not None and each.best == found.best.best,
         "step": recorded.step,
         "end_step": recorded.end_step,
-        "best": _number(each.best),
+        "best": each.best if each.best is None else encode(each.best),
         "best_step": each.best_step,
-        "final": _number(each.final),
+        "final": each.final if each.final is None else encode(each.final),
         "started": recorded.started_seconds,
         "seconds": recorded.duration_seconds,
-        "speed": times.examples_per_second(each),
+        "speed": recorded.examples_per_second,
         "differs": dict(each.differs),
         "notes": list(recorded.notes if recorded.status in NO_RUNS else each.run.notes),
         "error": words.error_of(each) if each.status not in ("done", "running") else None,
@@ -116,11 +116,6 @@ def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gather
         "clock": curves.clock(each),
         "epoch_steps": curves.epoch_steps(each),
     }
-
-
-def _number(value: float | None) -> float | str | None:
-    """Returns a number as strict JSON takes it."""
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _about_runs(found: Gathered, chosen: Sequence[int]) -> str:

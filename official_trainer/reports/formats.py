@@ -18,6 +18,7 @@ from official_trainer.errors import printable, shorten, wrapped
 from official_trainer.reports.table import Cell, Column, Spread, Table, is_seed
 from official_trainer.runs.differing import NOT_THERE
 from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.monitored import show
 
 Paint = Callable[[str, str], str]
 """Returns a text in a colour, given the text and the name of the colour."""
@@ -53,7 +54,7 @@ def text(cell: Cell, column: Column) -> str:
     if column.text is not None:
         return column.text(cell)
     if isinstance(cell, float):
-        return f"{cell:.4g}"
+        return show(cell)
     if column.kind == "field" and _LONG_NUMBER.fullmatch(cell_text := str(cell)):  # as it is drawn in a sweep
         return f"{float(cell_text):.5g}"
     return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
@@ -62,7 +63,7 @@ def text(cell: Cell, column: Column) -> str:
 def _spread(cell: Spread) -> str:
     """Returns a mean with as many decimals as two digits of the deviation have."""
     if cell.deviation is None or not math.isfinite(cell.mean):
-        return f"{cell.mean:.4g}"
+        return show(cell.mean)
     if cell.deviation == 0:
         return f"{cell.mean:.4g} ± 0"
     decimals = 1 - math.floor(math.log10(cell.deviation))
@@ -166,11 +167,18 @@ def as_csv(table: Table) -> str:
         line: list[Any] = []
         for i, cell in enumerate(row):
             if i in spreads:
-                line += [cell.mean, cell.deviation, cell.count] if isinstance(cell, Spread) else [None, None, None]
+                found = [cell.mean, cell.deviation, cell.count] if isinstance(cell, Spread) else [None, None, None]
+                line += map(_plain, found)
             else:
-                line.append(None if cell == NOT_THERE else printable(cell) if isinstance(cell, str) else cell)
+                line.append(None if cell == NOT_THERE else _plain(cell))
         writer.writerow([*line, printable("; ".join(notes))])
     return out.getvalue()
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, str):
+        return printable(cell)
+    return encode(cell) if isinstance(cell, float) else cell
 
 
 def as_json(table: Table) -> str:

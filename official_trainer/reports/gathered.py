@@ -1,7 +1,8 @@
 """The runs that a report is about: which folders they are in, what they are called, which one is the best.
 
-Owns: finding the runs and the sweep that paths name, their names, their order, the metric that decides.
-Does not own: reading a run (`runs/opened.py`) or a sweep (`sweeps/results.py`).
+Owns: finding the runs and the sweep that paths name, their order, the metric that decides.
+Does not own: reading a run (`runs/opened.py`) or a sweep (`sweeps/results.py`), what runs are called
+(`runs/differing.py`).
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
         raise NoRunError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
     sweep = _sweep(paths)
-    names, folder = _names([run.directory for run in runs], is_sweep=sweep is not None)
+    directories = [os.path.abspath(run.directory) for run in runs]
+    names = differing.names(directories)
+    folder = os.path.commonpath(directories) if len(runs) > 1 else os.path.dirname(directories[0])
     fields = differing.differing([run.recorded for run in runs])
     metric, direction = _metric(runs, sweep)
     ranked = [_ranked(*each, metric) for each in zip(runs, names, fields, strict=True)]
@@ -126,19 +129,6 @@ def _pruned(paths: Sequence[str], sweep: Mapping[str, Any] | None) -> set[str]:
     """Returns the directories of the trials that a sweep has pruned."""
     trials = sweep["trials"] if sweep is not None else ()
     return {files.join(paths[0], trial["run"]) for trial in trials if trial["state"] == "pruned"}
-
-
-def _names(directories: Sequence[str], *, is_sweep: bool) -> tuple[list[str], str]:
-    """Returns the shortest names that tell folders apart, and the folder that all are in."""
-    paths = [os.path.abspath(each) for each in directories]
-    if len(paths) == 1:
-        return [os.path.basename(paths[0])], os.path.dirname(paths[0])
-    folder = os.path.commonpath(paths)
-    names = [os.path.relpath(path, folder) for path in paths]
-    names = [os.path.basename(folder) if name == os.curdir else name for name in names]
-    if is_sweep or all(name.endswith("/run") for name in names):
-        names = [name.removesuffix("/run").removeprefix("trials/") for name in names]
-    return [f"trial {name}" if is_sweep and name.isdecimal() else name for name in names], folder
 
 
 def _metric(

@@ -7,6 +7,7 @@ Owns: which facts of two runs are compared. Does not own: reading runs (`runs/`)
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from official_trainer.runs import differing, recorded
 from official_trainer.runs.curves import Curves
 from official_trainer.tracking import git_state
 from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.monitored import show
 
 _MOST_FILES, _MOST_LINES = 20, 60
 _REVISION = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
@@ -279,13 +281,17 @@ def _metrics_text(pair: Pair) -> list[str]:
     names = pair.names if max(map(len, pair.names)) <= _LONGEST_NAME else ("---", "+++")
     rows = [("", "step", *names, "difference")]
     for metric, (step, before, after) in pair.metrics.items():
-        difference = "0" if _is_same(before, after) else f"{after - before:+.3g}"
-        rows.append((metric, str(step), f"{before:.6g}", f"{after:.6g}", difference))
+        difference = "0" if _is_same(before, after) else _signed(after - before)
+        rows.append((metric, str(step), show(before, 6), show(after, 6), difference))
     if len(rows) == 1:
         return ["no metric was recorded by both at the same step"]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     numbers = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)][1:] for row in rows]
     return ["  ".join([row[0].ljust(widths[0]), *cells]) for row, cells in zip(rows, numbers, strict=True)]
+
+
+def _signed(difference: float) -> str:
+    return f"{difference:+.3g}" if math.isfinite(difference) else str(encode(difference))
 
 
 def _change_text(change: Change) -> Iterator[str]:
@@ -304,7 +310,7 @@ def _parting_text(pair: Pair) -> str:
         return f"nowhere: all numbers of the {pair.shared_steps} steps that both recorded are equal, every bit"
     last = parting.equal_until
     before = "the first that both recorded" if last is None else f"equal up to step {last}"
-    return f"at step {parting.step} ({before}): {parting.metric} {parting.before!r} and {parting.after!r}"
+    return f"at step {parting.step} ({before}): {parting.metric} {encode(parting.before)} and {encode(parting.after)}"
 
 
 def as_json(pair: Pair) -> dict[str, Any]:

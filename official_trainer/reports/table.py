@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import math
 import os
 import statistics
@@ -103,16 +102,8 @@ def entries(places: Sequence[str], *, now_seconds: float) -> list[Entry]:
             hint = files.near_hint(place) if isinstance(error, FileNotFoundError) else ""
             raise CompareError(f"{place} cannot be listed: {files.reason_of(error)}{hint}") from error
     runs = list(found.values())
-    return list(map(Entry, runs, _names(runs), differing.differing(runs)))
-
-
-def _names(runs: Sequence[RecordedRun]) -> list[str]:
-    """Returns what runs are called: the part of their paths that they do not share; without the `run` of a trial."""
-    paths = [os.path.abspath(run.directory).split(os.sep) for run in runs]
-    paths = [path[:-1] if path[-1] == "run" and path[-3:-2] == ["trials"] else path for path in paths]
-    levels = itertools.takewhile(lambda names: len({*names}) == 1, zip(*(path[:-1] for path in paths), strict=False))
-    shared = len(list(levels))
-    return [os.sep.join(path[shared:]) for path in paths]
+    names = differing.names([run.directory for run in runs])
+    return list(map(Entry, runs, names, differing.differing(runs)))
 
 
 def is_seed(path: str) -> bool:
@@ -157,7 +148,7 @@ _FACTS: Mapping[str, Callable[[Entry], Cell]] = {
     "status": lambda entry: entry.run.status,
     "step": lambda entry: entry.run.step,
     _TOOK: lambda entry: entry.run.duration_seconds,
-    _SPEED: lambda entry: _throughput(entry.run),
+    _SPEED: lambda entry: entry.run.examples_per_second,
 }
 
 
@@ -168,7 +159,7 @@ def _facts(found: Sequence[Entry]) -> list[Column]:
         Column(key="status", title="status", kind="fact"),
         Column(key="step", title="step", kind="fact"),
         Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
-        Column(key=_SPEED, title="examples/s", kind="fact", text="{:,.0f}".format),
+        Column(key=_SPEED, title="examples/s", kind="fact", text=recorded.speed_text),
     ]
 
 
@@ -179,20 +170,6 @@ def _field(entry: Entry, path: str) -> str | None:
     if path in entry.differs:
         return entry.differs[path]
     return flow(filters.value_of(entry, path)) if path in entry.run.config else None
-
-
-def _throughput(run: RecordedRun) -> float | None:
-    """Returns examples per second of a run's training steps, over all its processes."""
-    account: Any = run.record.get("time")
-    account = account.get("total") if isinstance(account, dict) else None
-    if not isinstance(account, dict) or not isinstance(account.get("seconds"), dict):
-        return None
-    examples = account.get("examples")
-    spent = [account["seconds"].get(name) or 0.0 for name in ("steps", "input")]
-    numbers = [float(each) for each in (examples, *spent) if isinstance(each, int | float)]
-    if len(numbers) < 3 or sum(numbers[1:]) <= 0:
-        return None
-    return numbers[0] / sum(numbers[1:]) or None
 
 
 def ordered(table: Table, order: str | None) -> Table:

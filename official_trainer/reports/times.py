@@ -43,16 +43,6 @@ def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
     }
 
 
-def examples_per_second(each: Ranked) -> float | None:
-    """Returns how many examples a second the last process of a run trained on, without what it waited for."""
-    attempts = _mapping(each.run.record.get("time")).get("attempts")
-    for attempt in reversed(attempts if isinstance(attempts, list) else []):
-        speed = _mapping(attempt).get("examples_per_second")
-        if _is_number(speed):
-            return float(speed)
-    return None
-
-
 def _span(each: Ranked, now_seconds: float) -> float | None:
     """Returns the seconds from the first start of a run to its end, or to now if it goes on."""
     started = each.run.recorded.started_seconds

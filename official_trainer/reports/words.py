@@ -16,6 +16,8 @@ from official_trainer import files
 from official_trainer.config.text import short_names
 from official_trainer.errors import first_few, shorten
 from official_trainer.reports.gathered import Gathered, Ranked
+from official_trainer.runs.recorded import duration_text
+from official_trainer.tracking.monitored import show
 
 Sentence = tuple[str, str]
 """A kind (`best`, `failed`, `note`, `running` or empty), which has a colour on the page, and a text."""
@@ -74,12 +76,12 @@ def facts(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[tu
     if (best := found.best) is not None and best.best is not None:
         where = "" if best.best_step is None else f", step {best.best_step:,}"
         name = "" if len(found.runs) == 1 else f", {best.name}"
-        shown.append((f"Best {found.metric}", number(best.best), f"{found.direction} is better{where}{name}"))
+        shown.append((f"Best {found.metric}", show(best.best), f"{found.direction} is better{where}{name}"))
     known = [each for each in times if each is not None]
     seconds = sum(sum(each["parts"].values()) for each in known)
     if seconds > 0:
         kept = sum((each["goodput"] or 0.0) * sum(each["parts"].values()) for each in known)
-        shown.append(("Time", duration(seconds), f"{kept / seconds:.0%} in steps that count".replace("%", " %")))
+        shown.append(("Time", duration_text(seconds), f"{kept / seconds:.0%} in steps that count".replace("%", " %")))
         restarted = [each["restarts"] for each in known if each["restarts"]]
         if restarted:
             shown.append(("Restarts", f"{sum(restarted):,}", f"in {_many(len(restarted), 'run')}"))
@@ -87,33 +89,6 @@ def facts(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[tu
     if steps and len(found.runs) > 1:
         shown.append(("Steps", f"{steps:,}", "of all runs"))
     return shown
-
-
-def number(value: float) -> str:
-    """Returns a number with four digits.
-
-    Example:
-      >>> from official_trainer.reports.words import number
-      >>> number(0.97777), number(1200.0), number(0.0000123)
-      ('0.9778', '1200', '1.23e-05')
-    """
-    return f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Returns a duration in its two largest units.
-
-    Example:
-      >>> from official_trainer.reports.words import duration
-      >>> duration(8.24), duration(95), duration(7384)
-      ('8 s', '1 min 35 s', '2 h 3 min')
-    """
-    whole = round(seconds)
-    for unit, inner, length in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
-        if whole >= length:
-            rest = (whole % length) // {"h": 3600, "min": 60, "s": 1}[inner]
-            return f"{whole // length} {unit} {rest} {inner}" if rest else f"{whole // length} {unit}"
-    return f"{whole} s"
 
 
 def _overview(found: Gathered) -> str:
@@ -156,11 +131,9 @@ def _best(found: Gathered) -> Iterator[Sentence]:
             yield "note", "Which run is the best is not known: no run says which metric decides."
         return
     step = "" if best.best_step is None else f" at step {best.best_step:,}"
-    reached = f"{found.metric} {number(best.best)}{step}"
+    reached = f"{found.metric} {show(best.best)}{step}"
     if len(found.runs) == 1:
-        last = (
-            "" if best.final is None or best.final == best.best else f"; the last evaluation has {number(best.final)}"
-        )
+        last = "" if best.final is None or best.final == best.best else f"; the last evaluation has {show(best.final)}"
         yield "best", f"The best {reached}{last}."
         return
     equal = [each for each in compared if each.best == best.best]
@@ -178,11 +151,11 @@ def _behind(compared: Sequence[Ranked]) -> str:
     values = [each.best for each in compared if each.best is not None]
     if len(compared) == 2:
         step = "" if compared[1].best_step is None else f" at step {compared[1].best_step:,}"
-        return f" {compared[1].name} reached {number(values[1])}{step}."
+        return f" {compared[1].name} reached {show(values[1])}{step}."
     if len(compared) > 2:
         median, worst = statistics.median(values), values[-1]
-        rest = f"the median is {number(median)}, the worst {number(worst)}"
-        return f" The next is {compared[1].name} with {number(values[1])}; {rest}."
+        rest = f"the median is {show(median)}, the worst {show(worst)}"
+        return f" The next is {compared[1].name} with {show(values[1])}; {rest}."
     return ""
 
 
@@ -231,7 +204,7 @@ def _values(each: Ranked, paths: Sequence[str]) -> str:
 
 def _value(each: Ranked, path: str) -> str:
     text = each.differs.get(path, "–")
-    return number(float(text)) if _LONG_NUMBER.fullmatch(text) else shorten(text, _LONGEST_VALUE)
+    return show(float(text)) if _LONG_NUMBER.fullmatch(text) else shorten(text, _LONGEST_VALUE)
 
 
 def _failures(found: Gathered) -> Iterator[Sentence]:

@@ -16,6 +16,7 @@ from typing import Protocol
 from official_trainer.errors import UserError, nearest
 from official_trainer.runs import curve_plot
 from official_trainer.runs.curves import Curve
+from official_trainer.tracking.monitored import show
 
 _MOST_CHARTS = 4
 
@@ -82,7 +83,7 @@ class Terminal:
 
     def show(self, title: str, charts: Charts) -> None:
         ends = [(name, split, curve) for name, curves in charts.items() for split, curve in curves.items()]
-        words = [f"{split} {name} {curve.values[-1]:.4g} (step {curve.steps[-1]})" for name, split, curve in ends]
+        words = [f"{split} {name} {show(curve.values[-1])} (step {curve.steps[-1]})" for name, split, curve in ends]
         line = "; ".join([title, *words])
         if line != self._last:
             print(line, flush=True)

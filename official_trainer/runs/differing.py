@@ -1,18 +1,43 @@
-"""What differs between the configs of several runs.
+"""What tells several runs apart: their names, and what differs between their configs.
 
-Owns: which fields differ. Does not own: reading the runs (`recorded.py`), short names of fields (`config/text.py`).
+Owns: these names, and which fields differ. Does not own: reading the runs (`recorded.py`), short names of fields
+(`config/text.py`).
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping, Sequence
 
 from official_trainer.config import lines
 from official_trainer.config.text import flow
 from official_trainer.runs.recorded import RecordedRun
 
+_TRIALS, _RUN = "trials", "run"  # of a sweep: `trials/3/run`
+
 NOT_THERE = "–"
 """The value of a field in a run that does not have it."""
+
+
+def names(directories: Sequence[str]) -> list[str]:
+    """Returns what runs are called beside each other: the part of their paths that they do not share.
+
+    Example:
+      >>> from official_trainer.runs.differing import names
+      >>> names(["runs/digits/a", "runs/digits/b"]), names(["sweep/trials/1/run", "sweep/trials/2/run"])
+      (['a', 'b'], ['trial 1', 'trial 2'])
+    """
+    paths = [os.path.abspath(each).split(os.sep) for each in directories]
+    is_trial = [path[-1] == _RUN and path[-3:-2] == [_TRIALS] for path in paths]
+    paths = [path[:-1] if of_sweep else path for path, of_sweep in zip(paths, is_trial, strict=True)]
+    if all(is_trial) and len({tuple(path[:-1]) for path in paths}) == 1:
+        return [f"trial {path[-1]}" for path in paths]
+    levels = itertools.takewhile(lambda each: len({*each}) == 1, zip(*(path[:-1] for path in paths), strict=False))
+    shared = len(list(levels))
+    if len(paths) == 1:
+        shared = len(paths[0]) - 1
+    return [os.sep.join(path[shared:]) or os.sep for path in paths]
 
 
 def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import math
 import os
 import re
 import socket
@@ -46,6 +47,8 @@ driver, which records no status. `empty` and `no run`: the folder holds nothing,
 
 PROGRAM = "Program"
 """The experiment that runs of a `Program` name; its model is in the code that made it, and in no config."""
+
+_LONGEST_SECONDS = 1e10
 
 MAX_DEPTH = 5
 """How many folders below the given one a run directory may lie."""
@@ -91,6 +94,18 @@ class RecordedRun:
         comp = lines.value(self.config.get("trainer.best_checkpoint_metric_comp"))
         return comp if comp in ("higher", "lower") else None
 
+    @property
+    def examples_per_second(self) -> float | None:
+        """Examples a second of its training steps with their waiting for data, over all its processes; None if unknown.
+
+        Tracing, evaluations and saves are not in it, nor what a process did after its last record.
+        """
+        total = _mapping(_mapping(self.record.get("time")).get("total"))
+        seconds = _mapping(total.get("seconds"))
+        found = [_numbers(each) for each in (total.get("examples"), seconds.get("steps"), seconds.get("input") or 0.0)]
+        known = [each for each in found if isinstance(each, float) and math.isfinite(each)]
+        return known[0] / spent if len(known) == 3 and known[0] > 0 and (spent := known[1] + known[2]) > 0 else None
+
 
 def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
     """Returns the runs in a folder and below it, by directory.
@@ -121,14 +136,30 @@ def steps_text(run: RecordedRun) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Returns a duration in its largest unit: `12 s`, `3 min`, `5.2 h`, `11 d`; empty if it is not known."""
-    if seconds is None:
+    """Returns a duration in its two largest units; empty if it is not known.
+
+    Example:
+      >>> from official_trainer.runs.recorded import duration_text
+      >>> duration_text(8.24), duration_text(95), duration_text(7384)
+      ('8.2 s', '1 min 35 s', '2 h 3 min')
+    """
+    if seconds is None or not math.isfinite(seconds):
         return ""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            count = seconds / length
-            return f"{count:.1f} {unit}" if count < 10 and unit != "min" else f"{count:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    if seconds > _LONGEST_SECONDS:
+        return f"{seconds / 86400:.3g} d"
+    whole = round(seconds)
+    for unit, length, inner, inner_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = (whole % length) // inner_length
+            return f"{whole // length} {unit} {rest} {inner}" if rest else f"{whole // length} {unit}"
+    return f"{whole} s"
+
+
+def speed_text(examples_per_second: float) -> str:
+    """Returns examples a second as a whole number; below 100 with three digits."""
+    return f"{examples_per_second:,.0f}" if examples_per_second >= 100 else f"{examples_per_second:.3g}"
 
 
 def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from official_trainer.errors import UserError
+from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.media import Media
 
 Rule = Callable[[Mapping[str, float], Mapping[str, float]], bool]
@@ -52,11 +53,11 @@ def is_nan(value: Value) -> bool:
     return any(map(math.isnan, value.values() if isinstance(value, Mapping) else (value,)))
 
 
-def show(value: Value) -> str:
-    """Returns a value as text: `0.9722`, or `accuracy 0.9722, seconds 12`."""
+def show(value: Value, digits: int = 4) -> str:
+    """Returns a value as text: `0.9722`, or `accuracy 0.9722, seconds 12`; `NaN` and `Infinity` as rows spell them."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
-    return f"{value:.4g}"
+        return ", ".join(f"{name} {show(number, digits)}" for name, number in value.items())
+    return f"{value:.{digits}g}" if math.isfinite(value) else str(encode(value))
 
 
 def find_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Value | None:

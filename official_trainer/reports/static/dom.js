@@ -39,14 +39,20 @@ function number(value, digits = 4) {
   return size >= 1000 ? short.toLocaleString("en-US") : String(short);
 }
 
+// As `recorded.duration_text` writes it.
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 60) return `${seconds < 10 ? Number(seconds.toFixed(1)) : Math.round(seconds)} s`;
-  const minutes = seconds / 60;
-  if (minutes < 60) return `${Math.floor(minutes)} min ${Math.round(seconds % 60)} s`.replace(" 60 s", " 59 s");
-  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${Math.round(minutes % 60)} min`.replace(" 60 min", " 59 min");
-  return `${(minutes / 1440).toFixed(1)} days`;
+  if (seconds < 9.95) return `${Number(seconds.toFixed(1))} s`;
+  const whole = Math.round(seconds);
+  for (const [unit, length, inner, innerLength] of [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]]) {
+    if (whole < length) continue;
+    const rest = Math.floor((whole % length) / innerLength);
+    return `${Math.floor(whole / length)} ${unit}${rest ? ` ${rest} ${inner}` : ""}`;
+  }
+  return `${whole} s`;
 }
+
+const perSecond = (speed) => (speed === null || speed === undefined ? "–" : speed >= 100 ? Math.round(speed).toLocaleString("en-US") : number(speed, 3));
 
 function bytes(size) {
   if (size === null || size === undefined) return "–";

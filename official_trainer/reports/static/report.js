@@ -61,19 +61,21 @@ function columnsOf(data) {
   const all = [
     { key: "rank", name: "Run", class: "name", read: (run) => run.rank, sorts: (run) => run.rank, show: nameCell },
     { key: "status", name: "Status", read: (run) => run.status, sorts: (run) => STATUS_ORDER.indexOf(run.status) + run.status, class: "state", show: (run) => [el("span", { class: `status ${run.status.replace(" ", "-")}` }, run.status), run.notes.length ? el("div", { class: "small soft" }, run.notes.join("; ")) : null] },
-    { key: "best", name: data.metric ? `Best ${data.metric.name}` : "Best", class: "number", read: (run) => run.best, show: (run) => number(run.best) },
+    { key: "best", name: data.metric ? `Best ${data.metric.name}` : "Best", class: "number", read: (run) => run.best, sorts: (run) => finite(run.best), show: (run) => number(run.best) },
     { key: "best_step", name: "at step", class: "number print-rest", read: (run) => run.best_step, show: (run) => number(run.best_step) },
-    { key: "final", name: "Final", class: "number", read: (run) => run.final, show: (run) => number(run.final) },
+    { key: "final", name: "Final", class: "number", read: (run) => run.final, sorts: (run) => finite(run.final), show: (run) => number(run.final) },
     ...data.fields.map((field) => ({ key: `field:${field.path}`, name: field.name, title: field.path, class: "value", read: (run) => run.differs[field.path], sorts: (run) => sortable(run.differs[field.path]), show: (run) => brief(run.differs[field.path]) })),
     { key: "step", name: "Step", class: "number", read: (run) => run.step, show: (run) => (run.step === null ? "–" : run.end_step && run.end_step !== run.step ? `${number(run.step)} of ${number(run.end_step)}` : number(run.step)) },
     { key: "seconds", name: "Duration", class: "number", read: (run) => run.seconds, show: (run) => duration(run.seconds) },
-    { key: "speed", name: "Examples/s", class: "number print-rest", read: (run) => run.speed, show: (run) => number(run.speed, 3) },
+    { key: "speed", name: "Examples/s", class: "number print-rest", read: (run) => run.speed, show: (run) => perSecond(run.speed) },
     { key: "started", name: "Started (UTC)", class: "print-rest", read: (run) => run.started, show: (run) => when(run.started) },
     { key: "experiment", name: "Experiment", read: (run) => (new Set(data.runs.map((each) => each.experiment)).size > 1 ? run.experiment : null), show: (run) => run.experiment ?? "–" },
   ];
   return all.filter((column) => column.key === "rank" || has(column.read));
 }
 
+// NaN and infinities come as texts; they are sorted as what is not known.
+const finite = (value) => (typeof value === "number" ? value : null);
 // A long number with fewer digits; the whole one is in the title.
 const brief = (value) => (value === undefined ? "" : /^-?\d*\.\d{5,}(e-?\d+)?$/.test(value) ? number(Number(value)) : value);
 const sortable = (value) => (value === undefined ? null : value !== "" && Number.isFinite(Number(value)) ? Number(value) : value);

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from official_trainer import cli
+from official_trainer.reports import content, gathered
 from tests.support import repository
 from tests.support.reports import kinds
 
@@ -80,7 +81,7 @@ def test_a_pipe_has_all_columns(seeds, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS")
     head, first, *_ = rows(shown(capsys, "runs"))
     assert head[-3:] == ["step", "took", "examples/s"]
-    assert first[-3:] == ["40", "2 min", "32"]
+    assert first[-3:] == ["40", "1 min 40 s", "32"]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +427,7 @@ def test_a_seed_that_diverged_is_not_hidden_in_a_mean(tmp_path, capsys):
     kinds.append(tmp_path / "runs" / "1", '{"step": 45, "split": "validation", "loss": "NaN"}', "")
     kinds.append(tmp_path / "runs" / "2", '{"step": 45, "split": "validation", "loss": 1.0}', "")
     text = shown(capsys, "runs", "--group=experiment", "--metrics=loss:last")
-    assert rows(text)[1][:3] == ["digits", "nan", "2"]
+    assert rows(text)[1][:3] == ["digits", "NaN", "2"]
 
 
 def test_a_rule_of_several_numbers_is_no_column(tmp_path, capsys):
@@ -446,7 +447,7 @@ def test_trials_of_a_sweep_are_compared_by_its_metric(tmp_path, capsys):
     kinds.write_run(tmp_path / "sweep" / "trials" / "10" / "run", seed=10, rate=drawn)
     text = shown(capsys, "sweep", "--fields=learning_rate")
     assert rows(text)[0][:4] == ["run", "validation_loss ↓", "validation_loss last", "accuracy ↑"]
-    assert names(text)[:3] == ["0", "1", "10"]
+    assert names(text)[:3] == ["trial 0", "trial 1", "trial 10"]
     assert "0.012346" in shown(capsys, "sweep", "--fields=learning_rate", "--metrics=accuracy")
     assert f"{drawn}" in shown(capsys, "sweep", "--format=csv")
     (tmp_path / "sweep" / "sweep.json").write_text("{")
@@ -460,3 +461,19 @@ def test_the_table_of_model_gardens_runs(tmp_path, capsys):
     text = shown(capsys, "runs", "--metrics=accuracy:max,accuracy:20,train/loss")
     assert rows(text)[1][:4] == ["one", "0.75", f"{kinds.accuracy(1, 20):.4g}", "0.05"]
     assert "one: no metrics.jsonl: the metrics are those of TensorBoard's files" in text
+
+
+@pytest.mark.parametrize("kind", ["sweep", "nested", "done"])
+def test_a_table_and_a_report_say_the_same(tmp_path, capsys, kind):
+    """N22: names, speed, duration and numbers that are not finite are the same in both."""
+    kinds.KINDS[kind](tmp_path / "runs" / "first")
+    place = "runs/first"
+    if kind != "sweep":
+        kinds.write_run(tmp_path / "runs" / "other")
+        kinds.change(tmp_path / "runs" / "other", best={"metric": "accuracy", "value": "NaN", "step": 40})
+        place = "runs"
+    table = json.loads(shown(capsys, place, "--format=json"))["rows"]
+    page = content.of(gathered.gather([place], now_seconds=kinds.NOW), now_seconds=kinds.NOW)["runs"]
+    of_table = {row["run"]: (row["examples_per_second"], row["took_seconds"], row["accuracy:max"]) for row in table}
+    assert of_table == {each["name"]: (each["speed"], each["seconds"], each["best"]) for each in page}
+    assert {speed for speed, *_ in of_table.values()} == {kinds.TIME["examples"] / kinds.TIME["seconds"]["steps"]}

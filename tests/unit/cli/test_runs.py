@@ -81,7 +81,7 @@ def test_a_row_has_what_the_record_says(record, capsys):
     """N29: experiment, status, step of how many, best metric, age and duration of each run are in its row."""
     record("good", best=0.97)
     assert shown(capsys)[0].split() == ["run", "experiment", "status", "step", "best", "age", "took"]
-    assert row(shown(capsys), "good") == "digits done 20/40 accuracy 0.97 3.0 h 2.0 h"
+    assert row(shown(capsys), "good") == "digits done 20/40 accuracy 0.97 3 h 2 h"
 
 
 def test_only_fields_that_differ_are_shown_under_short_names(record, capsys):
@@ -91,10 +91,10 @@ def test_only_fields_that_differ_are_shown_under_short_names(record, capsys):
     record("three", params="  rate: 0.1  # experiment\n  kept: [1, 2]\nruntime:\n  rate: 1\n")
     record("another", params="  other: 1\n", experiment="words")
     lines = shown(capsys)
-    assert row(lines, "one").endswith("2.0 h trainer.rate=1.0e-05 runtime.rate=1")
-    assert row(lines, "two").endswith("2.0 h trainer.rate=1.0e-05 runtime.rate=2")
-    assert row(lines, "three").endswith("2.0 h trainer.rate=0.1 runtime.rate=1")
-    assert row(lines, "another").endswith("2.0 h")
+    assert row(lines, "one").endswith("2 h trainer.rate=1.0e-05 runtime.rate=1")
+    assert row(lines, "two").endswith("2 h trainer.rate=1.0e-05 runtime.rate=2")
+    assert row(lines, "three").endswith("2 h trainer.rate=0.1 runtime.rate=1")
+    assert row(lines, "another").endswith("2 h")
 
 
 def test_fields_of_another_choice_are_no_difference(record, capsys):
@@ -103,16 +103,16 @@ def test_fields_of_another_choice_are_no_difference(record, capsys):
     record("two", params="  optimizer:\n    type: sgd\n    sgd:\n      momentum: 0.5\n")
     record("three", params="  optimizer:\n    type: adam\n    adam:\n      epsilon: 2\n      beta: 1\n  new: 1\n")
     lines = shown(capsys)
-    assert row(lines, "one").endswith("2.0 h optimizer.type=adam epsilon=1 new=–")
-    assert row(lines, "two").endswith("2.0 h optimizer.type=sgd new=–")
-    assert row(lines, "three").endswith("2.0 h optimizer.type=adam epsilon=2 new=1")
+    assert row(lines, "one").endswith("2 h optimizer.type=adam epsilon=1 new=–")
+    assert row(lines, "two").endswith("2 h optimizer.type=sgd new=–")
+    assert row(lines, "three").endswith("2 h optimizer.type=adam epsilon=2 new=1")
 
 
 def test_fields_inside_lists_and_long_values_are_compared_too(record, capsys):
     """N29: items of lists have paths of their own; a value over several lines is one value."""
     record("one", params="  actions:\n    - type: csv\n      every: 5\n  many:\n  - 1\n  - 2\n")
     record("two", params="  actions:\n    - type: csv\n      every: 6\n  many:\n  - 1\n  - 3\n")
-    assert row(shown(capsys), "two").endswith("2.0 h every=6 many=[1, 3]")
+    assert row(shown(capsys), "two").endswith("2 h every=6 many=[1, 3]")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_model_garden_left(tmp_path, capsys):
         (folder / "ckpt-20.index").touch()
         (folder / "best_ckpt" / "info.json").write_text('{"accuracy": 0.5, "best_ckpt_global_step": 20.0}')
         os.utime(folder / "params.yaml", (NOW - 2 * HOUR, NOW - 2 * HOUR))
-    assert row(shown(capsys), "two") == "Model Garden 20/80 accuracy 0.5 2.0 h train_steps=80"
+    assert row(shown(capsys), "two") == "Model Garden 20/80 accuracy 0.5 2 h train_steps=80"
 
 
 def test_checkpoints_alone(tmp_path, capsys):

@@ -91,5 +91,5 @@ def test_numbers_that_are_not_finite_are_strict_json(tmp_path):
         raise AssertionError(word)
 
     held = json.loads(data, parse_constant=refuse)
-    assert held["runs"][0]["best"] == "nan"
+    assert held["runs"][0]["best"] == "NaN"
     assert None in next(chart for chart in held["charts"] if chart["name"] == "loss")["curves"][0]["y"]

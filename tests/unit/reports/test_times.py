@@ -45,4 +45,4 @@ def test_without_a_record_of_the_time_there_is_none(tmp_path, kind):
     found = gathered.gather([str(tmp_path)], now_seconds=kinds.NOW).runs
     other = next(each for each in found if each.name == "run")
     assert times.account(other, now_seconds=kinds.NOW) is None
-    assert times.examples_per_second(other) is None
+    assert other.run.recorded.examples_per_second is None
