@@ -108,6 +108,18 @@ def _content(paths: Sequence[str], refresh_seconds: float | None = None) -> Mapp
     return content.of(found, now_seconds=now_seconds, refresh_seconds=refresh_seconds)
 
 
+def _watched(paths: Sequence[str]) -> Mapping[str, Any]:
+    """Returns the report as it is now, also before there is a run."""
+    from official_trainer.reports import content
+    from official_trainer.runs.opened import NoRunYetError
+
+    try:
+        return _content(paths, _REFRESH_SECONDS)
+    except NoRunYetError as error:
+        why = str(error).partition("; name run directories")[0]
+        return content.waiting(paths, why, now_seconds=_now_seconds(), refresh_seconds=_REFRESH_SECONDS)
+
+
 def _now_seconds() -> float:
     return time.time()
 
@@ -120,12 +132,14 @@ def _watch(paths: Sequence[str], arguments: argparse.Namespace) -> int:
     port = flags.read_number(arguments, "port", least=1) or 0
     if port > 65535:
         raise UsageError(f"--port={port}: expected a number from 1 to 65535")
-    make = functools.partial(_content, paths, _REFRESH_SECONDS)
-    make()  # what is wrong with the paths is said here, not in a browser
+    make = functools.partial(_watched, paths)
+    first = make()  # what is wrong with the paths is said here, not in a browser
     with Server(make, port=port) as server:
         terminal.show(
             f"{server.address} has the report, refreshed every {_REFRESH_SECONDS:.0f} seconds; Ctrl-C ends it"
         )
+        if not first["runs"]:
+            terminal.show(f"no run yet. {printable(first['summary'][0][1])}")
         sys.stdout.flush()  # a reader of a pipe waits for the address
         server.serve_forever(poll_interval=0.2)
     return int(ExitCode.DONE)

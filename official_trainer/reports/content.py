@@ -35,7 +35,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     return {
         "title": _title(found),
-        "made": _made(found, now_seconds),
+        "made": _made(found.paths, now_seconds),
         "made_by": f"official-trainer {_version()}",
         "live": refresh_seconds,
         "summary": words.summary(found, accounts),
@@ -62,6 +62,31 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     }
 
 
+def waiting(
+    paths: Sequence[str], why: str, *, now_seconds: float, refresh_seconds: float | None = None
+) -> dict[str, Any]:
+    """Returns the content of a report before there is a run.
+
+    Args:
+      paths: the folders that were named.
+      why: what is missing.
+      now_seconds: the Unix time.
+      refresh_seconds: how often the page asks for a newer content.
+    """
+    lists = ("facts", "runs", "fields", "config_fields", "highlighted", "charts", "media", "checkpoints", "links")
+    texts = ("runs_about", "config_about", "curves_about", "media_about", "checkpoints_about", "sweep_about")
+    return {
+        "title": "No run yet",
+        "made": _made(paths, now_seconds),
+        "made_by": f"official-trainer {_version()}",
+        "live": refresh_seconds,
+        "summary": [("running", f"Waiting for a run: {why}."), ("", "It appears here once its training has started.")],
+        **{name: [] for name in lists},
+        **dict.fromkeys(texts, ""),
+        **dict.fromkeys(("metric", "config", "sweep")),
+    }
+
+
 def highlighted(runs: Sequence[Ranked]) -> list[int]:
     """Returns the places of the runs that are in colour at first: all of a few, of many the best and those that run."""
     with_curves = [place for place, each in enumerate(runs) if each.run.curves.by_split]
@@ -79,9 +104,9 @@ def _title(found: Gathered) -> str:
     return f"Sweep{of}" if found.sweep is not None else f"{len(found.runs):,} runs{of}"
 
 
-def _made(found: Gathered, now_seconds: float) -> str:
+def _made(paths: Sequence[str], now_seconds: float) -> str:
     made = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC)
-    return f"{', '.join(found.paths)} · {made:%d %B %Y, %H:%M} UTC"
+    return f"{', '.join(paths)} · {made:%d %B %Y, %H:%M} UTC"
 
 
 def _version() -> str:

@@ -175,4 +175,14 @@ def _trackers(each: Ranked) -> Iterator[tuple[str, str, str]]:
             yield "MLflow", f"mlflow ui --backend-store-uri {shlex.quote(without_passwords(str(store)))}", ""
     if _has(each, "wandb.json"):
         offline = shlex.quote(files.join(each.run.directory, "wandb"))
-        yield "Weights & Biases", f"wandb sync {offline}/offline-run-*", ""
+        url = _wandb_url(each)
+        yield "Weights & Biases", "" if url else f"wandb sync {offline}/offline-run-*", url
+
+
+def _wandb_url(each: Ranked) -> str:
+    """Returns the address of a run at Weights & Biases; empty if it was offline."""
+    try:
+        url = files.read_json(files.join(each.run.directory, "wandb.json")).get("url")
+    except (OSError, files.UnreadableFileError):
+        return ""
+    return url if isinstance(url, str) and _WEB.match(url) and "@" not in url else ""

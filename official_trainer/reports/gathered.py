@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.runs import differing, opened
-from official_trainer.runs.opened import NoRunError, OpenedRun
+from official_trainer.runs.opened import NoRunYetError, OpenedRun
 
 NO_RUNS = ("empty", "no run")
 """How folders stand that hold no run."""
@@ -85,7 +85,8 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
       now_seconds: the Unix time.
 
     Raises:
-      NoRunError: a folder is not there or cannot be listed, or there is no run.
+      NoRunYetError: a folder is not there, or there is no run.
+      NoRunError: a folder cannot be listed.
     """
     found: dict[str, OpenedRun] = {}
     for path in paths:
@@ -95,7 +96,7 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
     if not any(run.status not in NO_RUNS for run in runs):
         what = ", ".join(paths)
         why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
-        raise NoRunError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
+        raise NoRunYetError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
     sweep = _sweep(paths)
     directories = [os.path.abspath(run.directory) for run in runs]
     names = differing.names(directories)

@@ -52,6 +52,10 @@ class NoRunError(UserError, LookupError):
     exit_code = ExitCode.CONFIG
 
 
+class NoRunYetError(NoRunError):
+    """No run where one may still appear: there is no such folder, or no run in it."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A checkpoint in a run directory.
@@ -423,7 +427,7 @@ def _local(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except FileNotFoundError as error:
-        raise NoRunError(f"there is no folder {path}{files.near_hint(path)}") from error
+        raise NoRunYetError(f"there is no folder {path}{files.near_hint(path)}") from error
     except OSError as error:
         raise NoRunError(f"{path} cannot be listed: {files.reason_of(error)}; name a run directory") from error
 

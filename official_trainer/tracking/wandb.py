@@ -115,6 +115,10 @@ class WandbTracker(Tracker):
             config=dict(self._config),
             settings=wandb.Settings(console="off", silent=True),  # the console is ours
         )
+        url = getattr(self._run, "url", None)
+        if self._mode == "online" and isinstance(url, str) and url != self._known.get("url"):
+            self._known["url"] = url
+            self._place.write_identity(_STATE, self._known)  # for reports, which link to it
 
 
 def _as_wandb(item: Media) -> Any:

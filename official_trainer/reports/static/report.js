@@ -11,7 +11,8 @@ function start(data) {
   if (!PAGE.slots.size) data.highlighted.forEach((run, slot) => PAGE.slots.set(run, slot));
   for (const run of [...PAGE.slots.keys()]) if (!data.runs[run]) PAGE.slots.delete(run);
   OPTIONS.onRange = (range) => { const back = document.getElementById("all-steps"); if (back) back.disabled = !range; };
-  if (OPTIONS.split === null) OPTIONS.split = data.highlighted.length > 3 && data.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation")) ? "validation" : "both";
+  document.title = data.title;
+  if (OPTIONS.split === null && data.runs.length) OPTIONS.split = data.highlighted.length > 3 && data.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation")) ? "validation" : "both";
   const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), checkpoints(data), trackers(data)].filter(Boolean);
   const kept = new Set([...document.querySelectorAll("details[open]")].map((each) => each.id)), scrolled = window.scrollY;
   document.getElementById("report").replaceChildren(bar(data, sections.slice(1)), el("main", {}, sections, foot(data)));
@@ -106,6 +107,7 @@ function highlight(run, isOn) {
 }
 
 function runs(data) {
+  if (!data.runs.length) return null;
   const statuses = [...new Set(data.runs.map((run) => run.status))];
   const search = el("input", { type: "search", value: TABLE.filter, placeholder: "Filter: words, or field=value", "aria-label": "Filter the runs", on: { input: (event) => { TABLE.filter = event.target.value; fillRows(data); } } });
   const chosen = el("select", { "aria-label": "Status", on: { change: (event) => { TABLE.status = event.target.value; fillRows(data); } } },

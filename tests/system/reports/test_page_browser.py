@@ -191,7 +191,6 @@ def _heed_ctrl_c():
 
 def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):  # noqa: F811
     """N22: `--watch` serves the page on 127.0.0.1; it shows new steps by itself, and Ctrl-C ends the server."""
-    kinds.write_run(tmp_path / "runs" / "a", code=None, step=20)
     command = [sys.executable, "-m", "official_trainer", "report", str(tmp_path / "runs"), "--watch"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     served = subprocess.Popen(command, **streams, preexec_fn=_heed_ctrl_c)
@@ -200,6 +199,9 @@ def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):  # n
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
         with watched(chromium) as seen:
             seen.open(address)
+            assert seen.page.inner_text("h1") == "No run yet"
+            kinds.write_run(tmp_path / "runs" / "a", code=None, step=20)
+            seen.page.wait_for_selector("#runs tr[data-run=a]", timeout=60_000)
             assert "20 of 40" in seen.page.inner_text("#runs")
             seen.page.get_by_label("log y").check()
             kinds.write_run(tmp_path / "runs" / "b", seed=2)

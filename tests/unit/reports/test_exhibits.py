@@ -103,6 +103,8 @@ def test_links_lead_to_the_tools_that_a_run_used(tmp_path):
         params.write_text(f"{params.read_text()}  trackers:\n  - type: mlflow{line}\n")
         (tmp_path / name / "mlflow.json").write_text("{}")
     (tmp_path / "local" / "wandb.json").write_text("{}")
+    (tmp_path / "server" / "wandb.json").write_text('{"run": "1", "url": "https://wandb.ai/me/digits/runs/1"}')
+    (tmp_path / "secret" / "wandb.json").write_text('{"run": "1", "url": "javascript:alert(1)"}')
     (tmp_path / "local" / "train").mkdir()
     found = exhibits.links(runs(tmp_path), [0, 1, 2], str(tmp_path))
     assert found[0] == {"run": None, "tool": "TensorBoard", "command": f"tensorboard --logdir={tmp_path}", "url": ""}
@@ -114,3 +116,5 @@ def test_links_lead_to_the_tools_that_a_run_used(tmp_path):
     assert by_tool["local", "MLflow"] == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/local/mlflow.db"
     assert by_tool["local", "Weights & Biases"] == f"wandb sync {tmp_path}/local/wandb/offline-run-*"
     assert "pw" not in by_tool["secret", "MLflow"]
+    assert by_tool["server", "Weights & Biases"] == "https://wandb.ai/me/digits/runs/1"
+    assert by_tool["secret", "Weights & Biases"] == f"wandb sync {tmp_path}/secret/wandb/offline-run-*"
