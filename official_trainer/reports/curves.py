@@ -150,4 +150,4 @@ def epoch_steps(each: Ranked) -> float | None:
     """Returns how many steps an epoch has; None where the run was not planned in epochs."""
     config: Mapping[str, Any] = each.run.config
     epochs, end = config.get("trainer.train_epochs"), each.run.recorded.end_step
-    return end / epochs if isinstance(epochs, int | float) and epochs > 0 and end else None
+    return end / epochs if isinstance(epochs, int | float) and epochs > 0 and end and end / epochs < math.inf else None

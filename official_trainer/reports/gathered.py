@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.runs import differing, opened
+from official_trainer.runs.curves import is_step
 from official_trainer.runs.opened import NoRunYetError, OpenedRun
 
 NO_RUNS = ("empty", "no run")
@@ -148,7 +149,7 @@ def _ranked(run: OpenedRun, name: str, differs: Mapping[str, str], metric: str |
     if recorded.metric == metric and isinstance(recorded.best, float):
         best, held = recorded.best, run.record.get("best")
         step = held.get("step") if isinstance(held, Mapping) else None
-    return Ranked(run=run, name=name, differs=differs, best=best, best_step=step if isinstance(step, int) else None)
+    return Ranked(run=run, name=name, differs=differs, best=best, best_step=step if is_step(step) else None)
 
 
 def _with_best_of_curve(ranked: Ranked, metric: str | None, direction: str | None) -> Ranked:

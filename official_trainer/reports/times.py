@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from official_trainer.reports.gathered import Ranked
+from official_trainer.runs.curves import is_step
 
 _LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
+_LONGEST_SECONDS = 1e10  # three centuries: of a damaged record
 
 
 def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
@@ -23,7 +25,7 @@ def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
     """
     record = each.run.record
     total = _mapping(_mapping(record.get("time")).get("total"))
-    seconds = {name: float(value) for name, value in _mapping(total.get("seconds")).items() if _is_number(value)}
+    seconds = {name: float(value) for name, value in _mapping(total.get("seconds")).items() if _is_seconds(value)}
     if not seconds:
         return None
     wall = sum(seconds.values())
@@ -31,15 +33,15 @@ def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
     if between >= _LEAST_BETWEEN_SECONDS:
         seconds["between"] = round(between, 1)
     done, trained = each.run.recorded.step, total.get("steps")
-    kept = min(1.0, done / trained) if isinstance(trained, int) and trained > 0 and done is not None else 1.0
+    kept = min(1.0, done / trained) if is_step(trained) and trained > 0 and done is not None else 1.0
     attempts = _mapping(record.get("time")).get("attempts")
     last = attempts[-1] if isinstance(attempts, list) and attempts and isinstance(attempts[-1], Mapping) else {}
     all_seconds = sum(seconds.values())
     return {
         "parts": seconds,
         "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
-        "restarts": total.get("restarts", 0),
-        "verdict": last.get("verdict"),
+        "restarts": restarts if is_step(restarts := total.get("restarts")) else 0,
+        "verdict": verdict if isinstance(verdict := last.get("verdict"), str) else None,
     }
 
 
@@ -61,5 +63,5 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_seconds(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_SECONDS

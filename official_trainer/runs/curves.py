@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from official_trainer import files
 
@@ -22,6 +22,7 @@ EVALUATOR = "continuous_eval"
 """The folder of an evaluator beside a run, with rows of its own."""
 
 _ABOUT_ROW = ("step", "split", "time")
+_LATEST_SECONDS = 1e11  # the year 5138
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +152,12 @@ def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
 def _is_row(row: Any) -> bool:
     if not isinstance(row, dict) or not isinstance(row.get("split"), str):
         return False
-    return isinstance(row.get("step"), int) and not isinstance(row["step"], bool)
+    return is_step(row.get("step"))
+
+
+def is_step(value: Any) -> TypeGuard[int]:
+    """Whether a value of a damaged file can be a global step."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -182,7 +188,7 @@ def _by_split(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Curve]]:
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Returns the metrics in the rows of one split, which have different and rising steps."""
     steps = [row["step"] for row in rows]
-    times = [float(time) if isinstance(time := row.get("time"), int | float) else None for row in rows]
+    times = [_time(row.get("time")) for row in rows]
     found: dict[str, Curve] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         if name in _ABOUT_ROW:
@@ -200,6 +206,11 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
         if curve.steps:
             found[name] = curve
     return found
+
+
+def _time(value: Any) -> float | None:
+    """Returns the Unix seconds of a row; None for what is no time."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < _LATEST_SECONDS else None
 
 
 def _number(value: Any) -> float | None:

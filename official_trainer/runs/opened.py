@@ -262,7 +262,7 @@ class OpenedRun:
             metric=run.metric or "",
             value=run.best,
             direction=run.direction,
-            step=step if isinstance(step, int) else None,
+            step=step if curves.is_step(step) else None,
             checkpoint=next((each for each in saved if each.step == step), None),
         )
 

@@ -26,6 +26,7 @@ from official_trainer.config import lines
 from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
+from official_trainer.runs.curves import is_step
 from official_trainer.runs.resume import garden_run
 from official_trainer.tracking import record
 
@@ -215,7 +216,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     if changed := record.changed(run):
         notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
     steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
-    recorded = [each for each in (steps.get("current"), status.get("step")) if isinstance(each, int)]
+    recorded = [each for each in (steps.get("current"), status.get("step")) if is_step(each)]
     end_step = steps.get("end") or lines.value(config.get(_END))
     if "steps" not in run:  # the record is lost
         recorded += _checkpoint_steps(directory)
@@ -224,7 +225,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         status=_status(directory, run, status, now_seconds, notes),
         experiment=_text(run.get("experiment")) or experiment,
         step=max(recorded, default=None),
-        end_step=end_step if isinstance(end_step, int) and end_step else None,
+        end_step=end_step if is_step(end_step) and end_step else None,
         metric=_text(best.get("metric")) or _text(lines.value(config.get(_METRIC))),
         best=_numbers(best.get("value")),
         started_seconds=_unix_seconds(run.get("started")),
@@ -256,7 +257,7 @@ def _garden(directory: str, config: Mapping[str, str], notes: list[str]) -> Reco
         directory=directory,
         status="Model Garden" if config else "unknown",
         step=max(_checkpoint_steps(directory), default=None),
-        end_step=end_step if isinstance(end_step, int) and end_step > 0 else None,
+        end_step=end_step if is_step(end_step) and end_step else None,
         metric=metric,
         best=best,
         started_seconds=started,
@@ -358,7 +359,7 @@ def _numbers(value: Any) -> float | dict[str, float] | None:
 def _duration_seconds(run: Mapping[str, Any]) -> float | None:
     """Returns the wall time of all processes of a run; without an account of it, that of the last one."""
     account = _numbers(_mapping(_mapping(run.get("time")).get("total")).get("wall_seconds"))
-    if isinstance(account, float):
+    if isinstance(account, float) and 0 <= account < math.inf:
         return account
     first = _unix_seconds(run.get("restarted")) or _unix_seconds(run.get("started"))
     last = _unix_seconds(run.get("finished"))

@@ -308,6 +308,20 @@ def changed_record(folder):
     change(folder, steps=3, best=[1], time={"total": "x"}, started=4, final_metrics="x", versions=[], input=2)
 
 
+def numbers_out_of_range(folder):
+    """Steps, times and counts that no run has, some too large for a float."""
+    write_run(folder)
+    seconds = {"steps": math.inf, "input": -1e308, "start": 10**400, "save": 5.0}
+    total = {"seconds": seconds, "examples": 10**400, "steps": -1, "restarts": "x", "wall_seconds": math.inf}
+    steps = {"start": 0, "current": 10**30, "end": -1}
+    times = {"started": "0001-01-01T00:00:00+00:00", "finished": "9999-12-31T23:59:59+00:00"}
+    best = {"metric": "accuracy", "value": 0.5, "step": 10**400}
+    change(folder, steps=steps, time={"attempts": [{"verdict": 5}], "total": total}, best=best, **times)
+    change(folder, "status.json", step=2**70)
+    row = '{"step": %d, "split": "validation", "time": %d, "accuracy": %s}'
+    append(folder, row % (-3, 5, 1), row % (10**400, 5, 1), row % (50, 10**400, 10**400), row % (60, -1, 1e308), "")
+
+
 def without_record(folder):
     write_run(folder)
     for name in ("run.json", "status.json"):
@@ -413,7 +427,15 @@ KINDS = {
         *(stopped_early, restarted, with_evaluator, by_a_rule, with_pictures),
         *(of_an_earlier_version, of_a_much_earlier_version, of_a_later_version),
         *(half_a_row, damaged_rows, without_metrics, empty_metrics, unreadable_metrics, half_a_record, half_a_status),
-        *(changed_record, without_record, without_config, unreadable_config, damaged_config, damaged_checkpoint),
+        *(
+            changed_record,
+            numbers_out_of_range,
+            without_record,
+            without_config,
+            unreadable_config,
+            damaged_config,
+            damaged_checkpoint,
+        ),
         *(damaged_events, garden, garden_without_events, checkpoints_alone, no_run, empty, sweep, nested, linked),
     )
 }
