@@ -17,7 +17,7 @@ from official_trainer.config import lines
 from official_trainer.errors import printable, shorten, wrapped
 from official_trainer.reports.table import Cell, Column, Spread, Table, is_seed
 from official_trainer.runs.differing import NOT_THERE
-from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.jsonl import encode, strict
 from official_trainer.tracking.monitored import show
 
 Paint = Callable[[str, str], str]
@@ -193,14 +193,10 @@ def as_json(table: Table) -> str:
 
 def _value(cell: Cell, column: Column) -> Any:
     if isinstance(cell, Spread):
-        deviation = None if cell.deviation is None else encode(cell.deviation)
-        return {"mean": encode(cell.mean), "std": deviation, "n": cell.count}
-    if isinstance(cell, float):
-        return encode(cell)
+        return strict({"mean": cell.mean, "std": cell.deviation, "n": cell.count})
     if column.kind != "field" or not isinstance(cell, str):
-        return cell
-    value = None if cell == NOT_THERE else lines.value(cell)
-    return encode(value) if isinstance(value, float) else value
+        return strict(cell)
+    return None if cell == NOT_THERE else strict(lines.value(cell))
 
 
 def _marked(table: Table, escaped: Callable[[str], str], bold: Callable[[str], str]) -> Iterator[list[str]]:

@@ -20,7 +20,7 @@ from official_trainer.reports.measures import Entry
 from official_trainer.runs import differing, recorded
 from official_trainer.runs.curves import Curves
 from official_trainer.tracking import git_state
-from official_trainer.tracking.jsonl import encode
+from official_trainer.tracking.jsonl import encode, strict
 from official_trainer.tracking.monitored import show
 
 _MOST_FILES, _MOST_LINES = 20, 60
@@ -315,24 +315,24 @@ def _parting_text(pair: Pair) -> str:
 
 def as_json(pair: Pair) -> dict[str, Any]:
     """Returns all of it for programs; values that are not finite are texts."""
-    parting = None if pair.parting is None else dataclasses.asdict(pair.parting)
-    if parting is not None:
-        parting |= {"before": encode(parting["before"]), "after": encode(parting["after"])}
-    return {
-        "before": pair.names[0],
-        "after": pair.names[1],
-        "facts": [dataclasses.asdict(fact) for fact in pair.facts],
-        "differences": [
-            {"path": each.path, "before": contrast.as_json(each.before), "after": contrast.as_json(each.after)}
-            for each in pair.config
-        ],
-        "code": list(pair.code),
-        "changes": [dataclasses.asdict(each) for each in pair.changes],
-        "metrics": [
-            {"metric": metric, "step": step, "before": encode(before), "after": encode(after)}
-            for metric, (step, before, after) in pair.metrics.items()
-        ],
-        "parting": parting,
-        "shared_steps": pair.shared_steps,
-        "notes": list(pair.notes),
-    }
+    found: dict[str, Any] = strict(
+        {
+            "before": pair.names[0],
+            "after": pair.names[1],
+            "facts": [dataclasses.asdict(fact) for fact in pair.facts],
+            "differences": [
+                {"path": each.path, "before": contrast.as_json(each.before), "after": contrast.as_json(each.after)}
+                for each in pair.config
+            ],
+            "code": pair.code,
+            "changes": [dataclasses.asdict(each) for each in pair.changes],
+            "metrics": [
+                {"metric": metric, "step": step, "before": before, "after": after}
+                for metric, (step, before, after) in pair.metrics.items()
+            ],
+            "parting": None if pair.parting is None else dataclasses.asdict(pair.parting),
+            "shared_steps": pair.shared_steps,
+            "notes": pair.notes,
+        }
+    )
+    return found

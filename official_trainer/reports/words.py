@@ -255,7 +255,7 @@ def _others(found: Gathered) -> Iterator[Sentence]:
 def _code(found: Gathered) -> Iterator[Sentence]:
     """Yields what differs between the runs other than their configs."""
     records = [each.run.record for each in found.runs]
-    if len({each.get("git_revision") for each in records if each.get("git_revision")}) > 1:
+    if len({str(each["git_revision"]) for each in records if each.get("git_revision")}) > 1:
         yield "note", "They ran with different revisions of the workspace, so more than their configs may differ."
     changed = [each for each in found.runs if str(each.run.record.get("git_revision")).endswith("-dirty")]
     if changed:

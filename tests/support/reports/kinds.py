@@ -316,6 +316,7 @@ def numbers_out_of_range(folder):
     steps = {"start": 0, "current": 10**30, "end": -1}
     times = {"started": "0001-01-01T00:00:00+00:00", "finished": "9999-12-31T23:59:59+00:00"}
     best = {"metric": "accuracy", "value": 0.5, "step": 10**400}
+    change(folder, git_revision=[math.nan], restarts=math.inf, versions={"python": math.nan, "keras": [1]})
     change(folder, steps=steps, time={"attempts": [{"verdict": 5}], "total": total}, best=best, **times)
     change(folder, "status.json", step=2**70)
     row = '{"step": %d, "split": "validation", "time": %d, "accuracy": %s}'

@@ -477,3 +477,17 @@ def test_a_table_and_a_report_say_the_same(tmp_path, capsys, kind):
     of_table = {row["run"]: (row["examples_per_second"], row["took_seconds"], row["accuracy:max"]) for row in table}
     assert of_table == {each["name"]: (each["speed"], each["seconds"], each["best"]) for each in page}
     assert {speed for speed, *_ in of_table.values()} == {kinds.TIME["examples"] / kinds.TIME["seconds"]["steps"]}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds.KINDS if kind not in ("no_run", "empty")])
+def test_a_run_of_any_kind_is_compared_with_another(tmp_path, capsys, kind):
+    """N22: in words and for programs, whose JSON is strict; also where configs hold what JSON lacks."""
+    kinds.KINDS[kind](tmp_path / "one")
+    kinds.write_run(tmp_path / "two", rate="[.inf, {a: .nan}]")
+    assert shown(capsys, "one", "two")
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    json.loads(shown(capsys, "one", "two", "--format=json"), parse_constant=refuse)
+    json.loads(shown(capsys, "one", "two", "--format=json", "--sort=took"), parse_constant=refuse)
