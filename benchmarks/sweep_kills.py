@@ -24,7 +24,7 @@ from benchmarks.report import Comparison, Target
 OURS, OPTUNA = "a sweep", "Optuna and tf_keras fit"
 NUM_TRIALS, NUM_KILLS = 10, 20
 EVERY, STEPS = 100, 2000
-_LINE = re.compile(r"^step \d+/2000 ", re.MULTILINE)
+_LINE = re.compile(r"^step \d+00/2000 ", re.MULTILINE)  # without that of the first step of each process
 
 
 def compare(num_rounds: int, num_kills: int = NUM_KILLS, num_trials: int = NUM_TRIALS) -> list[Comparison]:
