@@ -157,7 +157,8 @@ def test_a_supervised_job_ends_as_if_nothing_was_killed(workspace, unbroken, tmp
     tallied(Tally(trials=1, kills=int(has_struck), seconds=time.monotonic() - begin, phases={phase: 1}))
 
 
-@pytest.mark.parametrize(("victim", "phase"), cases(SERVED, ("chief", "save")), ids=str)
+@pytest.mark.full  # test_parameter_server.py has the kills, test_local.py the restarts
+@pytest.mark.parametrize(("victim", "phase"), SERVED, ids=str)
 def test_a_supervised_job_of_parameter_servers_has_all_its_steps(tmp_path, tallied, request, victim, phase):
     """N1, N20, T7: not the bits, but the number of steps; a worker is restarted alone."""
     chance = random.Random(f"{request.config.getoption('--chaos-seed')}/{request.node.name}")
