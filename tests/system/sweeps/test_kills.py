@@ -110,8 +110,9 @@ def test_drivers_that_share_a_sweep_are_killed(unbroken, struck, tmp_path):
 def test_a_full_disk(kind, unbroken, struck, tmp_path):
     """N21: a driver ends with exit code 75 and one line; a trial of it continues by itself."""
     whole, _ = unbroken("tpe")
-    changes = campaign.changes_of(whole)
-    for number in range(1, len(changes), len(changes) // 12):
+    # without locks: how often one is renewed depends on time, and each of these numbers has to be reached
+    count = sum(".lock.json" not in change for change in campaign.changes_of(whole))
+    for number in range(1, count, count // 12):
         sweep = struck("tpe", tmp_path / str(number))
         if kind == "driver":
             sweep.strike(DriverChange(number, errno.ENOSPC))
