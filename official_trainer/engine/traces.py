@@ -29,7 +29,7 @@ class Trace:
     Attributes:
       kind: `train` or `eval`.
       number: how many of this kind there were in this process, this one included.
-      signature: shapes and dtypes of what the function takes: of a batch, or of a block of batches under XLA.
+      signature: shapes and dtypes of what the function takes: of a batch, or of a block of batches.
       seconds: how long it took in Python; the time that XLA then takes to compile is not included.
     """
 

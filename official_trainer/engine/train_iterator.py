@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import logging
 import math
 import time
@@ -26,15 +27,26 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Asks for data in blocks of batches, `[steps, batch, …]`, wherever a pipeline offers them.
+
+    Attributes:
+      stacked_steps: how many batches of all other data are stacked into a block; None if those stay single.
+    """
+
+    stacked_steps: int | None = None
+
+
 class DatasetBuilder:
     """Builds a task's dataset for one split under the strategy in scope.
 
     Attributes:
-      source: the method that builds the data, for messages.
       strategy: the strategy in scope at construction.
       params: the data section to build from, or None.
       section: its path in the config, for messages; empty if it is in none.
       context: the context that the data built last was built for.
+      yields_blocks: whether the data built last are blocks of batches.
     """
 
     def __init__(
@@ -52,22 +64,27 @@ class DatasetBuilder:
         self.strategy = tf.distribute.get_strategy()
         self._input_options = _input_options(self.strategy)
         self._service_timeout_seconds = service_timeout_seconds
-        self.source = f"{type(task).__name__}.build_inputs"
         self.context: InputContext | None = None
+        self.yields_blocks = False
         self._dataset: Any = None
         self._is_separate = False
+
+    @property
+    def source(self) -> str:
+        """The method that builds the data, for messages."""
+        return f"{type(self._task).__name__}.build_inputs"
 
     @property
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
         return self.context is not None and (self.context.promises("start_step") or bool(self.context.served_by))
 
-    def build(self, start_step: int = 0, window_steps: int | None = None, num_repeated: int | None = None) -> Any:
+    def build(self, start_step: int = 0, blocks: Blocks | None = None, num_repeated: int | None = None) -> Any:
         """Returns the distributed dataset.
 
         Args:
           start_step: number of the first batch.
-          window_steps: batches in a block, if it is to yield blocks.
+          blocks: which data are to come in blocks of batches; None for none.
           num_repeated: if set, only so many batches from the first one on, from memory, again and again.
         """
         repeats = num_repeated is not None
@@ -83,7 +100,6 @@ class DatasetBuilder:
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=0 if repeats else start_step,
                 seed=self._seed,
-                window_steps=None if repeats else window_steps,
             )
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
@@ -92,11 +108,15 @@ class DatasetBuilder:
             self._dataset, self.context = dataset, context
             if num_repeated is not None:
                 dataset = dataset.take(num_repeated * context.elements_per_step).cache().repeat()
-            # What the pipeline did not do itself: skipping to the start, grouping batches into blocks.
+            # What the pipeline did not do itself: skipping to the start, stacking batches into blocks.
             if start_step and not (repeats or context.promises("start_step") or context.served_by):
                 dataset = inputs.skip(dataset, start_step * context.elements_per_step)
-            if window_steps is not None and (repeats or not context.promises("window_steps")):
-                dataset = inputs.stack_windows(dataset, window_steps).prefetch(2)
+            offered = None if blocks is None or is_served else context.blocks_of(dataset)
+            if offered is not None:
+                dataset = offered
+            elif blocks is not None and blocks.stacked_steps is not None:
+                dataset = inputs.stack_windows(dataset, blocks.stacked_steps).prefetch(2)
+            self.yields_blocks = blocks is not None and (offered is not None or blocks.stacked_steps is not None)
             if context.served_by:
                 start, timeout = (start_step, self._seed), self._service_timeout_seconds
                 dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
@@ -242,7 +262,7 @@ class TrainIterator:
         global_step: tf.Variable,
         *,
         on_data_end: str,
-        window_steps: int | None = None,
+        blocks: Blocks | None = None,
         dataset: Any = None,
         worker_streams: Callable[[DatasetBuilder, int], Any] | None = None,
     ) -> None:
@@ -252,7 +272,7 @@ class TrainIterator:
           builder: builds the task's training data.
           global_step: step whose batch comes next.
           on_data_end: `error`, `stop` or `repeat`.
-          window_steps: batches in a block, if the iterator is to yield blocks.
+          blocks: which data are to come in blocks of batches; None for none.
           dataset: dataset to use instead of the task's.
           worker_streams: returns the iterators of all workers from a batch on, by the builder and the batch's number.
         """
@@ -260,7 +280,8 @@ class TrainIterator:
         self._builder = builder
         self._global_step = global_step
         self._on_data_end = on_data_end
-        self._window_steps = window_steps
+        self._blocks = blocks
+        self._yields_blocks = False
         self._dataset = dataset
         self._distribute: Callable[[Any], Any] = lambda dataset: dataset
         self._explained_by: Any = builder  # has `source` and `errors_explained`
@@ -300,13 +321,14 @@ class TrainIterator:
     @contextlib.contextmanager
     def instead(self, batches: Any) -> Iterator[None]:
         """Steps in a `with` block take these `batches`, distributed; the training data stays where it is."""
-        batches = batches if self._window_steps is None else inputs.stack_windows(batches, 1)
-        first, before, self._iterator = int(self._global_step.numpy()), self._iterator, iter(batches)
+        first, before = int(self._global_step.numpy()), (self._iterator, self._yields_blocks)
+        self._yields_blocks = self._is_always_in_blocks
+        self._iterator = iter(inputs.stack_windows(batches, 1) if self._yields_blocks else batches)
         try:
             yield
         finally:
             # A compiled window may hold batches of the iterator before; a new one begins with the first of them.
-            self._iterator = before if self._window_steps is None else None
+            self._iterator, self._yields_blocks = (None, False) if self._is_always_in_blocks else before
             self.position.skipped_steps.assign_sub(int(self._global_step.numpy()) - first)
 
     @contextlib.contextmanager
@@ -322,7 +344,9 @@ class TrainIterator:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
             step = int(self._global_step.numpy())
-            dataset = self._build(step, self._window_steps)
+            dataset = self._build(step, self._blocks)
+            of_task = self._dataset is None
+            self._yields_blocks = self._builder.yields_blocks if of_task else self._is_always_in_blocks
             if self._dataset is None and self._builder.context is not None:
                 self._warn_of_small_data(self._builder.context)
                 for on_build in self._observers:
@@ -333,6 +357,16 @@ class TrainIterator:
             else:
                 self._iterator = tf.nest.map_structure(iter, dataset)
         return self._iterator
+
+    @property
+    def yields_blocks(self) -> bool:
+        """Whether the iterator yields blocks of batches, `[steps, batch, …]`."""
+        self.iterator()
+        return self._yields_blocks
+
+    @property
+    def _is_always_in_blocks(self) -> bool:
+        return self._blocks is not None and self._blocks.stacked_steps is not None
 
     def _warn_of_small_data(self, context: InputContext) -> None:
         """Warns, once, of a batch that is larger than the data."""
@@ -346,13 +380,15 @@ class TrainIterator:
                 *(place, size, examples, place, examples),
             )
 
-    def _build(self, step: int, window_steps: int | None = None) -> Any:
-        """Returns the data that follows `step`; in blocks of `window_steps` batches, unless that is None."""
+    def _build(self, step: int, blocks: Blocks | None = None) -> Any:
+        """Returns the data that follows `step`."""
         start_step = self.position.start_step(step)
         if self._dataset is None:
-            return self._builder.build(start_step, window_steps, self._num_repeated)
+            return self._builder.build(start_step, blocks, self._num_repeated)
         dataset = inputs.skip(self._dataset, start_step)
-        return self._distribute(dataset if window_steps is None else inputs.stack_windows(dataset, window_steps))
+        if blocks is not None and blocks.stacked_steps is not None:
+            dataset = inputs.stack_windows(dataset, blocks.stacked_steps)
+        return self._distribute(dataset)
 
     def batches(self, step: int) -> Iterator[Any]:
         """Yields the batches that follow `step`, distributed; the training iterator keeps its position.

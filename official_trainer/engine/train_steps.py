@@ -256,7 +256,8 @@ class WindowRunner:
                     if publishes:
                         self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
                     else:
-                        self._call(self.loop, tf.constant(goal - step, tf.int32))
+                        loop = self._loop_over_blocks if self._train_iterator.yields_blocks else self.loop
+                        self._call(loop, tf.constant(goal - step, tf.int32))
             except (StopIteration, tf.errors.OutOfRangeError):
                 if not self._train_iterator.handle_end():
                     break
@@ -276,12 +277,10 @@ class WindowRunner:
         return ran
 
     def create_loop(self) -> windows.WindowLoop:
-        """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, compiled by XLA, or traced."""
+        """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, or here, batch by batch."""
         context, options = self._context, self._context.train_options
         if context.workers is not None:
             return context.workers.create_loop(self._trainer.train_step)
-        if self.step.compiles_windows:
-            return windows.CompiledLoop(self.step.run, context.input_wait, self._watched)
         return windows.stepping_loop(
             self._trainer.train_step,
             traced_step=options.use_tf_function,
@@ -290,13 +289,25 @@ class WindowRunner:
         )
 
     @functools.cached_property
+    def _loop_over_blocks(self) -> windows.BlockLoop:
+        return windows.BlockLoop(
+            self.step.run, self._context.input_wait, self._watched, compiles=self.step.compiles_windows
+        )
+
+    @property
     def _publishing_step(self) -> Callable[[Any], publish.Tensors]:
         """Returns `step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
+        return self._publishing_from_block if self._train_iterator.yields_blocks else self._publishing_from_batch
+
+    @functools.cached_property
+    def _publishing_from_block(self) -> Callable[[Any], publish.Tensors]:
+        return self._loop_over_blocks.returning(publish.returning(self.step.run))
+
+    @functools.cached_property
+    def _publishing_from_batch(self) -> Callable[[Any], publish.Tensors]:
         context, train_step = self._context, self._trainer.train_step
         if context.workers is not None:
             return context.workers.create_publishing_step(train_step)
-        if isinstance(self.loop, windows.CompiledLoop):
-            return self.loop.returning(publish.returning(self.step.run))
         step = publish.returning(train_step)
         if context.dispatches:
             return step  # traced for one task, because no value leaves a branch
@@ -304,7 +315,7 @@ class WindowRunner:
 
     @functools.cached_property
     def loop(self) -> windows.WindowLoop:
-        """`loop(iterator, num_steps)`, created when it is first needed."""
+        """`loop(iterator, num_steps)` over single batches, created when it is first needed."""
         return self._trainer.create_train_loop_fn()
 
     def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
@@ -317,4 +328,9 @@ class WindowRunner:
         interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
         notes = during(batch=lambda: batch_signature(iterator))
         with context.input_wait.window(), self._train_iterator.reading(), interruptible, notes:
-            return run(iterator, *arguments)
+            try:
+                return run(iterator, *arguments)
+            except BaseException:
+                if self._train_iterator.yields_blocks:  # how many steps of the block are done, only global_step knows
+                    self._train_iterator.reset()
+                raise

@@ -23,7 +23,7 @@ from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
-from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
+from official_trainer.engine.train_iterator import Blocks, DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
@@ -155,7 +155,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self.config, context.task, train_section(context.task, self.config), "task.train_data", trains=True
         )
         accumulator = accumulator_of(trainer, context.optimizer, context.model)
-        compiles_windows = self._can_compile_windows()
+        blocks = None
+        if self._takes_blocks():
+            stacked_steps = min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS)
+            blocks = Blocks(stacked_steps=stacked_steps if context.enables_xla else None)
+        compiles_windows = blocks is not None and context.enables_xla
         self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
         counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
@@ -172,22 +176,25 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             builder,
             context.global_step,
             on_data_end="stop" if counts_epochs else on_data_end,
-            window_steps=min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS) if compiles_windows else None,
+            blocks=blocks,
             dataset=dataset,
             worker_streams=streams,
         )
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
 
-    def _can_compile_windows(self) -> bool:
-        """Whether XLA is to compile windows, and can: of this class's steps, for one replica."""
-        context = self.context
+    def _takes_blocks(self) -> bool:
+        """Whether windows can run over blocks of batches: traced ones of this class's steps, for one replica."""
+        context, options, own = self.context, self.context.train_options, type(self)
         return (
-            context.enables_xla
-            and context.train_options.use_tf_while_loop
+            options.use_tf_function
+            and options.use_tf_while_loop
+            and context.workers is None
             and context.strategy.num_replicas_in_sync == 1
+            and not isinstance(context.strategy, tf.distribute.TPUStrategy)
             and not context.dispatches  # batches of different tasks have different shapes
-            and type(self).train_step is Trainer.train_step
-            and type(self).next_train_inputs is Trainer.next_train_inputs
+            and own.train_step is Trainer.train_step
+            and own.next_train_inputs is Trainer.next_train_inputs
+            and own.create_train_loop_fn is Trainer.create_train_loop_fn
         )
 
     def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
@@ -358,7 +365,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return {**self._step.results(), **self.loss_trace, **rates}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
-        """Returns `loop(iterator, num_steps)` over `train_step`; compiled by XLA, or run by workers, if configured."""
+        """Returns `loop(iterator, num_steps)` over `train_step`; run by workers, if configured.
+
+        Windows over blocks of batches do not use it: those compiled by XLA, and those on data of `from_arrays`. There
+        are none in a class that overrides this method, `train_step` or `next_train_inputs`.
+        """
         return self.windows.create_loop()
 
     # Model Garden's evaluation.

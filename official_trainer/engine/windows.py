@@ -1,4 +1,4 @@
-"""How a window of training steps runs: a traced while loop, a Python loop, or one program compiled by XLA.
+"""How a window of training steps runs: a traced while loop over batches or over blocks of them, or a Python loop.
 
 Owns: turning a step function into `loop(iterator, num_steps)`, and the counter that shows whether the step of a window
 waits for data or computes. Results never depend on how steps are cut into windows. A step that waits has changed
@@ -24,7 +24,7 @@ Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns a function that does the same, and records when TensorFlow traces it."""
 
 MAX_BLOCK_STEPS = 128
-"""The most batches that a compiled window holds at once."""
+"""The most batches that are stacked into a block for a compiled window."""
 
 
 def stepping_loop(step: Callable[[Any], Any], *, traced_step: bool, traced_loop: bool, watched: Watched) -> WindowLoop:
@@ -63,29 +63,42 @@ def _counted_loop(step: Callable[[Any], Any]) -> WindowLoop:
     return loop
 
 
-class CompiledLoop:
-    """Runs steps inside one XLA program over blocks of batches, `[block_steps, batch, …]`.
+class BlockLoop:
+    """Runs steps over blocks of batches, `[block_steps, batch, …]`: in a while loop, or inside one XLA program.
 
-    XLA compiles for fixed shapes. So data comes in blocks of one size and the program takes the first and last step to
-    run as numbers: a window of any length uses the same program.
+    A step takes its batch from the block without copying it and without waking another thread, which an iterator does.
+    XLA compiles for fixed shapes. So data comes in blocks of one size and the function takes the first and last step to
+    run as numbers: a window of any length uses the same trace.
     """
 
-    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched) -> None:
-        """Takes `step(batch)`, traceable by XLA and run on one replica; `input_wait` counts when data is awaited."""
+    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched, *, compiles: bool) -> None:
+        """Takes what a window needs.
+
+        Args:
+          step: `step(batch)`, run on one replica.
+          input_wait: counts when data is awaited.
+          watched: see `Watched`.
+          compiles: whether XLA compiles a window, as one program.
+        """
         self._iterator: Any = None
         self._block: Any = None
         self._next_step = self._block_steps = 0
 
+        @do_not_convert
         def run(block: Any, start: tf.Tensor, stop: tf.Tensor) -> None:
-            # Not `for i in tf.range(start, stop)`: XLA makes the ends of a range constants of the program and
-            # compiles it for every pair, which takes seconds each time.
-            i = start
-            while i < stop:
-                with tf.name_scope(""):
-                    step(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
-                i += 1
+            traced = convert(step)
 
-        self._run = tf.function(watched(run), jit_compile=True)
+            def body(i: tf.Tensor) -> list[tf.Tensor]:
+                with tf.name_scope(""):
+                    traced(tf.nest.map_structure(functools.partial(_batch_of, index=i), block))
+                return [i + 1]
+
+            # Not a loop over `tf.range(start, stop)`: XLA makes the ends of a range constants of the program and
+            # compiles it for every pair, which takes seconds each time.
+            tf.while_loop(lambda i: i < stop, body, [start])
+
+        self._compiled = True if compiles else None
+        self._run = tf.function(watched(run), jit_compile=self._compiled)
         self._input_wait, self._watched = input_wait, watched
 
     def returning(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
@@ -94,11 +107,11 @@ class CompiledLoop:
         def run(block: Any, index: tf.Tensor) -> Any:
             return step(tf.nest.map_structure(functools.partial(_batch_of, index=index), block))
 
-        compiled = tf.function(self._watched(run), jit_compile=True)
+        traced = tf.function(self._watched(run), jit_compile=self._compiled)
 
         def run_next(iterator: Iterator[Any]) -> Any:
             self._take_block(iterator)
-            returned = compiled(self._block, tf.constant(self._next_step))
+            returned = traced(self._block, tf.constant(self._next_step))
             self._next_step += 1
             return returned
 

@@ -16,7 +16,7 @@ from official_trainer.inputs import order
 from official_trainer.inputs.context import ArraysError, DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 
-_BLOCK_STEPS = 32  # more steps to a gather save nothing measurable and delay the first batch
+_BLOCK_STEPS = 128  # more steps to a block save nothing measurable and delay the first batch
 
 
 def from_arrays(
@@ -117,13 +117,12 @@ class _Source:
 
 
 def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
-    plan, window_steps = source.plan, context.window_steps
-    yields_blocks = window_steps is not None and transform_fn is None  # a block is what is gathered at once
+    plan = source.plan
     batches = tf.nest.map_structure(
         lambda tensor: tf.TensorSpec([plan.pipeline_batch_size, *tensor.shape[1:]], tensor.dtype), source.tensors
     )
     # One gather fetches many steps of small examples, and one step of large ones.
-    steps = order.window_length(batches, window_steps if yields_blocks and window_steps else _BLOCK_STEPS)
+    steps = order.window_length(batches, _BLOCK_STEPS)
     elements_in_block = steps * plan.replicas
 
     def block(index: tf.Tensor) -> Any:
@@ -135,14 +134,12 @@ def _endless(source: _Source, context: InputContext, transform_fn: order.Transfo
     blocks = _map(block, tf.data.Dataset.range(2**62))
     if plan.prefetch:
         blocks = blocks.prefetch(-(-plan.prefetch // steps))
-    return order.finish(
-        blocks if yields_blocks else blocks.unbatch(),
-        plan,
-        transform_fn=transform_fn,
-        window_steps=None if yields_blocks else window_steps,
-        # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
-        prefetch=transform_fn is not None,
-    )
+    # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
+    finish = functools.partial(order.finish, plan=plan, transform_fn=transform_fn, prefetch=transform_fn is not None)
+    dataset = finish(blocks.unbatch())
+    if transform_fn is None and plan.replicas == 1:
+        context.offer_blocks(dataset, finish(blocks))
+    return dataset
 
 
 def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
@@ -164,7 +161,7 @@ def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.dat
     dataset = tf.data.Dataset.from_tensor_slices(whole)
     if not plan.drop_remainder:  # also if none are left: the number of examples in a batch stays open
         dataset = dataset.concatenate(tf.data.Dataset.from_tensor_slices(left))
-    return order.finish(dataset, plan, transform_fn=transform_fn, window_steps=None)
+    return order.finish(dataset, plan, transform_fn=transform_fn)
 
 
 def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.data.Dataset:

@@ -54,9 +54,10 @@ class BatchSizeError(UserError, ValueError):
 class InputContext:
     """The place of a pipeline in the job, and which batches it should yield, as `tf.distribute.InputContext` and more.
 
-    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `window_steps` yields blocks,
-    one that reads `batch_stride` leaves out the batches between. For a pipeline that does not read them, the engine
-    skips, groups and leaves out batches itself.
+    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `batch_stride` leaves out the
+    batches between. For a pipeline that does not read them, the engine skips and leaves out batches itself.
+
+    Size: a field for each fact that a pipeline is told, or tells the engine.
 
     Attributes:
       num_input_pipelines: pipelines in the job, one for each host.
@@ -94,7 +95,6 @@ class InputContext:
         num_replicas_in_sync: int = 1,
         start_step: int = 0,
         seed: int = 0,
-        window_steps: int | None = None,
     ) -> None:
         """Describes one pipeline of a job.
 
@@ -104,22 +104,20 @@ class InputContext:
           num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds the same number.
           start_step: global step whose batch comes first.
           seed: seed of the order of examples where the data section has none.
-          window_steps: if set, elements should be blocks `[steps, batch, …]` of at most so many batches; only for a
-            pipeline that feeds a single replica.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
         self.num_replicas_in_sync = num_replicas_in_sync
-        assert window_steps is None or num_replicas_in_sync == 1, "a block of batches is for one replica"
         self.seed = seed
         self.order_depends_on_pipelines = True
         self.holds_several_batches = False
         self.served_by = ""
         self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
-        self._requests: Mapping[str, Any] = {"start_step": start_step, "window_steps": window_steps, "batch_stride": 1}
+        self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read
         self._examples_per_epoch: int | Callable[[], int] | None = None
+        self._offered: tuple[Any, Any] = (None, None)  # a dataset of batches, and the same in blocks
 
     def with_stride(self, batch_stride: int) -> InputContext:
         """Returns a context that asks only for global batches `start_step`, `start_step + batch_stride` and so on."""
@@ -172,18 +170,25 @@ class InputContext:
         return self._promise("start_step")
 
     @property
-    def window_steps(self) -> int | None:
-        """Most batches in an element, or None for plain batches; reading it is a promise of such elements."""
-        return self._promise("window_steps")
-
-    @property
     def batch_stride(self) -> int:
         """How many steps lie between the batches to yield, from `start_step` on; reading it is a promise."""
         return self._promise("batch_stride")
 
-    def promises(self, request: Literal["start_step", "window_steps", "batch_stride"]) -> bool:
-        """Whether the pipeline has read a request, and so starts, groups or leaves out batches by itself."""
+    def promises(self, request: Literal["start_step", "batch_stride"]) -> bool:
+        """Whether the pipeline has read a request, and so starts or leaves out batches by itself."""
         return request in self._promises
+
+    def offer_blocks(self, batches: tf.data.Dataset, blocks: tf.data.Dataset) -> None:
+        """Says that blocks `[steps, batch, …]` of the same batches cost a step less.
+
+        They are used only if `build_inputs` returns the dataset `batches` itself, and not what it has made of it.
+        """
+        self._offered = batches, blocks
+
+    def blocks_of(self, dataset: Any) -> tf.data.Dataset | None:
+        """Returns the blocks that were offered for `dataset`, or None."""
+        batches, blocks = self._offered
+        return blocks if dataset is batches else None
 
     @property
     def examples_per_epoch(self) -> int | None:

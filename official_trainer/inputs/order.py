@@ -124,22 +124,18 @@ def finish(
     plan: BatchPlan,
     *,
     transform_fn: TransformFn | None,
-    window_steps: int | None,
     prefetch: bool = True,
 ) -> tf.data.Dataset:
-    """Augments, groups into windows and prefetches a dataset of elements (replica batches).
+    """Augments and prefetches a dataset of elements (replica batches).
 
     Args:
       dataset: elements from the plan's first one on.
       plan: what this pipeline reads.
       transform_fn: augmentation, called with a batch and seeds `[batch, 2]` int64.
-      window_steps: most batches to stack into a block, or None.
       prefetch: whether to prepare elements ahead here.
     """
     if transform_fn is not None:
         dataset = _transform(dataset.enumerate(start=plan.first_element), plan, transform_fn)
-    if window_steps is not None:
-        dataset = stack_windows(dataset, window_steps)
     if plan.training:
         # Data without end: else workers ask each other at each step whether all of them have a batch.
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))

@@ -95,7 +95,6 @@ def from_files(
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
     context.sharing = share.sharing
-    window_steps = context.window_steps if plan.training else None
     first_example = plan.first_step * plan.pipeline_batch_size
     if params.cache:
         records = share.cached_records(first_example)
@@ -113,7 +112,7 @@ def from_files(
     elements = examples.batch(plan.replica_batch_size, drop_remainder=whole)
     if whole and plan.replicas > 1:  # a step is whole only if every replica's batch is
         elements = elements.batch(plan.replicas, drop_remainder=True).unbatch()
-    return order.finish(elements, plan, transform_fn=transform_fn, window_steps=window_steps)
+    return order.finish(elements, plan, transform_fn=transform_fn)
 
 
 class _Share:

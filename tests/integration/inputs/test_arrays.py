@@ -104,41 +104,43 @@ def test_shuffle_off_keeps_the_order_across_epochs():
     np.testing.assert_array_equal(read(ids(5), train(3, shuffle=False), 3), [[0, 1, 2], [3, 4, 0], [1, 2, 3]])
 
 
-@pytest.mark.parametrize("transform", cases([False, True], True))
-def test_windows_hold_the_batches_of_their_steps(transform):
-    """T2: a window is `window_steps` batches, with augmentation too."""
-    steps, window = 6, 3
-
-    def augment(batch, seeds):
-        noise = tf.map_fn(lambda seed: tf.random.stateless_uniform([2], seed), seeds, fn_output_signature=tf.float32)
-        return {"id": batch["id"], "noise": noise}
-
-    def build(window_steps):
-        context = inputs.InputContext(start_step=5, window_steps=window_steps)
-        arrays = {"id": np.arange(23), "noise": np.zeros([23, 2], "f")}
-        dataset = inputs.from_arrays(arrays, train(8), context, transform_fn=augment if transform else None)
-        assert context.promises("start_step") and context.promises("window_steps")
-        return dataset
-
-    single = list(itertools.islice(build(None).as_numpy_iterator(), steps))
-    for number, block in enumerate(itertools.islice(build(window).as_numpy_iterator(), steps // window)):
-        assert block["id"].shape == (window, 8)
-        assert block["noise"].shape == (window, 8, 2)
-        for step in range(window):
-            np.testing.assert_array_equal(block["id"][step], single[number * window + step]["id"])
-            np.testing.assert_array_equal(block["noise"][step], single[number * window + step]["noise"])
+def test_blocks_hold_the_batches_of_their_steps():
+    """T2: what is offered in place of single batches are the same ones, over the edges of epochs."""
+    context = inputs.InputContext(start_step=5)
+    arrays = {"id": np.arange(23), "pair": (np.arange(46).reshape(23, 2), np.array([f"{n}" for n in range(23)]))}
+    batches = inputs.from_arrays(arrays, train(8), context)
+    block = next(iter(context.blocks_of(batches)))
+    assert block["id"].shape == (128, 8)
+    for step, batch in enumerate(itertools.islice(batches, 128)):
+        tf.nest.map_structure(
+            lambda many, one, step=step: np.testing.assert_array_equal(many[step].numpy(), one.numpy()), block, batch
+        )
 
 
-def test_windows_of_large_batches_are_shorter(monkeypatch):
-    """A block never takes more memory than is reasonable, however long a window is asked for."""
+def test_blocks_are_offered_for_what_from_arrays_returned_alone():
+    """T2: a pipeline of the user's own behind it gets batches; so does augmentation, and so do several replicas."""
+    context = inputs.InputContext()
+    batches = inputs.from_arrays(ids(10), train(4), context)
+    assert context.blocks_of(batches.map(lambda batch: batch)) is None
+    assert context.blocks_of(batches) is not None
+    for params, options, replicas in [
+        (evaluation(4), {}, 1),
+        (train(4), {"transform_fn": lambda batch, seeds: batch}, 1),
+        (train(4), {}, 2),
+    ]:
+        context = inputs.InputContext(num_replicas_in_sync=replicas)
+        assert context.blocks_of(inputs.from_arrays(ids(10), params, context, **options)) is None
+
+
+def test_blocks_of_large_batches_are_shorter(monkeypatch):
+    """A block never takes more memory than is reasonable."""
     images_of_a_mebibyte = tf.TensorSpec([8, 512, 512, 1])
     assert order.window_length(images_of_a_mebibyte, 128) == 8
     monkeypatch.setattr(order, "_WINDOW_BYTES", order._WINDOW_BYTES >> 10)
     images = np.zeros([40, 16, 16, 1], "f")  # 1 KiB each
-    for transform_fn in (None, lambda batch, seeds: batch):
-        context = inputs.InputContext(window_steps=128)
-        dataset = inputs.from_arrays(images, train(8), context, transform_fn=transform_fn)
-        assert next(iter(dataset)).shape == (8, 8, 16, 16, 1)
+    context = inputs.InputContext()
+    blocks = context.blocks_of(inputs.from_arrays(images, train(8), context))
+    assert next(iter(blocks)).shape == (8, 8, 16, 16, 1)
 
 
 def test_augmentation_is_exact_after_a_restart_and_differs_between_epochs():
@@ -183,11 +185,11 @@ def contexts(job):
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 9])
-def test_evaluation_starts_at_any_step_and_leaves_grouping_to_the_engine(start):
+def test_evaluation_starts_at_any_step(start):
     """N18: predictions go on where they were broken off."""
-    context = inputs.InputContext(start_step=start, window_steps=2)
+    context = inputs.InputContext(start_step=start)
     dataset = inputs.from_arrays(ids(10), evaluation(4), context)
-    assert context.promises("start_step") and not context.promises("window_steps")
+    assert context.promises("start_step")
     assert dataset.element_spec["id"].shape.as_list() == [None]
     batches = [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][start:]

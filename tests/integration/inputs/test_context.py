@@ -26,13 +26,13 @@ def test_batch_size_of_a_replica():
 
 
 def test_reading_is_a_promise():
-    """N1: the engine skips and groups only for pipelines that did not read what was wanted."""
-    asked = context(start_step=7, window_steps=3)
-    assert not asked.promises("start_step") and not asked.promises("window_steps")
+    """N1: the engine skips and leaves out batches only for pipelines that did not read what was wanted."""
+    asked = context(start_step=7).with_stride(3)
+    assert not asked.promises("start_step") and not asked.promises("batch_stride")
     assert asked.start_step == 7
-    assert asked.promises("start_step") and not asked.promises("window_steps")
-    assert asked.window_steps == 3
-    assert asked.promises("window_steps")
+    assert asked.promises("start_step") and not asked.promises("batch_stride")
+    assert asked.batch_stride == 3
+    assert asked.promises("batch_stride")
 
 
 def test_examples_per_epoch_is_counted_once_and_only_when_asked():
@@ -49,7 +49,7 @@ def test_adopts_the_context_of_tensorflow():
     ours = inputs.InputContext.adopt(theirs)
     assert (ours.num_input_pipelines, ours.input_pipeline_id, ours.num_replicas_in_sync) == (2, 1, 4)
     assert ours.get_per_replica_batch_size(8) == theirs.get_per_replica_batch_size(8)
-    assert ours.start_step == 0 and ours.window_steps is None
+    assert ours.start_step == 0 and ours.batch_stride == 1
     assert inputs.InputContext.adopt(ours) is ours
     assert inputs.InputContext.adopt(None).num_replicas_in_sync == 1
 

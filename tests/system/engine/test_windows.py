@@ -11,7 +11,9 @@ from official_trainer.engine import windows
 from official_trainer.lazy import tf
 
 total = tf.Variable(0)
-loop = windows.CompiledLoop(lambda batch: total.assign_add(batch[0]), windows.InputWait(), lambda run: run)
+loop = windows.BlockLoop(
+    lambda batch: total.assign_add(batch[0]), windows.InputWait(), lambda run: run, compiles=True
+)
 blocks = iter(tf.data.Dataset.range(8, output_type=tf.int32).batch(1).batch(8).repeat())
 for num_steps in (3, 8, 1, 5, 7):
     loop(blocks, tf.constant(num_steps))
