@@ -7,7 +7,6 @@ Does not own: what is done with the answer. Imports Optuna when it is asked.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ def prepare(num_trials: int) -> None:
     """Imports what `importances` needs, which takes a second, if so many trials are enough for an answer."""
     if num_trials >= LEAST_TRIALS:
         with contextlib.suppress(Exception):  # a broken package ends no sweep that trains; `importances` meets it again
-            importlib.import_module("optuna.importance")
+            import optuna.importance  # noqa: F401
 
 
 def importances(

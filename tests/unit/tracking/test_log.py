@@ -12,5 +12,5 @@ def test_a_row_is_a_line_of_the_log(place, caplog):
         tracker.log("mine", 100, {"norm": float("nan")})
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
         ("mine", "DEBUG", "train @ 100: training_loss 0.5312, dev/accuracy 1"),
-        ("mine", "DEBUG", "mine @ 100: norm nan"),
+        ("mine", "DEBUG", "mine @ 100: norm NaN"),
     ]
