@@ -119,8 +119,9 @@ class Driver:
             processes = held.enter_context(Processes(starter, signals))
             held.enter_context(self._saving(processes, signals))
             self._check(processes, signals)
-            while self._fill(processes) or self._running:
-                importance.prepare(self._plan.course.total)  # once, while the first trial trains and not at the end
+            is_left = self._fill(processes)
+            importance.prepare(self._plan.course.total)  # while the first trials train and not at the end
+            while is_left or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
                 self._observer.look()
@@ -134,6 +135,7 @@ class Driver:
                 if signals.asked is not None:
                     self._stop(processes, signals)
                     break
+                is_left = self._fill(processes)
         return self._trials
 
     def _check(self, processes: Processes, signals: Signals) -> None:
