@@ -112,11 +112,12 @@ class DatasetBuilder:
             if start_step and not (repeats or context.promises("start_step") or context.served_by):
                 dataset = inputs.skip(dataset, start_step * context.elements_per_step)
             offered = None if blocks is None or is_served else context.blocks_of(dataset)
+            stacked_steps = None if blocks is None else blocks.stacked_steps
             if offered is not None:
                 dataset = offered
-            elif blocks is not None and blocks.stacked_steps is not None:
-                dataset = inputs.stack_windows(dataset, blocks.stacked_steps).prefetch(2)
-            self.yields_blocks = blocks is not None and (offered is not None or blocks.stacked_steps is not None)
+            elif stacked_steps is not None:
+                dataset = inputs.stack_windows(dataset, stacked_steps).prefetch(2)
+            self.yields_blocks = offered is not None or stacked_steps is not None
             if context.served_by:
                 start, timeout = (start_step, self._seed), self._service_timeout_seconds
                 dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
@@ -345,9 +346,9 @@ class TrainIterator:
         if self._iterator is None:
             step = int(self._global_step.numpy())
             dataset = self._build(step, self._blocks)
-            of_task = self._dataset is None
-            self._yields_blocks = self._builder.yields_blocks if of_task else self._is_always_in_blocks
-            if self._dataset is None and self._builder.context is not None:
+            is_of_task = self._dataset is None
+            self._yields_blocks = self._builder.yields_blocks if is_of_task else self._is_always_in_blocks
+            if is_of_task and self._builder.context is not None:
                 self._warn_of_small_data(self._builder.context)
                 for on_build in self._observers:
                     on_build(self._builder.context)
