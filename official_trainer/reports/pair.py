@@ -179,9 +179,9 @@ def _code(before: Entry, after: Entry, workspace: str | None) -> tuple[list[str]
     if not all(map(_REVISION.fullmatch, revisions)):
         return [], []
     said, changes = _uncommitted(
-        [entry for entry, each in zip((before, after), revisions, strict=True) if each.endswith("-dirty")]
+        [entry for entry, each in zip((before, after), revisions, strict=True) if each.endswith(git_state.DIRTY)]
     )
-    commits = [each.removesuffix("-dirty") for each in revisions]
+    commits = [each.removesuffix(git_state.DIRTY) for each in revisions]
     if commits[0] == commits[1] or workspace is None:
         return said, changes
     shown = f"git diff {commits[0][:10]} {commits[1][:10]}"

@@ -17,6 +17,7 @@ from official_trainer.config.text import short_names
 from official_trainer.errors import first_few, shorten
 from official_trainer.reports.gathered import Gathered, Ranked
 from official_trainer.runs.recorded import duration_text
+from official_trainer.tracking.git_state import DIRTY
 from official_trainer.tracking.monitored import show
 
 Sentence = tuple[str, str]
@@ -257,7 +258,7 @@ def _code(found: Gathered) -> Iterator[Sentence]:
     records = [each.run.record for each in found.runs]
     if len({str(each["git_revision"]) for each in records if each.get("git_revision")}) > 1:
         yield "note", "They ran with different revisions of the workspace, so more than their configs may differ."
-    changed = [each for each in found.runs if str(each.run.record.get("git_revision")).endswith("-dirty")]
+    changed = [each for each in found.runs if str(each.run.record.get("git_revision")).endswith(DIRTY)]
     if changed:
         recorded = all(os.path.exists(files.join(each.run.directory, files.CODE_FILE)) for each in changed)
         where = f": {files.CODE_FILE} in the run directory has them" if recorded else ""

@@ -22,6 +22,9 @@ LIMIT_BYTES = 256 << 10
 DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 """A difference in the form that `git apply` takes, without programs that a repository names."""
 
+DIRTY = "-dirty"
+"""The end of a revision if files differ from its commit."""
+
 _TIMEOUT_SECONDS = 5.0
 _CUT = "# cut here: the whole is larger than 256 KiB\n"
 
@@ -52,7 +55,7 @@ class Code:
         if workspace is None:
             return
         found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
-        if found.endswith("-dirty"):
+        if found.endswith(DIRTY):
             self.changes = without_passwords(ask(workspace, *DIFF, "HEAD", "--") or "")
         self.revision = found or None
 
