@@ -235,8 +235,8 @@ def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd):
     pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     profile(nodes=1, workers=2)
     words = ["sweep", *LONG[:1], *LONG[2:], "--space=task.model.mlp.dropout=float(0, 0.5)", "--trials=4"]
-    words += ["trainer.train_steps=600", "trainer.summary_interval=50", "trainer.export.at_end=false"]
-    record = submit(capfd, *words, "trainer.checkpoint_interval=100", "--model_dir=sweep")
+    words += ["trainer.train_steps=12000", "trainer.summary_interval=500", "trainer.export.at_end=false"]
+    record = submit(capfd, *words, "trainer.checkpoint_interval=1000", "--model_dir=sweep")
     slurm.until(lambda: len(sweep_pids(record)) == 2, "two trials run")
     assert {each.split("_")[0] for each in slurm.jobs()} == {record["id"]} and len(slurm.jobs()) == 2
     killed, preempted = sweep_pids(record).items()
@@ -256,7 +256,7 @@ def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd):
     for number in range(4):
         run = Path("sweep/trials", str(number), "run")
         steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert steps == sorted(steps) and steps[-1] == 600
+        assert steps == sorted(steps) and steps[-1] == 12000
     assert state(capfd, record)[0] == "COMPLETED"
 
 
