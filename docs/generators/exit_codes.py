@@ -38,8 +38,8 @@ A shell shows other numbers too:
 
 A closed terminal (SIGHUP) stops a run as SIGTERM does. Under `nohup`, `setsid`, `tmux` or `screen` the run goes on.
 
-A thread that your code leaves running, and that is no daemon, has 10 seconds after the end of a command. Then it ends
-with the process, whose exit code stays; after 0 a warning names the thread."""
+A thread or a process of `multiprocessing` that your code leaves running, and that is no daemon, has 10 seconds after
+the end of a command. Then it is ended, and the exit code stays; after 0 a warning names it."""
 
 _MODES = """
 ## Modes

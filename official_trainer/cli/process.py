@@ -1,8 +1,8 @@
 """The process of a command: Ctrl-C outside of a run, standard streams that are closed or lose their reader, its end.
 
-Owns: these, and that no thread of the user's code holds up the end for ever.
-Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`), processes that multiprocessing has
-started (`launch/local/commands.py`). It imports little, because it comes before everything else.
+Owns: these, and that no thread or child of the user's code holds up the end for ever.
+Does not own: how a run is stopped (`stopping.py`), what is printed (`terminal.py`). It imports little, because it comes
+before everything else.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 _RETRY_SECONDS = 0.05
-_THREAD_SECONDS = 10.0
+_LEFT_SECONDS = 10.0
 
 
 def prepare() -> None:
@@ -96,22 +99,22 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def end_soon(code: int, before: Collection[threading.Thread], seconds: float = _THREAD_SECONDS) -> None:
-    """Bounds the end of this process, which Python lets wait for each thread that is no daemon.
+def end_soon(code: int, before: Collection[threading.Thread], seconds: float = _LEFT_SECONDS) -> None:
+    """Bounds the end of this process, which Python lets wait for each thread and each child that is no daemon.
 
     Returns at once. Threads that end in time, as those of an executor do that has no work left, change nothing.
 
     Args:
-      code: the exit code. Only after 0 is it said which threads were left: else the last line is that of the error.
+      code: the exit code. Only after 0 is it said what was left: else the last line is that of the error.
       before: the threads that the command has not started.
-      seconds: how long threads may take.
+      seconds: how long threads, and children of multiprocessing, may take.
     """
     if _left(before):
         threading.Thread(target=_end, args=(code, before, seconds), name="end", daemon=True).start()
 
 
 def _end(code: int, before: Collection[threading.Thread], seconds: float) -> None:
-    """Ends this process, unless the threads end first; the main thread waits for them."""
+    """Ends this process, unless what is left ends first; the main thread waits for it."""
     end = time.monotonic() + seconds
     while (left := _left(before)) and (wait_seconds := end - time.monotonic()) > 0:
         left[0].join(wait_seconds)
@@ -121,17 +124,28 @@ def _end(code: int, before: Collection[threading.Thread], seconds: float) -> Non
         from official_trainer.cli import terminal
         from official_trainer.errors import first_few
 
-        names = first_few([repr(thread.name) for thread in left])
-        which, was = ("thread", "was") if len(left) == 1 else ("threads", "were")
-        what = f"the {which} {names} still ran {seconds:g} s after the end, and {was} ended with the process"
+        names = first_few([f"the {_kind(each)} {each.name!r}" for each in left])
+        what = f"{names} still ran {seconds:g} s after the end, and {'was' if len(left) == 1 else 'were'} ended too"
         terminal.report_error(f"{what}. Join what your code starts, or start it with daemon=True", "warning", "yellow")
-    atexit._run_exitfuncs()  # as after the threads
-    sys.stdout.flush()
-    os._exit(code)
+    threads = [each for each in left if isinstance(each, threading.Thread)]
+    for child in left:
+        if not isinstance(child, threading.Thread):
+            child.kill()
+    if threads:
+        atexit._run_exitfuncs()  # as after the threads
+        sys.stdout.flush()
+        os._exit(code)
 
 
-def _left(before: Collection[threading.Thread]) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
+def _left(before: Collection[threading.Thread]) -> list[threading.Thread | BaseProcess]:
+    threads = [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
+    processes = sys.modules.get("multiprocessing")  # which only code that starts some has imported
+    children = processes.active_children() if processes else []
+    return [*threads, *(child for child in children if not child.daemon)]
+
+
+def _kind(left: threading.Thread | BaseProcess) -> str:
+    return "thread" if isinstance(left, threading.Thread) else "process"
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -143,3 +144,32 @@ def test_a_stream_that_would_have_to_wait_drops_a_part(monkeypatch):
             assert len(os.read(reader.fileno(), 1 << 20)) < 1_000_000
             print("\nend", flush=True)
             assert os.read(reader.fileno(), 1 << 20).endswith(b"end\n")
+
+
+@pytest.mark.parametrize(
+    ("leave", "names"),
+    [
+        ("thread", "the thread 'mine' still ran 0.2 s after the end, and was ended too"),
+        ("child", "the process 'mine' still ran 0.2 s after the end, and was ended too"),
+        ("child, thread", "the thread 'mine', the process 'mine' still ran 0.2 s after the end, and were ended too"),
+        ("soon", None),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 4])
+def test_what_is_left_does_not_hold_up_the_end(leave, names, code):
+    """N6: Python alone would wait for it for ever; the exit code stays, and an error's line is the last one."""
+    lines = ["import atexit, multiprocessing, signal, sys, threading, time", "from official_trainer.cli import process"]
+    lines += [
+        "atexit.register(print, 'tidied up')",
+        "def child(): multiprocessing.Process(target=signal.pause, name='mine').start()",
+    ]
+    lines += ["def thread(): threading.Thread(target=signal.pause, name='mine').start()"]
+    lines += ["def soon(): multiprocessing.Process(target=time.sleep, args=[0.01]).start()"]
+    lines += [f"for leave in [{leave}]: leave()"]
+    lines += [
+        f"process.end_soon({code}, [threading.main_thread()], seconds={5 if leave == 'soon' else 0.2})",
+        f"sys.exit({code})",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, "tidied up\n"), done
+    assert (f"warning: {names}." in done.stderr) if names and code == 0 else not done.stderr, done.stderr
