@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 from official_trainer.reports.gathered import Ranked
 from official_trainer.runs.curves import is_step
+from official_trainer.runs.recorded import LONGEST_SECONDS
 
 _LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
-_LONGEST_SECONDS = 1e10  # three centuries: of a damaged record
 
 
 def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
@@ -64,4 +64,4 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _is_seconds(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_SECONDS
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_SECONDS

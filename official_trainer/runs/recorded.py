@@ -49,7 +49,8 @@ driver, which records no status. `empty` and `no run`: the folder holds nothing,
 PROGRAM = "Program"
 """The experiment that runs of a `Program` name; its model is in the code that made it, and in no config."""
 
-_LONGEST_SECONDS = 1e10
+LONGEST_SECONDS = 1e10
+"""Three centuries; a record with a longer time is damaged."""
 
 MAX_DEPTH = 5
 """How many folders below the given one a run directory may lie."""
@@ -148,7 +149,7 @@ def duration_text(seconds: float | None) -> str:
         return ""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
-    if seconds > _LONGEST_SECONDS:
+    if seconds > LONGEST_SECONDS:
         return f"{seconds / 86400:.3g} d"
     whole = round(seconds)
     for unit, length, inner, inner_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
