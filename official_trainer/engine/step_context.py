@@ -99,7 +99,8 @@ class StepContext:
         self.train_options = orbit.StandardTrainerOptions(
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )
-        self.enables_xla = needs_xla(self.strategy, runtime_field(config, "enable_xla", False))
+        is_enabled = runtime_field(config, "enable_xla", False)
+        self.enables_xla = needs_xla(self.strategy, bool(is_enabled) and is_enabled != "auto")  # which a run decides
         if self.optimizer is not None and is_built(model):
             optimization.build_slots(self.optimizer, model.trainable_variables)
 

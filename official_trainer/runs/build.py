@@ -43,7 +43,14 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 
-def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: StopRequest | None = None) -> Trainer:
+def build(
+    job: Job,
+    *,
+    trains: bool = False,
+    keeps_best: bool = False,
+    stop: StopRequest | None = None,
+    xla: bool | None = None,
+) -> Trainer:
     """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
 
     Args:
@@ -51,6 +58,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       trains: whether an optimizer is needed.
       keeps_best: whether evaluations may replace the best checkpoint.
       stop: requests to stop.
+      xla: what `runtime.enable_xla: auto` means for this run; None without it.
 
     Raises:
       DisagreementError: other processes of the run have another config, or other versions.
@@ -59,10 +67,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
       DeviceError: the devices are not there.
     """
     if job.prebuilt is not None:
-        prebuilt: Trainer = job.prebuilt.trainer
-        if stop is not None:
-            prebuilt.process_group.use_stop(stop)
-        return prebuilt
+        return _prebuilt(job.prebuilt.trainer, stop)
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     process.configure_process(config.runtime)
@@ -76,7 +81,7 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
     with strategy.scope():
-        config = to_garden.with_garden_objects(config)
+        config = to_garden.with_garden_objects(_decided(config, xla))
         phase = "building the run"
         with during(phase):
             task = _task_of(job, config)
@@ -91,6 +96,17 @@ def build(job: Job, *, trains: bool = False, keeps_best: bool = False, stop: Sto
         options = TrainerOptions(eval_tasks=named, stop=stop)
         with during(phase, task=task):
             return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
+
+
+def _prebuilt(trainer: Trainer, stop: StopRequest | None) -> Trainer:
+    if stop is not None:
+        trainer.process_group.use_stop(stop)
+    return trainer
+
+
+def _decided(config: Any, xla: bool | None) -> Any:
+    """Returns a config in which XLA is on or off for a run that has chosen."""
+    return config if xla is None else config.replace(runtime=config.runtime.replace(enable_xla=xla))
 
 
 def _task_of(job: Job, config: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.loop import Loop
@@ -21,12 +22,14 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
+from official_trainer.runs import xla_choice, xla_trial
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import config_changes, data_layout
+from official_trainer.runs.xla_choice import XlaChoice
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working
@@ -59,10 +62,13 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
             process.gin.begin()
             process.enter("build")
             with stop.interruptible(), working("building the model", quiet=job.quiet):
-                trainer = build(job, trains=True, keeps_best=TRAINING_MODES[job.mode] != "never", stop=stop)
+                choice = xla_trial.choose(job)
+                xla = None if choice is None else choice.enables
+                keeps_best = TRAINING_MODES[job.mode] != "never"
+                trainer = build(job, trains=True, keeps_best=keeps_best, stop=stop, xla=xla)
             process.set_trainer(trainer)
             with trainer.process_group.leading():
-                _run_loop(job, trainer, stop, process)
+                _run_loop(job, trainer, stop, process, choice)
         return process.metrics
 
 
@@ -72,7 +78,9 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description=description, **options)
 
 
-def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:
+def _run_loop(
+    job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess, choice: XlaChoice | None
+) -> None:
     """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
@@ -86,12 +94,8 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
     with closing(trackers.all) as outcome:
-        layout = data_layout.LayoutReport(
-            remember=store.describe,
-            record=lambda layout: process.record.note(input=layout),
-            show=trackers.console.message,
-        )
-        trainer.train_iterator.add_observer(layout)
+        _keep(choice, process, store)
+        trainer.train_iterator.add_observer(_layout_report(process, store))
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)
             best.observe(observer.on_new_best, observer.steps_to_return_to, rule)
@@ -113,6 +117,22 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
             process.record.note(results=loop.state.results)
         outcome.step, outcome.metrics = loop.state.step, process.metrics
     observer.show_end(loop.state.step)
+
+
+def _keep(choice: XlaChoice | None, process: TrainingProcess, store: CheckpointStore) -> None:
+    """Says what XLA does in this run, and records it before the first step."""
+    process.record.note(xla=None if choice is None else choice.as_dict())
+    if choice is not None:
+        store.describe({xla_choice.KEY: choice.as_dict()})
+        process.trackers.console.message(str(choice))
+
+
+def _layout_report(process: TrainingProcess, store: CheckpointStore) -> data_layout.LayoutReport:
+    return data_layout.LayoutReport(
+        remember=store.describe,
+        record=lambda layout: process.record.note(input=layout),
+        show=process.trackers.console.message,
+    )
 
 
 def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:

@@ -194,7 +194,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            "input": before.get("input"),
+            **{name: before.get(name) for name in ("input", "xla")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],

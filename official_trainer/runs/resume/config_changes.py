@@ -201,7 +201,7 @@ def check(
       ConfigChangeError: changes are not safe, and not allowed.
       ConfigError: it is unknown what has changed, which is not allowed either.
     """
-    step = _newest_step(model_dir) if step is None else step
+    step = newest_step(model_dir) if step is None else step
     if step is None:
         return ()
     changes: tuple[Change, ...] = gin_changes(manifest.read(model_dir, step).metadata, bindings)
@@ -295,7 +295,7 @@ def notice(changes: Sequence[Change], step: int) -> str:
     return "\n  ".join([f"config changed since step {step}:", *lines])
 
 
-def _newest_step(model_dir: str) -> int | None:
+def newest_step(model_dir: str) -> int | None:
     """Returns the checkpoint that will be restored, as far as is known without reading all of it."""
     steps = reversed(manifest.committed_steps(model_dir))
     return next((step for step in steps if manifest.damage(model_dir, step, checksums=False) is None), None)

@@ -60,6 +60,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "versions": read(model_dir)["versions"],
         "devices": [],
         "input": None,
+        "xla": None,
         "gin": None,
         "git_revision": None,
         "config_digest": "abc",
