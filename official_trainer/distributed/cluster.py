@@ -24,10 +24,6 @@ LAYOUT = "OFFICIAL_TRAINER_CLUSTER"
 GIVEN_GPUS = "OFFICIAL_TRAINER_GPUS"
 """Our own variable: how many GPUs an engine was asked to give the process; one that sees fewer does not train."""
 
-BEGAN = "OFFICIAL_TRAINER_BEGAN"
-"""Our own variable: the id of a process that took other commands before, and when the one that it runs began, in
-seconds of `time.monotonic`."""
-
 
 class ClusterError(UserError, ValueError):
     """The environment describes the processes of a run in a way that is not possible."""

@@ -148,6 +148,7 @@ class Restarts:
         first_seconds: float = 1.0,
         longest_seconds: float = _LONGEST_SECONDS,
         patience: int = _CRASH_LOOP,
+        is_prompt: bool = False,
     ) -> None:
         """Takes the limits.
 
@@ -156,10 +157,12 @@ class Restarts:
           first_seconds: the first wait; each further one without a new checkpoint is twice as long.
           longest_seconds: the longest wait.
           patience: after so many restarts in a row without a new checkpoint, there is no further one.
+          is_prompt: whether there is no wait if there is a new checkpoint.
         """
         self.count = 0
         self._limit, self._first_seconds = limit, first_seconds
         self._longest_seconds, self._patience = longest_seconds, patience
+        self._is_prompt = is_prompt
         self._without_progress = 0
         self._newest: int | None = None
 
@@ -169,8 +172,8 @@ class Restarts:
         Args:
           newest: step of the newest checkpoint; None without one.
         """
-        has_moved = self.count and newest is not None and newest != self._newest
-        self._without_progress = 0 if has_moved else self._without_progress
+        is_new = newest is not None and newest != self._newest
+        self._without_progress = 0 if is_new else self._without_progress
         self._newest = newest
         if self._limit is not None and self.count >= self._limit:
             return f"--max_restarts={self._limit} is used up"
@@ -179,6 +182,7 @@ class Restarts:
             where = "there is no checkpoint" if newest is None else is_old
             return f"after {self._without_progress} restarts {where}: it crashes again and again"
         seconds = min(self._first_seconds * 2**self._without_progress, self._longest_seconds)
+        seconds = 0.0 if is_new and self._is_prompt else seconds
         self.count += 1
         self._without_progress += 1
         return seconds

@@ -16,6 +16,7 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.distributed.began import process_start_seconds
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
@@ -24,7 +25,6 @@ from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs import xla_choice, xla_trial
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
-from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
@@ -46,7 +46,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
       stop: requests to stop.
       is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
-    account = TimeAccount(began_seconds=time_account.process_start_seconds() if is_whole_command and job.argv else None)
+    account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
     prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
     lock = lock_of(job)
     with contextlib.ExitStack() as stack:

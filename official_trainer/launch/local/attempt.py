@@ -32,7 +32,8 @@ class Options:
     Attributes:
       supervise: whether processes that may run again are restarted.
       max_restarts: the most restarts; None for as many as bring new checkpoints.
-      first_seconds: the wait before the first restart; each further one without a new checkpoint is twice as long.
+      first_seconds: the wait before the first restart; each further one without a new checkpoint is twice as long. If
+        there is a new one, the whole job is restarted at once.
       peers_seconds: how long the others have to end by themselves after the first failure.
       preload: modules that processes find imported, because they are forked; if empty, each starts from scratch.
       isolated: whether the processes have a network of their own.
@@ -45,9 +46,9 @@ class Options:
     preload: Sequence[str] = PRELOAD
     isolated: bool = False
 
-    def restarts(self) -> Restarts:
-        """Returns a new count of restarts."""
-        return Restarts(limit=self.max_restarts, first_seconds=self.first_seconds)
+    def restarts(self, *, is_prompt: bool = False) -> Restarts:
+        """Returns a new count of restarts; `is_prompt`: whether there is no wait after a new checkpoint."""
+        return Restarts(limit=self.max_restarts, first_seconds=self.first_seconds, is_prompt=is_prompt)
 
 
 class Attempt:

@@ -13,16 +13,18 @@ import contextlib
 import ctypes
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from multiprocessing import active_children, reduction
 from multiprocessing.connection import Connection
 
-from official_trainer.distributed.cluster import BEGAN
+from official_trainer.distributed.began import BEGAN
 from official_trainer.errors import first_few
 from official_trainer.launch.local.kept import KeptProcess
 
+_PR_SET_PDEATHSIG = 1
 _CHILD_SECONDS = 3.0  # for one that was told to end
 
 
@@ -76,6 +78,18 @@ def run_several(argv: Sequence[str], environ: dict[str, str], control: Connectio
             os._exit(0)
         _write_to(output)
         environ = environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, which it may have done already; on Linux.
+
+    A process that others are forked from does not ask for this: it has to outlive the launcher until it has killed
+    whole groups.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def end_children(seconds: float = _CHILD_SECONDS) -> None:

@@ -32,7 +32,7 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
       options: how it is started and watched.
       printer: prints the output.
     """
-    restarts = options.restarts()
+    restarts = options.restarts(is_prompt=True)
     with Signals() as signals, contextlib.ExitStack() as stack:
         starter = stack.enter_context(Starter(preload=options.preload, isolated=options.isolated))
         while True:
@@ -51,7 +51,8 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
                 return dataclasses.replace(outcome, code=code, note=f"not started again: {seconds}")
             why = f"{outcome.note}: " if outcome.note else ""
             from_step = "from the start" if step is None else f"from step {step}"
-            printer.say(f"{why}restart {restarts.count}, {from_step}, in {seconds:g} s")
+            when = f"in {seconds:g} s" if seconds else "at once"
+            printer.say(f"{why}restart {restarts.count}, {from_step}, {when}")
             if signals.wait(seconds):
                 return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
 

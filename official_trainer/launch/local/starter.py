@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
-import importlib
 import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from official_trainer.launch.local import commands
+from official_trainer.distributed.began import BEGAN
+from official_trainer.launch.local import commands, preloading
 
-_PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
 
 
@@ -142,14 +141,11 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
       preload: modules to import before any process is forked; if empty, each process starts Python again.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells all processes of a job; the launcher decides
-    if preload:
-        from official_trainer.lazy import load
-
-        for name in preload:
-            load(name) if "." not in name else importlib.import_module(name)
-    request, control = _Starter(Connection(descriptor)).serve()
+    preloading.preload(preload)
+    request, control = _Starter(Connection(descriptor), preloading.Imports() if preload else None).serve()
     if not preload:
-        os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
+        environ = request.environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
+        os.execve(sys.executable, [sys.executable, "-m", *request.argv], environ)
     atexit.register(commands.end_children)  # after what the user's code registers, before multiprocessing waits
     try:
         if control is None:
@@ -159,17 +155,6 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
     except BaseException:
         commands.end_children(0.0)  # so that the last line is that of the error
         raise
-
-
-def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, which it may have done already; on Linux.
-
-    The starter itself does not ask for this: it has to outlive the launcher until it has killed whole groups.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _bind(cores: Sequence[int]) -> None:
@@ -185,8 +170,9 @@ def _bind(cores: Sequence[int]) -> None:
 class _Starter:
     """The children of this process."""
 
-    def __init__(self, control: Connection) -> None:
-        self._control = control
+    def __init__(self, control: Connection, imports: preloading.Imports | None) -> None:
+        """Takes the pipe to the launcher, and what is imported for children; None if they are not forked."""
+        self._control, self._imports = control, imports
         self._children: list[_Child] = []
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
@@ -199,7 +185,14 @@ class _Starter:
         while True:
             pipes = {child.control: child for child in self._children if child.control is not None}
             sources: list[Any] = [self._control, self._woken, *pipes]
-            ready, _, _ = select.select(sources, [], [])
+            wait_seconds = None
+            if self._imports is not None:
+                self._imports.advance()
+                wait_seconds = self._imports.wait_seconds()
+                sources.append(self._imports)
+            ready, _, _ = select.select(sources, [], [], wait_seconds)
+            if self._imports is not None and self._imports in ready:
+                self._imports.hear()
             for control, child in pipes.items():
                 if control in ready:
                     self._hear(child)
@@ -258,7 +251,7 @@ class _Starter:
             self._send(child.event())
             return None
         os.setsid()
-        _die_with(me)
+        commands.die_with(me)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -269,6 +262,8 @@ class _Starter:
         for pipe in (self._control, mine, *(child.control for child in self._children)):
             if pipe is not None:
                 pipe.close()
+        if self._imports is not None:
+            self._imports.tell()
         _bind(request.slot.cores)
         return _Child(os.getpid(), request, theirs, request.number)
 
@@ -301,6 +296,8 @@ class _Starter:
                 os.kill(child.pid, request.signal)  # not reaped yet, so the pid is still its own
 
     def _reap(self) -> None:
+        if self._imports is not None:
+            self._imports.look()
         for child in list(self._children):
             if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue

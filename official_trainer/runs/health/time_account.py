@@ -11,14 +11,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer.actions.durations import StepDurations
-from official_trainer.distributed.cluster import BEGAN
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -350,21 +348,6 @@ def _plus(left: float | None, right: float | None) -> float | None:
 
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
-
-
-def process_start_seconds() -> float | None:
-    """Returns when this process, or its command, began, on the scale of `time.monotonic`; None if that is unknown."""
-    pid, _, began = os.environ.get(BEGAN, "").partition(" ")
-    if pid == str(os.getpid()):  # else it was meant for the parent of this process
-        return float(began)
-    try:
-        with open("/proc/self/stat", encoding="utf-8") as file:
-            of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces
-        ticks = int(of_process[19])  # `man proc_pid_stat`: field 22, where 3 is the first after the name
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return None
-    return time.monotonic() - max(0.0, age)
 
 
 def in_one_line(report: Mapping[str, Any]) -> str:

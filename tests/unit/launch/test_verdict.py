@@ -73,6 +73,13 @@ def test_waits_double_until_there_is_a_new_checkpoint():
     assert [restarts.next(step) for step in range(20, 30)] == [1] * 10
 
 
+def test_after_a_new_checkpoint_there_may_be_no_wait():
+    """N26: the wait is for what fails again at the same place."""
+    restarts = Restarts(is_prompt=True)
+    assert [restarts.next(step) for step in (None, 10, 10, 10, 20, 20)] == [1, 0, 2, 4, 0, 2]
+    assert Restarts(is_prompt=True).next(10) == 0
+
+
 def test_waits_are_at_most_a_minute():
     restarts = Restarts(first_seconds=30)
     assert [restarts.next(7), restarts.next(7), restarts.next(7)] == [30, 60, 60]

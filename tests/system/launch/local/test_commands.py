@@ -251,3 +251,10 @@ def test_a_process_that_is_killed_while_it_waits_is_not_missed(commands):
     until(lambda: not os.path.exists(f"/proc/{pid}"))
     other, code, lines = commands.run("print('well')")
     assert other != pid and (code, lines) == (0, ["well"])
+
+
+def test_commands_find_imported_what_one_before_them_has_imported(commands):
+    """N26: an installed package, also after the process that imported it was killed, as in a job that starts again."""
+    look = "print('iniconfig' in sys.modules)\nimport iniconfig\n"
+    assert commands.run(f"{look}os.kill(os.getpid(), 9)", most=1)[1:] == (-9, ["False"])
+    until(lambda: commands.run(look, most=1)[1:] == (0, ["True"]))

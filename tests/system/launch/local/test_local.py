@@ -352,7 +352,7 @@ def test_a_job_that_may_be_started_again_is(tmp_path, code):
     code, job = run(tmp_path, TWO, sources, supervise=True)
     assert code == 0, job.out
     assert (tmp_path / "worker 0 2").exists() and not (tmp_path / "worker 0 3").exists()
-    assert "restart 1, from the start, in 0 s" in job.out
+    assert "restart 1, from the start, at once" in job.out
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
