@@ -22,10 +22,12 @@ import glob
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
 import types
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 
@@ -45,7 +47,7 @@ def load(name: str) -> types.ModuleType:
     """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
     select()
     if name not in sys.modules:
-        with _without_collector(), _deferred():
+        with _without_collector(), _deferred(), _remembered():
             importlib.import_module(name)
     if "tensorflow" in sys.modules:
         _apply_log_level()
@@ -111,7 +113,9 @@ class _DeferredModule(LazyModule):
     """What TensorFlow gets when it imports a package that it may never use."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__file__":  # which `inspect` asks of every module
+        # `inspect` asks every module for `__file__`, `from … import …` asks for `__path__`, which packages alone have.
+        is_package = self.__spec__ is not None and self.__spec__.submodule_search_locations is not None
+        if name == "__file__" or (name == "__path__" and not is_package):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -132,6 +136,8 @@ def _deferred() -> Iterator[None]:
         if name not in sys.modules and (spec := _find_spec(name)):
             deferred[name] = _DeferredModule(name)
             deferred[name].__spec__ = spec
+    if (module := deferred.get(_CREDENTIALS[0])) is not None:
+        setattr(module, _CREDENTIALS[1], _DeferredName(*_CREDENTIALS))
     sys.modules.update(deferred)
     try:
         yield
@@ -141,7 +147,23 @@ def _deferred() -> Iterator[None]:
                 del sys.modules[name]
 
 
-RARELY_USED = ("googleapiclient.discovery", "h5py", "pandas", "requests", "scipy.linalg", "scipy.ndimage")
+class _DeferredName:
+    """What TensorFlow gets when it imports a name from a module that it may never use."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(importlib.import_module(self._module), self._name), name)
+
+
+_CREDENTIALS = "oauth2client.client", "GoogleCredentials"
+"""A class, of which TensorFlow calls a method where a cluster is found by Google's API; its module imports many."""
+
+RARELY_USED = (
+    *("googleapiclient.discovery", "h5py", "pandas", "requests", "scipy.linalg", "scipy.ndimage"),
+    _CREDENTIALS[0],
+)
 """Modules that are imported when they are first used; those that are absent stay absent."""
 
 
@@ -150,6 +172,97 @@ def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError:  # of its package
         return None
+
+
+class _Memory:
+    """Remembers answers until it is closed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._is_open = True
+
+    def answer(self, question: Any, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns `compute(*args)`, or what it returned for this question before."""
+        if not self._is_open:
+            return compute(*args)
+        if question not in self._known:
+            self._known[question] = compute(*args)
+        return self._known[question]
+
+    def close(self) -> None:
+        """Forgets all answers, and remembers no more."""
+        self._is_open = False
+        self._known.clear()
+
+
+@contextlib.contextmanager
+def _remembered() -> Iterator[None]:
+    """Has Python answer at once what TensorFlow asks thousands of times while it is imported in a `with` block.
+
+    TensorFlow decorates each of its functions several times, and asks for the signature every time. Its type variables
+    name the same thirty types 17,000 times, and Python compiles each name. Together that is a fifth of the import. The
+    answers are the same. What a module has kept of these functions answers as usual after the block.
+    """
+    memory = _Memory()
+    answers = (
+        (inspect, "signature", _signatures),
+        (inspect, "getfullargspec", _argument_specs),
+        (typing, "_type_check", _checked_types),  # not public: where it is missing, nothing is lost
+    )
+    usual = [(module, name, getattr(module, name)) for module, name, _ in answers if hasattr(module, name)]
+    for module, name, answering in answers:
+        if hasattr(module, name):
+            setattr(module, name, answering(getattr(module, name), memory))
+    try:
+        yield
+    finally:
+        for module, name, function in usual:
+            setattr(module, name, function)
+        memory.close()
+
+
+def _signatures(usual: Callable[..., Any], memory: _Memory) -> Callable[..., Any]:
+    """Returns `inspect.signature`, which remembers those of plain functions."""
+
+    @functools.wraps(usual)
+    def signature(obj: Any, **options: Any) -> Any:
+        if options.keys() - {"follow_wrapped"} or not _is_plain(obj):
+            return usual(obj, **options)
+        return memory.answer(obj, usual, obj)
+
+    return signature
+
+
+def _argument_specs(usual: Callable[..., Any], memory: _Memory) -> Callable[..., Any]:
+    """Returns `inspect.getfullargspec`, which reads those of plain functions without making a signature first."""
+
+    @functools.wraps(usual)
+    def getfullargspec(func: Any) -> Any:
+        if not _is_plain(func) or func.__annotations__:
+            return usual(func)
+        args, varargs, varkw = inspect.getargs(func.__code__)
+        num_args, defaults = func.__code__.co_argcount, func.__defaults__ or None
+        kwonly, kwonly_defaults = args[num_args:], dict(func.__kwdefaults__ or {}) or None
+        return inspect.FullArgSpec(args[:num_args], varargs, varkw, defaults, kwonly, kwonly_defaults, {})
+
+    return getfullargspec
+
+
+def _checked_types(usual: Callable[..., Any], memory: _Memory) -> Callable[..., Any]:
+    """Returns `typing._type_check`, which remembers the types that TensorFlow's generated modules name."""
+
+    @functools.wraps(usual)
+    def check(arg: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 1 or type(arg) is not str or not arg.startswith("_atypes."):
+            return usual(arg, *args, **kwargs)
+        return memory.answer(arg, usual, arg, *args)
+
+    return check
+
+
+def _is_plain(obj: Any) -> bool:
+    """Whether the signature of an object is that of its code."""
+    return type(obj) is types.FunctionType and not ("__wrapped__" in vars(obj) or "__signature__" in vars(obj))
 
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.tasks.autograph import convert, do_not_convert
 
 Kind = Literal["train", "eval"]
 
@@ -56,13 +56,12 @@ class Traces:
 
     def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, to be passed to `tf.function`; its first argument holds batches, or an iterator."""
-        record = tf.autograph.experimental.do_not_convert(functools.partial(self._record, kind))
-        clock = tf.autograph.experimental.do_not_convert(time.monotonic)
 
+        @do_not_convert
         def watched(inputs: Any, *others: Any) -> Any:
-            began = clock()
-            outputs = function(inputs, *others)
-            record(inputs, began)
+            began = time.monotonic()
+            outputs = convert(function)(inputs, *others)
+            self._record(kind, inputs, began)
             return outputs
 
         watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it

@@ -26,6 +26,10 @@ from official_trainer import lazy
 keras = lazy.load("tf_keras")
 absent = [name for name in lazy.RARELY_USED if name in sys.modules]
 assert not absent, absent
+from tensorflow.python.distribute.cluster_resolver import gce_cluster_resolver
+if gce_cluster_resolver._GOOGLE_API_CLIENT_INSTALLED:
+    import oauth2client.client as client
+    assert gce_cluster_resolver.GoogleCredentials.from_json == client.GoogleCredentials.from_json
 
 import numpy as np
 model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])

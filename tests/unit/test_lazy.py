@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import gc
+import inspect
 import sys
+import typing
 
 import pytest
 
@@ -110,4 +112,38 @@ def test_a_rarely_used_module_that_is_loaded_is_taken_as_it_is(tmp_path, monkeyp
     finally:
         for name in ("heavy_module", "rare_module"):
             sys.modules.pop(name, None)
+        gc.unfreeze()
+
+
+def test_signatures_are_the_same_during_an_import_and_after_it(tmp_path, monkeypatch):
+    """A module that keeps `inspect.signature` from its import asks anew afterwards."""
+    (tmp_path / "heavy_module.py").write_text(
+        "import functools, inspect, typing\n"
+        "from inspect import getfullargspec, signature\n"
+        "def plain(a, b=1, *c, d, e=2, **f): pass\n"
+        "def bare(): pass\n"
+        "def annotated(a: int, *, b: str = 'x') -> float: pass\n"
+        "@functools.wraps(annotated)\n"
+        "def wrapped(*args): pass\n"
+        "functions = plain, bare, annotated, wrapped, functools.partial(plain, 1), int.bit_length, type('C', (), {})\n"
+        "seen = [(signature(each), signature(each), getfullargspec(each)) for each in functions]\n"
+        "one = typing.TypeVar('one', '_atypes.A', '_atypes.B')\n"
+        "two = typing.TypeVar('two', '_atypes.A', 'Other')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    usual = inspect.signature, inspect.getfullargspec
+    try:
+        module = lazy.load("heavy_module")
+        assert (inspect.signature, inspect.getfullargspec) == usual
+        for function, (first, second, spec) in zip(module.functions, module.seen, strict=True):
+            assert first == second == inspect.signature(function)
+            assert spec == inspect.getfullargspec(function)
+        assert module.seen[0][0] is module.seen[0][1], "it was remembered"
+        assert module.one.__constraints__ == (typing.ForwardRef("_atypes.A"), typing.ForwardRef("_atypes.B"))
+        assert module.one.__constraints__[0] is module.two.__constraints__[0]
+        assert module.two.__constraints__[1] == typing.ForwardRef("Other")
+        module.plain.__defaults__ = (7,)
+        assert module.signature(module.plain).parameters["b"].default == 7
+    finally:
+        sys.modules.pop("heavy_module", None)
         gc.unfreeze()

@@ -27,14 +27,13 @@ def test_users_may_branch_on_tensors_in_all_that_they_define():
     check_branches_change_nothing("off")
 
 
-def test_of_the_engine_only_the_outermost_function_is_rewritten(rewritten):
+def test_no_function_of_the_engine_is_rewritten(rewritten):
     """T3: rewriting takes a tenth of a second for each function, before the first step of every run."""
     trainer = toy.build()
     trainer.train(2)
     trainer.evaluate(-1)
     export.default_signatures(trainer.task, trainer.model)["serving_default"].get_concrete_function()
-    ours = {name for module, name in rewritten if module.startswith("official_trainer.")}
-    assert ours == {"Traces.watched.<locals>.watched"}
+    assert [name for module, name in rewritten if module.startswith("official_trainer.")] == []
     assert ("tests.support.toy", "ToyTask.build_losses") in rewritten
 
 
