@@ -16,6 +16,8 @@ from benchmarks import (
     comparing,
     drop_in,
     fit,
+    goodput,
+    growth,
     halving,
     job,
     pages,
@@ -51,23 +53,33 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "tuners": (tuners.compare, 3),
     "sweep_kills": (sweep_kills.compare, 1),
     "halving": (halving.compare, halving.NUM_SEEDS),
+    "growth": (growth.compare, 1),
+    "goodput": (goodput.compare, 3),
 }
-"""What each part measures, and its rounds by default."""
+"""What each part measures, and its rounds by default. A part that returns nothing goes on in the next call."""
+
+PROMISES = "promises"
+"""The section of the README with all promises."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmarks; returns 1 if a target was missed, else 0."""
     arguments = _parse(argv)
-    missed = 0
+    missed, unfinished = 0, list[str]()
     print(report.machine())
     for name in arguments.only:
         compare, default_rounds = PARTS[name]
         comparisons = compare(arguments.rounds or default_rounds)
+        if not comparisons:
+            unfinished.append(name)
+            continue
         report.print_text(comparisons)
         if arguments.markdown:
             _write(name, report.markdown(comparisons))
         missed += sum(not each.is_met(target) for each in comparisons for target in each.targets)
-    print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "all targets met")
+    if unfinished:
+        print(f"not finished: {', '.join(unfinished)}")
+    print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "no target missed")
     return int(missed > 0)
 
 
@@ -87,9 +99,14 @@ def _parts(text: str) -> list[str]:
 
 
 def _write(name: str, tables: str) -> None:
-    """Puts a part's tables, and the machine they were measured on, into the README."""
+    """Puts a part's tables, and the machine they were measured on, into the README, and all promises at its top."""
     section = f"\n{tables}\nMeasured on {report.machine()}.\n\n"
-    README.write_text(report.replace_section(README.read_text(), name, section))
+    README.write_text(with_promises(report.replace_section(README.read_text(), name, section)))
+
+
+def with_promises(text: str) -> str:
+    """Returns the README with the table of all promises, which are those of its sections."""
+    return report.replace_section(text, PROMISES, report.promises(text, list(PARTS)))
 
 
 if __name__ == "__main__":

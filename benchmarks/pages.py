@@ -34,16 +34,16 @@ trainer:
 """
 
 
-def write_runs(folder: Path, count: int) -> None:
+def write_runs(folder: Path, count: int, num_summaries: int = NUM_SUMMARIES) -> None:
     """Writes run directories as `digits_mlp` leaves them, with seven metrics of three splits."""
     draw = random.Random(0)
     for number in range(count):
         place = folder / f"run_{number:03}"
         place.mkdir(parents=True)
         rate = 10 ** draw.uniform(-4, -1)
-        (place / "params.yaml").write_text(PARAMS.format(dropout=round(draw.uniform(0, 0.5), 3), rate=rate))
+        dropout, end = round(draw.uniform(0, 0.5), 3), 10 * num_summaries
         top, rows = 0.98 - 0.03 * abs(math.log10(rate) + 2.5), []
-        for step in range(10, 10 * NUM_SUMMARIES + 1, 10):
+        for step in range(10, end + 1, 10):
             about = {"step": step, "time": STARTED + step / 100}
             accuracy, loss = top * (1 - math.exp(-step / 500)), 2.3 * math.exp(-step / 400) + draw.random() / 20
             numbers = {"training_loss": loss, "batch_loss": loss * 1.1, "smoothed_loss": loss, "learning_rate": rate}
@@ -52,15 +52,22 @@ def write_runs(folder: Path, count: int) -> None:
             if step % (10 * EVALUATION_EVERY) == 0:
                 rows.append({**about, "split": "validation", "accuracy": accuracy, "validation_loss": loss})
         (place / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        end = 10 * NUM_SUMMARIES
-        record = {
-            **{"run_id": str(number), "experiment": "digits_mlp", "mode": "train_and_eval", "status": "done"},
-            **{"started": "2026-09-21T13:33:20+00:00", "finished": "2026-09-21T13:34:20+00:00", "restarts": 0},
-            **{"steps": {"start": 0, "current": end, "end": end}, "error": None},
-            "best": {"metric": "accuracy", "value": top, "step": end},
-        }
-        (place / "run.json").write_text(json.dumps(record))
-        (place / "status.json").write_text(json.dumps({"phase": "done", "step": end, "exit_code": 0}))
+        write_record(place, str(number), end, rate=rate, dropout=dropout, best=top)
+
+
+def write_record(
+    place: Path, run_id: str, end: int, *, rate: float = 0.001, dropout: float = 0.1, best: float = 0.9
+) -> None:
+    """Writes the config and the record of a run that has reached step `end`."""
+    (place / "params.yaml").write_text(PARAMS.format(dropout=dropout, rate=rate))
+    record = {
+        **{"run_id": run_id, "experiment": "digits_mlp", "mode": "train_and_eval", "status": "done"},
+        **{"started": "2026-09-21T13:33:20+00:00", "finished": "2026-09-21T13:34:20+00:00", "restarts": 0},
+        **{"steps": {"start": 0, "current": end, "end": end}, "error": None},
+        "best": {"metric": "accuracy", "value": best, "step": end},
+    }
+    (place / "run.json").write_text(json.dumps(record))
+    (place / "status.json").write_text(json.dumps({"phase": "done", "step": end, "exit_code": 0}))
 
 
 def compare(rounds: int) -> list[Comparison]:

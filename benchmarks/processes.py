@@ -36,8 +36,8 @@ class Usage:
     peak_bytes: int
 
 
-def run(argv: Sequence[str], *, exit_code: int = 0) -> Usage:
-    """Runs a command in the repository's root and returns what it took.
+def run(argv: Sequence[str], *, exit_code: int = 0, folder: Path = ROOT) -> Usage:
+    """Runs a command in the repository's root, or in another folder with this package, and returns what it took.
 
     The peak is that of the child alone, if this process is small: Linux counts the memory of whoever started a child
     towards its peak. So nothing here may import TensorFlow.
@@ -47,7 +47,8 @@ def run(argv: Sequence[str], *, exit_code: int = 0) -> Usage:
     """
     with tempfile.TemporaryFile("w+") as said:
         start = time.perf_counter()
-        child = subprocess.Popen(argv, cwd=ROOT, env=environment(), stdout=said, stderr=subprocess.STDOUT)
+        environ = environment() if folder == ROOT else {**environment(), "PYTHONPATH": str(ROOT)}
+        child = subprocess.Popen(argv, cwd=folder, env=environ, stdout=said, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)

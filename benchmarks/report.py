@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class Comparison:
         rows = [["promise", "against", "median", self._spread_name, "at most", "met"]]
         for target in self.targets:
             spread = self._spread(self.ratios(target.name, target.against), self.ratio_digits)
-            unit = f" {self.unit}" if target.against is None else " ×"
+            unit = f" {self.unit}".rstrip() if target.against is None else " ×"
             limit = f"{target.at_most:.{self.ratio_digits}f}{unit}"
             rows.append(
                 [target.name, target.against or "–", *spread, limit, "yes" if self.is_met(target) else "**no**"]
@@ -123,10 +123,48 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     return "\n".join(tables)
 
 
-def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
+def _markdown_table(rows: Sequence[Sequence[str]], num_texts: int = 1) -> str:
+    """Returns a table whose first columns are texts, and all others numbers."""
     header, *body = rows
-    rule = ["---" if number == 0 else "---:" for number in range(len(header))]
+    rule = ["---" if number < num_texts else "---:" for number in range(len(header))]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *body))
+
+
+_PROMISED = ("promise", "against", "median")
+"""The first columns of the table of targets."""
+
+
+def promises(text: str, parts: Sequence[str]) -> str:
+    """Returns one table of all promises, as the tables of targets in the sections of a page have them.
+
+    Args:
+      text: the page.
+      parts: the names of its sections, in their order.
+    """
+    rows = [["part", "of", "promise", "against", "measured", "at most", "met"]]
+    for part in parts:
+        found = list(_promised(section_of(text, part)))
+        rows += [[f"`{part}`", *cells] for cells in found or [["not measured", *["–"] * 5]]]
+    met = sum(row[-1] == "yes" for row in rows)
+    promised = sum(row[-1] != "–" for row in rows[1:])
+    return f"\n{met} of {promised} promises are kept.\n\n{_markdown_table(rows, num_texts=4)}\n"
+
+
+def _promised(section: str) -> Iterator[list[str]]:
+    """Yields the rows of the tables of targets, each after the title of the table of values before it."""
+    title, header = "", list[str]()
+    for line in section.splitlines():
+        if not line.startswith("|"):
+            header = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not header:
+            header = cells
+            title = title if tuple(cells[: len(_PROMISED)]) == _PROMISED else cells[0]
+        elif tuple(header[: len(_PROMISED)]) == _PROMISED and not cells[0].startswith("---"):
+            name, against, median, _, limit, met = cells
+            unit = limit.partition(" ")[2]
+            yield [title, name, against, f"{median} {unit}".rstrip(), limit, met]
 
 
 def machine() -> str:
@@ -152,9 +190,20 @@ def _cpu_model() -> str:
 
 def replace_section(text: str, name: str, content: str) -> str:
     """Returns `text` with what stands between the markers of section `name` replaced."""
+    before, _, after = _around(text, name)
+    return f"{before}{content}{after}"
+
+
+def section_of(text: str, name: str) -> str:
+    """Returns what stands between the markers of section `name`."""
+    return _around(text, name)[1]
+
+
+def _around(text: str, name: str) -> tuple[str, str, str]:
+    """Returns what stands up to the content of a section, its content, and what stands from its end on."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
+    content, closed, after = rest.partition(end)
     if not (found and closed):
         raise ValueError(f"the text has no section between {begin.strip()!r} and {end!r}")
-    return f"{before}{begin}{content}{end}{after}"
+    return f"{before}{begin}", content, f"{end}{after}"

@@ -142,7 +142,9 @@ class CheckpointDirectory:
 
     def remove_files(self, step: int, keep: tuple[str, ...] = ()) -> None:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
-        parts = manifest.parts(self.path).get(step, {})
+        self._remove_parts(manifest.parts(self.path).get(step, {}), keep)
+
+    def _remove_parts(self, parts: Mapping[str, str], keep: tuple[str, ...] = ()) -> None:
         order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
         _remove(self.path, [name for name in order if parts[name] not in keep])
 
@@ -152,20 +154,21 @@ class CheckpointDirectory:
         Args:
           kept: the steps that are kept; None keeps all.
         """
-        committed = self.steps()
-        rising = sorted(committed if kept is None else kept)
+        committed, gardens = set(self.steps()), manifest.gardens_steps(self.path)
+        wanted = committed if kept is None else set(kept)
+        rising = sorted(wanted)
         for step, parts in manifest.parts(self.path).items():
-            if manifest.is_gardens(self.path, parts):
+            if step in gardens:
                 continue
-            if step in rising:
+            if step in wanted:
                 _remove(self.path, [name for name, part in parts.items() if manifest.is_leftover(part)])
             elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
-                self.remove_files(step)
+                self._remove_parts(parts)
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer()
 
     def _quarantine(self, step: int, reason: str) -> None:
-        if manifest.is_gardens(self.path, manifest.parts(self.path).get(step, {})):
+        if step in manifest.gardens_steps(self.path):
             self._unmovable.add(step)
             _logger.warning("%s is damaged: %s; it stays, and an older one is used", self.prefix(step), reason)
             return

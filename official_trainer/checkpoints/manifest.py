@@ -17,7 +17,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -207,15 +207,15 @@ def has_mark(parts: Mapping[str, str]) -> bool:
     return bool({".manifest.json", ".saving"} & set(parts.values()))
 
 
-def is_gardens(directory: str, found: Mapping[str, str]) -> bool:
-    """Whether files of one step are Model Garden's: without marks of ours, in a directory where its driver has saved.
+def gardens_steps(directory: str) -> Collection[int]:
+    """Returns the steps whose files are Model Garden's: without marks of ours, where its driver has saved.
 
     A damaged one does not say so itself.
     """
-    if not found or has_mark(found):
-        return False
-    unmarked = [name for each in parts(directory).values() if is_unmarked(each) for name in each]
-    return garden.wrote_any(directory, (name.removesuffix(".index") for name in unmarked if name.endswith(".index")))
+    unmarked = {step: found for step, found in parts(directory).items() if not has_mark(found)}
+    names = [name for found in unmarked.values() if is_unmarked(found) for name in found]
+    prefixes = (name.removesuffix(".index") for name in names if name.endswith(".index"))
+    return unmarked.keys() if garden.wrote_any(directory, prefixes) else ()
 
 
 def damage(directory: str, step: int, *, checksums: bool = True) -> str | None:

@@ -197,7 +197,7 @@ class CheckpointStore(CheckpointDirectory):
         """Applies retention, and removes what dead saves left."""
         committed = self.steps()
         kept = self._retention.kept_steps(committed, newly_saved)
-        if given_up := [step for step in committed if step not in kept]:
+        if given_up := sorted({*committed} - {*kept}):
             kept = self._retention.kept_steps(committed, {*newly_saved, *self._options.in_use(given_up)})
         self.tidy(kept)
 

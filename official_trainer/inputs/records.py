@@ -135,7 +135,10 @@ class _Share:
 
     def sharing(self) -> Sharing:
         """Returns what each pipeline reads; counts records where that is quick."""
-        shares = [self._files_of(pipeline) for pipeline in range(self.plan.pipelines)]
+        pipelines = range(self.plan.pipelines)
+        # Pipelines that all read the same files are not looked at one by one: there may be many, and many files.
+        different = pipelines if self.by == "files" else pipelines[:1]
+        shares = [self._files_of(pipeline) for pipeline in different]
         sizes = [[file.size_bytes() for file in share] for share in shares]
         are_known = all(size is not None for share in sizes for size in share)
         size_bytes = tuple(sum(size or 0 for size in share) for share in sizes) if are_known else None
@@ -143,10 +146,18 @@ class _Share:
         is_quick = size_bytes is not None and sum(size_bytes) <= _QUICK_TO_COUNT_BYTES
         if is_quick or all(file.take >= 0 for file in self.all_files):
             examples = tuple(sum(file.count() for file in share) for share in shares)
-            if self.by == "examples":
-                examples = tuple(self._every_nth(examples[0], pipeline) for pipeline in range(self.plan.pipelines))
-        files = tuple(len(share) for share in shares)
-        return Sharing(by=self.by, pipelines=len(shares), files=files, examples=examples, size_bytes=size_bytes)
+        each = len(pipelines) // len(different)
+        if examples is not None and self.by == "examples":
+            examples = tuple(self._every_nth(examples[0], pipeline) for pipeline in pipelines)
+        elif examples is not None:
+            examples *= each
+        return Sharing(
+            by=self.by,
+            pipelines=len(pipelines),
+            files=tuple(len(share) for share in shares) * each,
+            examples=examples,
+            size_bytes=None if size_bytes is None else size_bytes * each,
+        )
 
     def _files_of(self, pipeline: int) -> Sequence[RecordFile]:
         return self.all_files[pipeline :: self.plan.pipelines] if self.by == "files" else self.all_files

@@ -287,9 +287,14 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
       ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
       digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
+    return _by_name(scan(Path(workspace)))
+
+
+def _by_name(scanned: Scanned) -> dict[str, Experiment]:
+    """Returns the experiments that the files of a workspace name, by name; fails as `experiments` does."""
     index: dict[str, Experiment] = {}
     problems: list[Problem] = []
-    for experiment in scan(Path(workspace)).found:
+    for experiment in scanned.found:
         first = index.setdefault(experiment.name, experiment)
         if first is not experiment:
             problems.append(sources.registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
@@ -312,8 +317,8 @@ def listed(
     Raises:
       ConfigError: two files of the workspace have the same name; a module that `--import` names cannot be imported.
     """
-    found = experiments(workspace) if workspace is not None else {}
     scanned = scan(workspace) if workspace is not None else Scanned()
+    found = _by_name(scanned)
     problems, given, computed = list(scanned.problems), sources.given(imports), scanned.all_computed
     declared, wrong = sources.declared(workspace)
     for source in [*given, *declared, *computed]:
@@ -423,7 +428,7 @@ class _Search:
         self.scanned = scan(workspace) if workspace is not None else Scanned()
         self.places: dict[str, tuple[Origin, Factory]] = {}
         self.problems: list[Problem] = []
-        index = experiments(workspace) if workspace is not None else {}
+        index = _by_name(self.scanned)
         imported = {**registered(None), **(garden.imported() if has_imports else {})}
         self.names = [*index, *imported]
         if (own := index.get(name)) is not None:

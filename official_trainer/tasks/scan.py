@@ -92,7 +92,7 @@ class _Said(NamedTuple):
     imported: frozenset[str]
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _said(source: bytes) -> _Said:
     """Returns what a file says, which is asked several times in a command, and for each trial of a sweep.
 

@@ -75,13 +75,13 @@ class JsonlTracker(Tracker):
 
     def holds(self, last: Mapping[str, Any]) -> bool:
         """Whether the file holds the row that `last` has returned."""
-        rows = read_rows(self.path) if files.exists(self.path) else []
+        rows = read_rows(self.path, step=last.get("step")) if files.exists(self.path) else []
         return any(last.items() <= row.items() for row in rows)
 
     def row(self, step: int, split: str) -> dict[str, float] | None:
         """Returns the numbers of `split` at `step`, or None if it was not logged."""
-        rows = read_rows(self.path) if self.has_row(step, split) else []
-        return next((numbers_of(row) for row in rows if (row["step"], row["split"]) == (step, split)), None)
+        rows = read_rows(self.path, step=step) if self.has_row(step, split) else []
+        return next((numbers_of(row) for row in rows if row["split"] == split), None)
 
     def steps(self, split: str) -> set[int]:
         """Returns the steps at which `split` was logged."""
@@ -106,23 +106,30 @@ class JsonlTracker(Tracker):
 
     def _keep(self, is_kept: Callable[[Mapping[str, Any]], bool]) -> None:
         self.close()
-        text = _read(self.path)
-        rows = [(line, row) for line, row in _parse(self.path, text) if is_kept(row)]
-        self._known = {(row["step"], row["split"]) for _, row in rows}
-        self._last = rows[-1][1] if rows else None
-        kept = "".join(f"{line}\n" for line, _ in rows)
-        if kept != text:
-            files.write_text_atomically(self.path, kept)
+        text, kept, last = _read(self.path), list[str](), None
+        self._known = set()
+        for line, row in _parse(self.path, text):  # of a long run there are too many rows to hold all of them
+            if is_kept(row):
+                kept.append(f"{line}\n")
+                self._known.add((row["step"], row["split"]))
+                last = row
+        self._last = last
+        if (whole := "".join(kept)) != text:
+            files.write_text_atomically(self.path, whole)
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
+def read_rows(path: str, *, step: int | None = None) -> list[dict[str, Any]]:
     """Returns the rows of a `metrics.jsonl`, numbers as floats; lines that are not whole are left out.
 
     Another process may be writing the last line now; nothing is said of it.
+
+    Args:
+      path: local path or URL.
+      step: the only one whose rows are read, which is much faster; None reads all.
     """
     text, rows = _read(path), []
     whole = text[: text.rfind("\n") + 1]
-    for _, row in _parse(path, whole if _is_unfinished(text[len(whole) :]) else text):
+    for _, row in _parse(path, whole if _is_unfinished(text[len(whole) :]) else text, step):
         rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
     return rows
 
@@ -144,8 +151,12 @@ def _is_unfinished(line: str) -> bool:
         return True
 
 
-def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parse(path: str, text: str, step: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows, or those of a step, each with its line."""
+    digits = "" if step is None else str(step)
     for number, line in enumerate(text.splitlines(), start=1):
+        if digits not in line:
+            continue
         try:
             row = files.parse_json(line)
             if not isinstance(row["step"], int) or not isinstance(row["split"], str):
@@ -155,7 +166,8 @@ def _parse(path: str, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except (ValueError, KeyError, TypeError):
             _logger.warning("%s:%d: not a whole row, left out: %.60s", path, number, line)
             continue
-        yield line, row
+        if step is None or row["step"] == step:
+            yield line, row
 
 
 def is_encoded(value: object) -> bool:

@@ -14,6 +14,9 @@ from benchmarks import (
     clusters,
     commands,
     comparing,
+    goodput,
+    goodput_notes,
+    growth,
     halving,
     pages,
     processes,
@@ -158,13 +161,40 @@ def test_the_readme_has_a_section_for_each_part():
 
 def test_the_command_writes_tables_and_says_what_was_missed(monkeypatch, tmp_path, capsys):
     readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- cli: begin -->\nold\n<!-- cli: end -->\nafter\n")
+    sections = [f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in (command.PROMISES, *command.PARTS)]
+    readme.write_text("".join(["before\n", *sections, "after\n"]))
     monkeypatch.setattr(command, "README", readme)
     monkeypatch.setitem(command.PARTS, "cli", (lambda num_rounds: [COMPARISON], 3))
     assert command.main(["--only=cli", "--markdown"]) == 1
     text = readme.read_text()
-    assert "old" not in text and "| fast | 2.0 |" in text and f"Measured on {report.machine()}." in text
+    section = report.section_of(text, "cli")
+    assert "old" not in section and "| fast | 2.0 |" in section and f"Measured on {report.machine()}." in section
+    assert "| `cli` | work | slow | fast | 4.00 × | 0.50 × | **no** |" in report.section_of(text, command.PROMISES)
     assert capsys.readouterr().out.endswith("1 target missed\n")
+
+
+def test_a_part_that_goes_on_in_the_next_call_has_no_tables_yet(monkeypatch, capsys):
+    monkeypatch.setitem(command.PARTS, "goodput", (lambda num_rounds: [], 3))
+    monkeypatch.setattr(command, "_write", lambda name, tables: pytest.fail("there are no tables"))
+    assert command.main(["--only=goodput", "--markdown"]) == 0
+    assert "not finished: goodput\n" in capsys.readouterr().out
+
+
+def test_all_promises_stand_at_the_top_of_the_page():
+    """The table is that of the sections' own tables, and each part is in it."""
+    text = command.README.read_text()
+    assert command.with_promises(text) == text, "run `python -m benchmarks --only=PART --markdown` for a part"
+    table = report.promises(f"<!-- a: begin -->\n{report.markdown([COMPARISON])}<!-- a: end -->\n<!-- b: begin -->\n"
+                            "none\n<!-- b: end -->", ["a", "b"])  # fmt: skip
+    assert table == (
+        "\n2 of 3 promises are kept.\n\n"
+        "| part | of | promise | against | measured | at most | met |\n"
+        "| --- | --- | --- | --- | ---: | ---: | ---: |\n"
+        "| `a` | work | fast | slow | 0.25 × | 0.50 × | yes |\n"
+        "| `a` | work | slow | fast | 4.00 × | 0.50 × | **no** |\n"
+        "| `a` | work | fast | – | 2.00 s | 2.00 s | yes |\n"
+        "| `b` | not measured | – | – | – | – | – |\n\n"
+    )
 
 
 def test_an_unknown_part_is_refused(capsys):
@@ -401,3 +431,70 @@ def test_halving_finds_the_best_before_it_has_trained_all_or_not_at_all():
     assert min(shares) < max(shares) < 0.6
     late = [(200 * step, float(step == 10)) for step in range(1, 11)]
     assert halving.share([*curves, late], 1) == 1
+
+
+def test_growth_is_the_slope_between_the_two_largest_sizes():
+    assert growth.exponent([10, 100, 1000], [9.0, 2.0, 20.0], least=0.0) == pytest.approx(1)
+    assert growth.exponent([10, 100, 1000], [9.0, 1.0, 100.0], least=0.0) == pytest.approx(2)
+    assert growth.exponent([10, 100, 1000], [0.1, 0.1, 0.9], least=1.0) == 0, "noise does not grow"
+
+
+@pytest.mark.parametrize("thing", cases(growth.THINGS, *growth.THINGS[::6]), ids=lambda thing: thing.name)
+def test_what_grows_is_measured(thing, tmp_path):
+    """Its data can be written, and what is measured works on them."""
+    if thing.command is not None:
+        seconds, mebibytes = growth.measured(thing, tmp_path, 24)
+        assert seconds > 0 and mebibytes > 0
+    else:
+        thing.prepare(tmp_path, 24)()  # not in a fork: this process has started TensorFlow
+
+
+def test_growth_has_a_target_for_each_thing():
+    things = growth.THINGS[:2]
+    found = [[[(0.01, 9.0), (0.1, 90.0), (1.0, 900.0)]], [[(0.01, 0.0), (0.1, 0.0), (10.0, 0.0)]]]
+    time, memory = growth.comparisons(things, found)
+    names = [f"{thing.of}: {thing.name}" for thing in things]
+    assert [target.name for target in time.targets] == [target.name for target in memory.targets] == names
+    assert time.values == {
+        names[0]: [pytest.approx(0.5 if things[0].sizes[-1] > 10**7 else 1)],
+        names[1]: [pytest.approx(1)],
+    }
+    assert time.rows_of_values()[1][1:] == ["100,000: 0.010", "1,000,000: 0.100", "10,000,000: 1.000", "1.00"]
+
+
+def _notes(*steps_and_seconds):
+    notes = goodput_notes.np.zeros(len(steps_and_seconds), goodput_notes.NOTE)
+    for place, (step, seconds) in enumerate(steps_and_seconds):
+        first = step * goodput_notes.BATCH % goodput_notes.EXAMPLES
+        notes[place] = step, seconds, range(first, first + goodput_notes.BATCH)
+    return notes
+
+
+def test_notes_tell_what_a_kill_cost():
+    """N27: steps after a kill that were made before are computed again; the last of each is the final history."""
+    notes = _notes((0, 1.0), (1, 2.0), (2, 3.0), (1, 7.0), (2, 8.0), (3, 9.0))
+    assert goodput_notes.after(notes, 3.5) == (3.5, 2)
+    assert goodput_notes.after(notes, 9.5) is None
+    history = goodput_notes.final_history(notes)
+    assert list(history["step"]) == [0, 1, 2, 3] and list(history["seconds"]) == [1.0, 7.0, 8.0, 9.0]
+    epoch = goodput_notes.EXAMPLES // goodput_notes.BATCH
+    whole = _notes(*((step, float(step)) for step in range(2 * epoch)))
+    assert goodput_notes.misread(whole) == 0
+    whole["ids"][5] = whole["ids"][6]
+    assert goodput_notes.misread(whole) == pytest.approx(1000 * 128 / 12800)
+
+
+@pytest.mark.full
+def test_goodput_goes_on_in_the_next_call_until_all_parts_are_there(monkeypatch, tmp_path, capsys):
+    """N27: a job of ours that is killed makes the same history as one that is not."""
+    monkeypatch.setenv(goodput.FOLDER, str(tmp_path))
+    monkeypatch.setattr(goodput, "CALL_SECONDS", 0.0)
+    every = [(0, 3), (15, 30)]
+    segments = [goodput.Segment(side=goodput.OURS, every=each, seconds=seconds) for each, seconds in every]
+    assert goodput.compare(1, segments) == [] and "2 of 3 parts are missing" in capsys.readouterr().out
+    assert goodput.compare(1, segments) == []
+    lost, latency, repeated, misread, same = goodput.compare(1, segments)
+    name = goodput.title(goodput.OURS, 15)
+    assert set(lost.values) == set(latency.values) == set(repeated.values) == set(misread.values) == {name}
+    assert misread.values[name] == [0.0]
+    assert all(values == [0.0] for values in same.values.values())

@@ -275,6 +275,19 @@ def test_large_and_remote_files_are_not_counted(folder, monkeypatch):
     assert str(remote).endswith("each reads whole files (2 and 1 files)") and list(remote.warnings()) == []
 
 
+def test_files_that_all_pipelines_read_are_counted_once(folder, monkeypatch):
+    """N25: with many workers and many files, a count for each of them would take hours."""
+    from official_trainer.inputs import files
+
+    counted, count = [], files.RecordFile.count
+    monkeypatch.setattr(files.RecordFile, "count", lambda file: counted.append(file.path) or count(file))
+    assert of_files(folder, (5, 5)).examples == (5, 5, 5, 4, 4)
+    assert len(counted) == len(set(counted)) == 3
+    counted.clear()
+    assert of_files(folder, (2, 2), sharding=False).examples == (23, 23)
+    assert len(counted) == 3
+
+
 def test_an_evaluation_that_counts_every_example_several_times_says_so(folder, caplog):
     """N17"""
     for context in contexts((2, 2)):

@@ -114,6 +114,17 @@ def test_rows_are_known_after_a_restart(path, tracker):
     assert not JsonlTracker(str(path.with_name("other.jsonl"))).has_row(10, "train")
 
 
+def test_a_row_is_found_among_rows_with_the_same_digits(path, tracker):
+    for step, loss in ((1, 10.0), (10, 1.0), (11, 0.1), (101, 1.0)):
+        tracker.log("train", step, {"loss": loss})
+    tracker.log("validation", 10, {"loss": 1.0})
+    restarted = JsonlTracker(path)
+    assert [restarted.row(step, "train") for step in (1, 10, 11)] == [{"loss": 10.0}, {"loss": 1.0}, {"loss": 0.1}]
+    last = restarted.last()
+    assert restarted.holds(last) and not restarted.holds({**last, "step": 1})
+    assert [row["split"] for row in read_rows(path, step=10)] == ["train", "validation"]
+
+
 @pytest.mark.parametrize("name", ["step", "split", "time"])
 def test_metrics_cannot_take_the_names_of_a_rows_own_fields(path, tracker, name):
     with pytest.raises(MetricError, match=f"a metric cannot be named '{name}': rows of metrics.jsonl have"):
