@@ -6,11 +6,13 @@ window is traced (`windows.py`), when something is due, and which step is the la
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 
 from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.engine.recovery import Recovery
+from official_trainer.lazy import collecting_rarely
 
 _logger = logging.getLogger(__name__)
 
@@ -60,8 +62,10 @@ class LoopWindows:
         if published is not None:
             num_steps = max(1, published - 1 - state.step)
             options = {"publish": True} if published == state.step + 1 else {}
+        is_first = state.step == state.start_step  # imports what `build_inputs` needs, and is traced
         start = time.monotonic()
-        ran = trainer.run_steps(num_steps, **options)
+        with collecting_rarely() if is_first else contextlib.nullcontext():
+            ran = trainer.run_steps(num_steps, **options)
         seconds = time.monotonic() - start
         state.step += ran
         if ran:

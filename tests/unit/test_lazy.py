@@ -147,3 +147,11 @@ def test_signatures_are_the_same_during_an_import_and_after_it(tmp_path, monkeyp
     finally:
         sys.modules.pop("heavy_module", None)
         gc.unfreeze()
+
+
+def test_the_collector_works_rarely_in_a_block_and_as_usual_after_it():
+    usual = gc.get_threshold()
+    with pytest.raises(KeyError), lazy.collecting_rarely():
+        assert gc.isenabled() and gc.get_threshold()[0] > usual[0]
+        raise KeyError
+    assert gc.get_threshold() == usual
