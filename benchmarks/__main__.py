@@ -26,6 +26,7 @@ from benchmarks import (
     report,
     resume,
     saves,
+    start,
     steps,
     sweep_kills,
     sweeps,
@@ -38,6 +39,7 @@ README = processes.ROOT / "benchmarks" / "README.md"
 PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "steps": (steps.compare, 15),
     "job": (job.compare, 7),
+    "start": (start.compare, 7),
     "cli": (commands.compare, 15),
     "compare": (comparing.compare, 9),
     "refusals": (refusals.compare, 7),

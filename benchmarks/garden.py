@@ -81,10 +81,19 @@ def split(is_training):
 
 @exp_factory.register_config_factory("digits_cnn")
 def digits_cnn():
+    return experiment(DigitsConfig(), train_steps=1200, learning_rate=2e-3)
+
+
+@exp_factory.register_config_factory("digits_mlp")
+def digits_mlp():
+    return experiment(DigitsConfig(network="mlp", dropout=0.2), train_steps=2000, learning_rate=3e-3)
+
+
+def experiment(task, train_steps, learning_rate):
     return cfg.ExperimentConfig(
-        task=DigitsConfig(),
+        task=task,
         trainer=cfg.TrainerConfig(
-            train_steps=1200,
+            train_steps=train_steps,
             steps_per_loop=100,  # Model Garden writes summaries at multiples of this only
             summary_interval=100,
             checkpoint_interval=400,
@@ -97,7 +106,7 @@ def digits_cnn():
                     "optimizer": {"type": "adam"},
                     "learning_rate": {
                         "type": "cosine",
-                        "cosine": {"initial_learning_rate": 2e-3, "decay_steps": 1200},
+                        "cosine": {"initial_learning_rate": learning_rate, "decay_steps": train_steps},
                     },
                     "warmup": {"type": "linear", "linear": {"warmup_steps": 50}},
                 }

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import shlex
 import sys
 
 import pytest
@@ -72,21 +73,28 @@ def test_variants_compute_the_same_steps(monkeypatch):
     assert losses == dict.fromkeys(variants, pytest.approx(losses["hand-written"], rel=1e-4))
 
 
-def test_the_job_is_the_same_for_both_drivers():
-    """Model, data, batch, steps and intervals of Model Garden's digits_cnn are those of ours."""
-    from benchmarks import garden
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_mlp"])
+def test_the_job_is_the_same_for_all_drivers(name):
+    """Model, data, batch, steps and intervals are the same in ours, Model Garden's and the hand-written script."""
+    from benchmarks import garden, hand_written
     from official_trainer.tasks import registry
 
-    ours = registry.get_config("digits_cnn", processes.ROOT)
-    theirs = garden.digits_cnn()
+    ours = registry.get_config(name, processes.ROOT)
+    theirs = getattr(garden, name)()
     for name in ("train_steps", "summary_interval", "checkpoint_interval", "validation_interval", "validation_steps"):
         assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
     for data in ("train_data", "validation_data"):
         batch = getattr(theirs.task, data).global_batch_size
         assert getattr(ours.task, data).global_batch_size == batch
     models = [registry.get_task_cls(ours.task)(ours.task).build_model(), garden.DigitsTask(theirs.task).build_model()]
+    if name == "digits_mlp":
+        models.append(hand_written.build_model())
+        settings, script = ours.trainer, hand_written
+        assert (settings.train_steps, settings.summary_interval) == (script.TRAIN_STEPS, script.SUMMARY_STEPS)
+        intervals = settings.validation_interval, settings.checkpoint_interval
+        assert intervals == (script.EVALUATION_STEPS, script.CHECKPOINT_STEPS)
     layers = [[(type(layer).__name__, layer.output_shape) for layer in model.layers] for model in models]
-    assert layers[0] == layers[1]
+    assert layers == [layers[0]] * len(models)
 
 
 def test_rounds_are_interleaved():
@@ -201,7 +209,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, cli, compare, refusals, pages, saves, resume, bookkeeping, actions"
+        "no such part: stpes; parts are steps, job, start, cli, compare, refusals, pages, saves, resume"
         in capsys.readouterr().err
     )
 
@@ -212,6 +220,11 @@ def test_usage_of_a_process():
     assert usage.peak_bytes > 100 << 20
     with pytest.raises(RuntimeError, match=r"ended with 3:\nbad luck"):
         processes.run([sys.executable, "-c", "print('bad luck'); raise SystemExit(3)"])
+    talks = "print('begun', flush=True); input(); print('done')"
+    usage = processes.run(["sh", "-c", f"echo | {sys.executable} -c {shlex.quote(talks)}"], mark="be.un")
+    assert usage.mark_seconds is not None and 0 < usage.mark_seconds < usage.wall_seconds
+    with pytest.raises(RuntimeError, match="ended with 0 without 'other':\nbegun"):
+        processes.run([sys.executable, "-c", "print('begun')"], mark="other")
 
 
 def test_tables_of_many_runs_are_measured(tmp_path):
