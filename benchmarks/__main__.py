@@ -44,7 +44,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "compare": (comparing.compare, 9),
     "refusals": (refusals.compare, 7),
     "pages": (pages.compare, 7),
-    "saves": (saves.compare, 21),
+    "saves": (saves.compare, 15),
     "resume": (resume.compare, 15),
     "bookkeeping": (bookkeeping.compare, 10),
     "actions": (actions.compare, 15),

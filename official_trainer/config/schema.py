@@ -156,8 +156,8 @@ class TrainerConfig(Config):
         happens at exactly its step.
       summary_interval: steps between two rows of training metrics.
       checkpoint_interval: steps between two checkpoints.
-      async_checkpoint: whether training continues while a checkpoint is written. During that time the host needs memory
-        for one more copy of model and optimizer.
+      async_checkpoint: whether training continues while a checkpoint is written. From the first one on, the host needs
+        memory for one more copy of model and optimizer.
       max_to_keep: how many of the newest checkpoints are kept; the best ones are kept separately. While a
         `continuous_eval` runs, checkpoints that it has not evaluated yet are kept too.
       keep_checkpoint_every_n_steps: checkpoints at multiples of this step are never deleted, for any `max_to_keep`;

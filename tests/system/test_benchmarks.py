@@ -265,9 +265,10 @@ def _as_measured_by_a_child(monkeypatch, module):
 
 
 def test_saves_are_measured_apart_from_the_steps_beside_them(monkeypatch):
-    monkeypatch.setattr(saves, "UNITS", 8)
+    for task in (saves.DenseTask, saves.SmallTask):
+        monkeypatch.setattr(task, "units", 8)
     _as_measured_by_a_child(monkeypatch, saves)
-    call, extra, _, parts, restoring = saves.compare(2)
+    call, extra, _, parts, restoring, runs, of_runs = saves.compare(2)
     savers = {saves.OURS, saves.OURS_ASYNC, saves.OURS_UNSYNCED, saves.MANAGER, saves.MANAGER_ASYNC}
     assert set(call.values) == set(extra.values) == savers
     named = (saves.VALUES, saves.WRITE, saves.SYNC, saves.DELETE, saves.REST)
@@ -276,13 +277,16 @@ def test_saves_are_measured_apart_from_the_steps_beside_them(monkeypatch):
         assert sum(parts.values[name][number] for name in named) == pytest.approx(whole)
     assert len(restoring.values) == 3
     assert all(
-        len(values) == 2 for comparison in (call, extra, parts, restoring) for values in comparison.values.values()
+        len(values) == 2
+        for comparison in (call, extra, parts, restoring, runs, of_runs)
+        for values in comparison.values.values()
     )
+    assert set(runs.values) == {saves.SAVING, saves.NOT_SAVING}
 
 
 def test_savers_that_are_compared_save_the_same(monkeypatch, tmp_path):
     """Every way to save leaves the values of the moment it was called, though training went on."""
-    monkeypatch.setattr(saves, "UNITS", 8)
+    monkeypatch.setattr(saves.DenseTask, "units", 8)
     trainer = saves.build_trainer()
     trainer.run_steps(3)
     expected = trainer.model.get_weights()

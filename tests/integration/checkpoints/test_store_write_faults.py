@@ -40,13 +40,14 @@ def test_an_error_before_a_save_begins_deletes_nothing(faults, model_dir):
     assert sorted(os.listdir(model_dir)) == before
 
 
+@pytest.mark.parametrize("is_asynchronous", [False, True], ids=["by_tensorflow", "in_the_background"])
 @pytest.mark.parametrize("is_first", [False, True], ids=["with_older", "first"])
-def test_a_kill_at_every_operation_of_a_save(faults, whole, model_dir, is_first):
+def test_a_kill_at_every_operation_of_a_save(faults, whole, model_dir, is_first, is_asynchronous):
     """N1, N3: the newest whole checkpoint is restored, and what the dead save left is collected."""
     before = None if is_first else 2
     for error, operations in sweep(
         faults,
-        lambda: save(store_of(Tiny(3), model_dir), 3),
+        lambda: save(store_of(Tiny(3), model_dir, is_asynchronous=is_asynchronous), 3),
         prepare=lambda: renewed(None if is_first else whole, model_dir),
         least=15,
         fault=Killed,
@@ -56,7 +57,8 @@ def test_a_kill_at_every_operation_of_a_save(faults, whole, model_dir, is_first)
             assert_tidy(model_dir)
 
 
-def test_a_reader_sees_whole_checkpoints_at_every_moment_of_a_slow_save(faults, whole, model_dir):
+@pytest.mark.parametrize("is_asynchronous", [False, True], ids=["by_tensorflow", "in_the_background"])
+def test_a_reader_sees_whole_checkpoints_at_every_moment_of_a_slow_save(faults, whole, model_dir, is_asynchronous):
     """N3, T10: whoever looks between any two operations finds the newest committed checkpoint whole."""
     renewed(whole, model_dir)
     seen = []
@@ -68,7 +70,7 @@ def test_a_reader_sees_whole_checkpoints_at_every_moment_of_a_slow_save(faults, 
         seen.append(step)
 
     faults.on_operation = look
-    save(store_of(Tiny(3), model_dir), 3)
+    save(store_of(Tiny(3), model_dir, is_asynchronous=is_asynchronous), 3)
     assert seen == sorted(seen)
     assert set(seen) == {2, 3}
     assert seen.count(2) > 15

@@ -94,6 +94,17 @@ def test_host_state_is_folded_over_the_whole_evaluation(strategy):
     assert logs["seen"] == {"count": NUM_EXAMPLES, "sum": int(LABELS.sum())}
 
 
+def test_weights_that_are_not_finite_are_named():
+    """N3: also those that are only so large that a sum of their squares is not finite are finite."""
+    trainer = build()
+    first, second = trainer.model.trainable_variables[:2]
+    first.assign(tf.fill(first.shape, 1e30))
+    assert trainer.non_finite_weights() == []
+    for value in (math.inf, -math.inf, math.nan):
+        second.assign(tf.tensor_scatter_nd_update(second, [[0] * len(second.shape)], [value]))
+        assert trainer.non_finite_weights() == [second.name]
+
+
 def test_evaluate_a_number_of_steps():
     """T2: evaluate(n) evaluates n batches, from the start each time."""
     trainer = build(task_cls=CollectingTask)

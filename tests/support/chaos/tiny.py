@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.restore import read_exactly
-from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 
 
 class Tiny:
@@ -47,9 +47,9 @@ def read_newest(checkpoint, directory):
     return read_exactly(checkpoint, manifest.prefix(directory, step), step).step
 
 
-def store_of(program, directory):
+def store_of(program, directory, *, is_asynchronous=False):
     """Returns a store that keeps two checkpoints."""
-    return program.store(directory, max_to_keep=2)
+    return program.store(directory, max_to_keep=2, options=StoreOptions(is_asynchronous=is_asynchronous))
 
 
 def restored(directory):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.checkpoints.store import SaveError
+from official_trainer.checkpoints.store import SaveError, StoreOptions
 from official_trainer.errors import ExitCode
 from tests.support.cases import cases
 from tests.support.chaos.faulty_files import Killed
@@ -45,11 +45,15 @@ def small_disk(tmp_path):
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_a_disk_that_is_really_full(small_disk):
+WRITERS = pytest.mark.parametrize("is_asynchronous", [False, True], ids=["by_tensorflow", "in_the_background"])
+
+
+@WRITERS
+def test_a_disk_that_is_really_full(small_disk, is_asynchronous):
     """N3: a failed save gives back what it took, and succeeds once there is space."""
     model_dir = small_disk("size=700k") / "run"
     program = Tiny(size=50_000)  # 200 kB
-    store = program.store(model_dir)
+    store = program.store(model_dir, options=StoreOptions(is_asynchronous=is_asynchronous))
     for step in (1, 2, 3):
         program.train_to(step)
         save(store, step)
@@ -121,14 +125,15 @@ ERRORS = {
 }
 
 
+@WRITERS
 @pytest.mark.parametrize("kind", cases(list(ERRORS), "full", "failed_once"))
-def test_an_error_at_every_operation_of_a_save(faults, whole, model_dir, kind):
+def test_an_error_at_every_operation_of_a_save(faults, whole, model_dir, kind, is_asynchronous):
     """N3, N6: a clear error; what was there stays whole; the next save leaves the directory tidy."""
     reason = os.strerror(ERRORS[kind]["fault"])
     program = Tiny()
 
     def attempt():
-        save(store_of(program.train_to(3), model_dir), 3)
+        save(store_of(program.train_to(3), model_dir, is_asynchronous=is_asynchronous), 3)
 
     for error, operations in sweep(
         faults, attempt, prepare=lambda: renewed(whole, model_dir), least=20, **ERRORS[kind]
