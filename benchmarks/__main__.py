@@ -17,9 +17,11 @@ from benchmarks import (
     drop_in,
     fit,
     goodput,
+    gpu,
     growth,
     halving,
     job,
+    models,
     pages,
     processes,
     refusals,
@@ -38,6 +40,8 @@ README = processes.ROOT / "benchmarks" / "README.md"
 
 PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "steps": (steps.compare, 15),
+    "models": (models.compare, 7),
+    "gpu": (gpu.compare, 5),
     "job": (job.compare, 7),
     "start": (start.compare, 7),
     "cli": (commands.compare, 15),
@@ -58,7 +62,10 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "growth": (growth.compare, 1),
     "goodput": (goodput.compare, 3),
 }
-"""What each part measures, and its rounds by default. A part that returns nothing goes on in the next call."""
+"""What each part measures, and its rounds by default.
+
+A part that returns nothing goes on in the next call, or has said why it does not measure.
+"""
 
 PROMISES = "promises"
 """The section of the README with all promises."""

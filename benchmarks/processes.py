@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,15 @@ def _copy(lines: Any, said: Any, mark: str) -> float | None:
     return marked
 
 
-def results_of(module: str, num_rounds: int) -> Any:
-    """Returns what `write_results` writes in a child `python -m module`, which imports TensorFlow in our place."""
+def results_of(module: str, num_rounds: int, environ: Mapping[str, str] | None = None) -> Any:
+    """Returns what `write_results` writes in a child `python -m module`, which imports TensorFlow in our place.
+
+    Its environment is `environment()`, or another one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
         argv = [sys.executable, "-m", module, str(results), f"--rounds={num_rounds}"]
-        subprocess.run(argv, cwd=ROOT, env=environment(), check=True)
+        subprocess.run(argv, cwd=ROOT, env=environ or environment(), check=True)
         return json.loads(results.read_text())
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import processes, rounds
@@ -43,6 +43,7 @@ GARDEN = "Model Garden Trainer, mirrored (its default)"
 GARDEN_OFF = "Model Garden Trainer, off"
 HAND_LEGACY = "hand-written loop, shuffle().batch(), legacy Adam"
 OURS_LEGACY = "Trainer, shuffle().batch(), legacy Adam"
+OURS_MEMORY_LEGACY = "Trainer, in-memory pipeline, legacy Adam"
 GARDEN_LEGACY = "Model Garden Trainer, mirrored, legacy Adam"
 FIT_1 = "tf_keras fit, steps_per_execution=1"
 FIT_WINDOW = "tf_keras fit, steps_per_execution=500"
@@ -50,10 +51,12 @@ FIT_WINDOW = "tf_keras fit, steps_per_execution=500"
 TARGETS = (
     Target(name=OURS, against=HAND, at_most=1.05),
     Target(name=OURS_MEMORY, against=HAND_MEMORY, at_most=1.05),
+    Target(name=OURS_MEMORY, against=HAND, at_most=0.9),
     Target(name=OURS, against=GARDEN, at_most=0.5),
     Target(name=OURS_MEMORY, against=GARDEN, at_most=0.5),
     Target(name=OURS_XLA, against=HAND, at_most=0.6),
     Target(name=OURS_LEGACY, against=HAND_LEGACY, at_most=1.05),
+    Target(name=OURS_MEMORY_LEGACY, against=HAND_LEGACY, at_most=1.0),
 )
 
 
@@ -245,6 +248,7 @@ VARIANTS: dict[str, Callable[[], Train]] = {
     GARDEN_OFF: lambda: model_garden("off"),
     HAND_LEGACY: lambda: hand_written(shuffle_batch, legacy=True),
     OURS_LEGACY: lambda: ours(shuffle_batch_of, legacy=True),
+    OURS_MEMORY_LEGACY: lambda: ours(from_arrays, legacy=True),
     GARDEN_LEGACY: lambda: model_garden("mirrored", legacy=True),
     FIT_1: lambda: keras_fit(1),
     FIT_WINDOW: lambda: keras_fit(WINDOW_STEPS),
@@ -254,38 +258,48 @@ VARIANTS: dict[str, Callable[[], Train]] = {
 # Measuring.
 
 
-def microseconds_per_step(train: Train) -> float:
+def microseconds_per_step(train: Train, window_steps: int = WINDOW_STEPS) -> float:
     """Trains some windows and returns what a step of the timed ones took."""
     ends: list[float] = []
-    train(WARM_WINDOWS + TIMED_WINDOWS, WINDOW_STEPS, lambda: ends.append(time.perf_counter()))
+    train(WARM_WINDOWS + TIMED_WINDOWS, window_steps, lambda: ends.append(time.perf_counter()))
     timed = ends[-1] - ends[WARM_WINDOWS - 1]
-    return timed / (TIMED_WINDOWS * WINDOW_STEPS) * 1e6
+    return timed / (TIMED_WINDOWS * window_steps) * 1e6
 
 
 def measure_all(num_rounds: int) -> dict[str, tuple[float, ...]]:
+    """Returns microseconds per step by variant, round by round."""
+    return measure_variants(VARIANTS, num_rounds)
+
+
+def measure_variants(
+    variants: Mapping[str, Callable[[], Train]],
+    num_rounds: int,
+    window_steps: int = WINDOW_STEPS,
+    rounds_per_build: int = ROUNDS_PER_BUILD,
+) -> dict[str, tuple[float, ...]]:
     """Returns microseconds per step by variant, round by round.
 
     Two graphs of the very same step differ by up to a tenth in speed, by luck of scheduling. So all variants are built
     anew every few rounds.
     """
-    values: dict[str, tuple[float, ...]] = dict.fromkeys(VARIANTS, ())
-    for start in range(0, num_rounds, ROUNDS_PER_BUILD):
-        measures = _build_all()
-        results = rounds.interleave(measures, min(ROUNDS_PER_BUILD, num_rounds - start))["microseconds"]
-        values = {name: values[name] + results[name] for name in VARIANTS}
+    values: dict[str, tuple[float, ...]] = dict.fromkeys(variants, ())
+    for start in range(0, num_rounds, rounds_per_build):
+        measures = _build_all(variants, window_steps)
+        results = rounds.interleave(measures, min(rounds_per_build, num_rounds - start))["microseconds"]
+        values = {name: values[name] + results[name] for name in variants}
     return values
 
 
-def _build_all() -> dict[str, rounds.Measure]:
+def _build_all(variants: Mapping[str, Callable[[], Train]], window_steps: int) -> dict[str, rounds.Measure]:
     """Builds, traces and compiles every variant."""
     keras.backend.clear_session()
     gc.collect()  # pipelines of the last build
-    trains = {name: build() for name, build in VARIANTS.items()}
+    trains = {name: build() for name, build in variants.items()}
     for train in trains.values():
-        train(1, WINDOW_STEPS, lambda: None)
+        train(1, window_steps, lambda: None)
 
     def measure(train: Train) -> dict[str, float]:
-        return {"microseconds": microseconds_per_step(train)}
+        return {"microseconds": microseconds_per_step(train, window_steps)}
 
     return {name: functools.partial(measure, train) for name, train in trains.items()}
 

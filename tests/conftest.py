@@ -1,10 +1,12 @@
-"""What all tests have: no GPU, one cache of what is read from Model Garden, the table of the kills at the end."""
+"""What all tests but tests/gpu have: no GPU; one cache for Model Garden, the table of the kills at the end."""
 
 import os
 import sys
 import tempfile
 
-os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LEGACY_KERAS="1")
+if os.environ.get("GPU_TESTS") != "gpu":  # which tests/gpu alone are for
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 import hypothesis
 import pytest

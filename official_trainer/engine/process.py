@@ -51,7 +51,8 @@ def _choose_gpus(num_gpus: int | None) -> None:
     try:
         tf.config.set_visible_devices(chosen, "GPU")
         for gpu in chosen:
-            tf.config.experimental.set_memory_growth(gpu, True)
+            if tf.config.get_logical_device_configuration(gpu) is None:  # else each part has a fixed share of memory
+                tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError:  # TensorFlow has started: its devices are final
         if len(tf.config.list_logical_devices("GPU")) != len(chosen):
             raise DeviceError(f"runtime.num_gpus: asks for {num_gpus}, but TensorFlow has already started") from None

@@ -108,7 +108,7 @@ def build(config=None, task_cls=ToyTask, strategy="off", trainer_cls=Trainer, **
     config = config or experiment()
     keras.backend.clear_session()
     random_streams.enable(0)
-    with strategy_of(strategy).scope():
+    with (strategy_of(strategy) if isinstance(strategy, str) else strategy).scope():
         task = task_cls(config.task)
         model = task.build_model()
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)

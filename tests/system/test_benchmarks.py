@@ -17,8 +17,10 @@ from benchmarks import (
     comparing,
     goodput,
     goodput_notes,
+    gpu,
     growth,
     halving,
+    models,
     pages,
     processes,
     refusals,
@@ -73,10 +75,23 @@ def test_variants_compute_the_same_steps(monkeypatch):
     assert losses == dict.fromkeys(variants, pytest.approx(losses["hand-written"], rel=1e-4))
 
 
+def test_both_loops_over_a_task_learn():
+    """The first window, of 30 steps, has a higher loss than the next; both see all examples of the task."""
+    subject = models.Subject(build=functools.partial(models.dense, 16, 1, 64), window_steps=30)
+    for build in (models.hand_written, models.ours):
+        train = build(subject)
+        assert train(1, 30, lambda: None) > train(1, 30, lambda: None), build
+
+
+def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr(gpu.devices, "gpus", lambda environ: ())
+    assert gpu.compare(1) == []
+    assert capsys.readouterr().out == "no GPU: nothing is measured\n"
+
+
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_mlp"])
 def test_the_job_is_the_same_for_all_drivers(name):
     """Model, data, batch, steps and intervals are the same in ours, Model Garden's and the hand-written script."""
-    from benchmarks import garden, hand_written
     from official_trainer.tasks import registry
 
     ours = registry.get_config(name, processes.ROOT)
@@ -209,7 +224,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, job, start, cli, compare, refusals, pages, saves, resume"
+        "no such part: stpes; parts are steps, models, gpu, job, start, cli, compare, refusals, pages, saves, resume"
         in capsys.readouterr().err
     )
 
