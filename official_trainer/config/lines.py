@@ -12,13 +12,15 @@ import functools
 import re
 from typing import Any
 
+from official_trainer.config import limits
 from official_trainer.config.errors import ConfigError
 from official_trainer.config.reading import MARK, plain
 
 _LINE = re.compile(r"( *)((?:- )*)(\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|[^\s'\"#:\[{][^:]*?):(?: +(.*))?")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'", re.DOTALL)
 _COMMENT = re.compile(r"\s#.*")
-_MANY = 4096
+_MANY = limits.MAX_SIZE
+"""No config has more lines; if fewer were kept, a large one would push out those that the next one has too."""
 
 
 def lines(text: str) -> dict[str, str]:
