@@ -34,7 +34,9 @@ class StepDurations:
         return self._counts.total()
 
     def __add__(self, other: StepDurations) -> StepDurations:
-        return StepDurations(self._counts + other._counts)
+        counts = self._counts.copy()
+        counts.update(other._counts)  # `+` would look at each one of many durations for the few that are new
+        return StepDurations(counts)
 
     def add(self, seconds: float, steps: int = 1) -> None:
         """Adds `steps` steps of `seconds` each."""
