@@ -92,6 +92,7 @@ def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_mlp"])
 def test_the_job_is_the_same_for_all_drivers(name):
     """Model, data, batch, steps and intervals are the same in ours, Model Garden's and the hand-written script."""
+    from benchmarks import garden, hand_written
     from official_trainer.tasks import registry
 
     ours = registry.get_config(name, processes.ROOT)
