@@ -74,20 +74,20 @@ PROMISES = "promises"
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmarks; returns 1 if a target was missed, else 0."""
     arguments = _parse(argv)
-    missed, unfinished = 0, list[str]()
+    missed, without = 0, list[str]()
     print(report.machine())
     for name in arguments.only:
         compare, default_rounds = PARTS[name]
         comparisons = compare(arguments.rounds or default_rounds)
         if not comparisons:
-            unfinished.append(name)
+            without.append(name)
             continue
         report.print_text(comparisons)
         if arguments.markdown:
             _write(name, report.markdown(comparisons))
         missed += sum(not each.is_met(target) for each in comparisons for target in each.targets)
-    if unfinished:
-        print(f"not finished: {', '.join(unfinished)}")
+    if without:
+        print(f"no tables: {', '.join(without)}")
     print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "no target missed")
     return int(missed > 0)
 
