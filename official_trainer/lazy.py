@@ -26,6 +26,7 @@ import inspect
 import os
 import sys
 import threading
+import time
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -48,11 +49,23 @@ def load(name: str) -> types.ModuleType:
     """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2."""
     select()
     if name not in sys.modules:
+        began = time.monotonic()
         with _without_collector(), _deferred(), _remembered():
             importlib.import_module(name)
+        if name in _TENSORFLOW:
+            _imports.append((began, time.monotonic()))
     if "tensorflow" in sys.modules:
         _apply_log_level()
     return importlib.import_module(name)  # another thread may still be importing it
+
+
+_TENSORFLOW = "tensorflow", "tf_keras"
+_imports: list[tuple[float, float]] = []  # from when to when TensorFlow and Keras were imported
+
+
+def import_seconds(*, since_seconds: float) -> float:
+    """Returns how long `load` has imported TensorFlow and Keras since a time on the scale of `time.monotonic`."""
+    return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _imports)
 
 
 def select() -> None:

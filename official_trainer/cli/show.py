@@ -1,4 +1,4 @@
-"""Show the values of an experiment or a run, and who set each.
+"""Show the values of an experiment or a run, and who set each; or where the time of a run went.
 
 Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown.
 
@@ -20,13 +20,14 @@ from official_trainer.cli.parser import UsageError
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
     ("official-trainer show digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
     ("official-trainer show runs/digits", "the values that a run used"),
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
+    ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
@@ -47,6 +48,7 @@ def add_flags(parser: flags.Parser) -> None:
         "OTHER",
         "show only what differs from the experiment's own values, or from those of a file, a run or another experiment",
     )
+    parser.switch("time", "show where the time of a run went, up to its last checkpoint if it goes on")
     parser.switch("json", "print JSON, with the origin of each value")
 
 
@@ -62,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain and arguments.diff is not None:
         raise UsageError("--explain and --diff cannot be combined; keep one")
     run_dir = _run_dir(arguments)
+    if arguments.time:
+        terminal.show(_time(run_dir, arguments))
+        return 0
     if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
     shows_all = not arguments.explain and not arguments.json and arguments.diff is None
@@ -83,6 +88,29 @@ def run(arguments: argparse.Namespace) -> int:
         names = arguments.diff or experiment, _name(run_dir or experiment, arguments)
         terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
     return 0
+
+
+def _time(run_dir: str | None, arguments: argparse.Namespace) -> str:
+    """Returns where the time of a run went.
+
+    Raises:
+      UsageError: no run is named, it has recorded no time, or other flags ask for something else.
+    """
+    if run_dir is None:
+        raise UsageError("--time needs the directory of a run, such as: official-trainer show runs/digits --time")
+    if arguments.explain or arguments.diff is not None or flags.changes_config(arguments):
+        raise UsageError("--time cannot be combined with --explain, --diff or changes of the config; leave them out")
+    path = files.join(run_dir, files.RUN_FILE)
+    time = files.read_json(path).get("time") if files.exists(path) else None
+    if not time:
+        raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
+    if arguments.json:
+        import json
+
+        return json.dumps(time, indent=2)
+    from official_trainer.runs.health import time_account
+
+    return "\n".join(time_account.in_lines(time))
 
 
 def _run_dir(arguments: argparse.Namespace) -> str | None:

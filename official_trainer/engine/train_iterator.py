@@ -278,6 +278,7 @@ class TrainIterator:
           worker_streams: returns the iterators of all workers from a batch on, by the builder and the batch's number.
         """
         self.position = DataPosition()
+        self.build_seconds = 0.0
         self._builder = builder
         self._global_step = global_step
         self._on_data_end = on_data_end
@@ -344,6 +345,7 @@ class TrainIterator:
     def iterator(self) -> Any:
         """Returns the iterator whose next batch is that of the current step."""
         if self._iterator is None:
+            began = time.monotonic()
             step = int(self._global_step.numpy())
             dataset = self._build(step, self._blocks)
             is_of_task = self._dataset is None
@@ -357,6 +359,7 @@ class TrainIterator:
                 self._iterator = self._worker_streams(self._builder, self.position.start_step(step))
             else:
                 self._iterator = tf.nest.map_structure(iter, dataset)
+            self.build_seconds += time.monotonic() - began
         return self._iterator
 
     @property

@@ -90,6 +90,7 @@ def _run_loop(
         is_waiting=_waits_for_input(job, trainer),
         actions_seconds=lambda: schedule.spent_seconds,
         trackers_seconds=lambda: trackers.all.spent_seconds,
+        data_seconds=lambda: trainer.train_iterator.build_seconds,
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from official_trainer import lazy
 from official_trainer.actions.durations import StepDurations
 from official_trainer.threads import RepeatingThread
 
@@ -24,9 +25,9 @@ _logger = logging.getLogger(__name__)
 PARTS = ("start", "tracing", "steps", "input", "evaluation", "save", "export", "actions", "trackers", "other")
 """The parts of the time, in the order of the record.
 
-`start` lasts from the process's start to the first step, `tracing` is what windows that traced took beyond their steps
-(compiling included), `input` is what steps wait for data, `save` what training waits for a save, `trackers` what it
-waits for where numbers go.
+`start` lasts from the process's start to the first step, and holds the building of data; `tracing` is what windows that
+traced took beyond their steps (compiling included), `input` is what steps wait for data, `save` what training waits for
+a save, `trackers` what it waits for where numbers go.
 """
 
 INPUT_BOUND_FRACTION = 0.5
@@ -184,6 +185,7 @@ class TimeAccount:
         self._phase = "start"
         self._before, self._stretch = _Tally(), _Tally()
         self._stretch_began = self._began
+        self._start_seconds = {"build": 0.0, "restore": 0.0, "data": 0.0}
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
 
     def __enter__(self) -> TimeAccount:
@@ -198,6 +200,7 @@ class TimeAccount:
         is_waiting: Callable[[], bool | None] = lambda: None,
         actions_seconds: Callable[[], float] = lambda: 0.0,
         trackers_seconds: Callable[[], float] = lambda: 0.0,
+        data_seconds: Callable[[], float] = lambda: 0.0,
     ) -> InputSampler:
         """Takes what accounts for parts of a phase, once it is built; returns the sampler of the input.
 
@@ -205,8 +208,9 @@ class TimeAccount:
           is_waiting: returns whether a step waits for data; sampled while the phase `train` lasts.
           actions_seconds: returns how long actions took so far, in any phase.
           trackers_seconds: the same of trackers.
+          data_seconds: the same of building the data that steps read, in windows.
         """
-        self._spent = {"actions": actions_seconds, "trackers": trackers_seconds}
+        self._spent = {"actions": actions_seconds, "trackers": trackers_seconds, "data": data_seconds}
         self._sampler = InputSampler(is_waiting, clock=self._clock)
         return self._sampler
 
@@ -229,7 +233,11 @@ class TimeAccount:
         with self._lock:
             tally = self._stretch
             seen, waited = self._take_samples()
+            built_before = self._start_seconds["data"]
             seconds = min(seconds, self._settle(within_window=seconds))
+            built = min(seen - waited, self._start_seconds["data"] - built_before)  # no step could wait meanwhile
+            tally.seen_seconds -= built
+            seen -= built
             tally.steps += steps
             tally.examples += examples
             if has_traced:
@@ -264,10 +272,12 @@ class TimeAccount:
             self._take_samples()
             tally = self._before + self._stretch
             wall = self._since - self._began
+            start = {"tensorflow": lazy.import_seconds(since_seconds=self._began), **self._start_seconds}
         speed, fraction = tally.speed(), tally.input_fraction()
         return {
             "wall_seconds": round(wall, 6),
             **_parts(tally.parts(), wall),
+            "start": {name: _rounded(seconds, 6) for name, seconds in start.items()},
             "steps": tally.steps,
             "examples": tally.examples,
             **{name: _rounded(speed.get(name), digits) for name, digits in _SPEED_DIGITS.items()},
@@ -283,11 +293,15 @@ class TimeAccount:
         for part, spent_seconds in self._spent.items():
             before, self._spent_before[part] = self._spent_before.get(part, 0.0), spent_seconds()
             grown = min(left, self._spent_before[part] - before)
-            tally.add(part, grown)
+            tally.add("start" if part == "data" else part, grown)
             left -= grown
+            if part in self._start_seconds:
+                self._start_seconds[part] += grown
         in_window = min(within_window, left)
         tally.add("steps", in_window)
         tally.add(_PART_OF_PHASE.get(self._phase, "other"), left - in_window)
+        if self._phase in self._start_seconds:
+            self._start_seconds[self._phase] += left - in_window
         return in_window
 
     def _take_samples(self) -> tuple[float, float]:
@@ -362,4 +376,25 @@ def in_one_line(report: Mapping[str, Any]) -> str:
     return f"time: {', '.join(parts)}{speed}"
 
 
+def in_lines(time: Mapping[str, Any]) -> list[str]:
+    """Returns `time` of a run's record, as `over_attempts` made it: a line for each part, and what the start took."""
+    total, last = time["total"], time["attempts"][-1]
+    count = total["restarts"] + 1
+    lines = [f"{total['wall_seconds']:.1f} s in {count} process{'es' * (count > 1)}, {total['steps']} steps"]
+    for part in sorted(PARTS, key=lambda part: -(total["seconds"][part] or 0)):
+        seconds, fraction = total["seconds"][part], total["fractions"][part]
+        lines.append(f"{part:10} " + ("unknown" if seconds is None else f"{seconds:10.2f} s {100 * fraction:4.0f} %"))
+    if (parts := last.get("start")) is not None:  # that of an earlier version of this program has none
+        rest = max(0.0, last["seconds"]["start"] - sum(parts.values()))
+        shown = [f"{words} {parts[name]:.2f} s" for name, words in _START_WORDS.items()]
+        lines.append(f"the start of the newest process: {', '.join([*shown, f'all else {rest:.2f} s'])}")
+    return lines
+
+
+_START_WORDS = {
+    "tensorflow": "importing TensorFlow",
+    "build": "building the model",
+    "restore": "restoring",
+    "data": "building the data",
+}
 _ORDER = ("steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other")

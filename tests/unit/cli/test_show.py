@@ -5,6 +5,7 @@ import json
 import pytest
 
 from official_trainer import cli
+from official_trainer.runs.health.time_account import PARTS
 
 
 def test_show_takes_no_gin_flags(workspace, capsys):
@@ -112,3 +113,36 @@ def test_control_characters_of_a_runs_params_are_shown_as_escapes(run_dir, capsy
         file.write(f"# {ESC}\n")
     assert cli.main(["show", "runs/seven"]) == 0
     assert capsys.readouterr().out.endswith("# \\x1b]0;owned\\x07\\x0d\n")
+
+
+def test_the_time_of_a_run_is_shown(workspace, capsys):
+    """N26: what its start, steps and saves took; of anything else it is refused."""
+    run = workspace / "runs" / "timed"
+    run.mkdir(parents=True)
+    (run / "params.yaml").write_text("")
+    parts = {**dict.fromkeys(PARTS, 0.0), "start": 3.0, "steps": 1.0, "input": None}
+    start = {"tensorflow": 1.5, "build": 0.25, "restore": 0.0, "data": 1.0}
+    total = {"restarts": 1, "wall_seconds": 4.0, "steps": 20, "seconds": parts}
+    total["fractions"] = {part: None if seconds is None else seconds / 4 for part, seconds in parts.items()}
+    time = {"total": total, "attempts": [{"seconds": parts, "start": start}]}
+    assert cli.main(["show", str(run), "--time"]) == 2
+    assert "has no time yet: a run records it with each checkpoint, and at its end" in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps({"time": time}))
+    assert cli.main(["show", str(run), "--time"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "4.0 s in 2 processes, 20 steps",
+        "start            3.00 s   75 %",
+        "steps            1.00 s   25 %",
+    ]
+    assert "input      unknown" in lines
+    assert lines[-1] == (
+        "the start of the newest process: importing TensorFlow 1.50 s, building the model 0.25 s, restoring 0.00 s, "
+        "building the data 1.00 s, all else 0.25 s"
+    )
+    assert cli.main(["show", str(run), "--time", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == time
+    assert cli.main(["show", str(run), "--time", "--diff"]) == 2
+    assert "--time cannot be combined with --explain, --diff or changes of the config" in capsys.readouterr().err
+    assert cli.main(["show", "my_experiment", "--time"]) == 2
+    assert "--time needs the directory of a run, such as" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from official_trainer import lazy
 from official_trainer.actions.action import Action, LoopState
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
@@ -18,6 +19,7 @@ from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import (
     PARTS,
     TimeAccount,
+    in_lines,
     in_one_line,
     over_attempts,
 )
@@ -53,7 +55,10 @@ class Told:
         self.acted = 0.0
         self.account = TimeAccount(began_seconds=90.0, clock=self.time)
         self.waits = None
-        self.sampler = self.account.attach(is_waiting=lambda: self.waits, actions_seconds=lambda: self.acted)
+        self.built = 0.0
+        self.sampler = self.account.attach(
+            is_waiting=lambda: self.waits, actions_seconds=lambda: self.acted, data_seconds=lambda: self.built
+        )
         self.sampler.follow = lambda is_training: None  # without a thread: samples are made by hand
 
     def phase(self, name, seconds):
@@ -96,6 +101,27 @@ def a_run():
     told.acted += 2
     told.phase("export", 1)
     return told
+
+
+def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
+    """N26: importing TensorFlow counts as far as it was in this command."""
+    monkeypatch.setattr(lazy, "_imports", [(85.0, 91.0), (92.0, 92.5)])
+    told = Told()
+    told.phase("build", 2)
+    told.phase("restore", 3)
+    told.phase("train", 0)
+    told.built = 6.0
+    told.window(1, 10, has_traced=True)
+    report = told.report()
+    assert report["seconds"] == parts(start=10 + 2 + 3 + 6, tracing=4) | {"input": None}
+    assert report["start"] == {"tensorflow": 1.5, "build": 2, "restore": 3, "data": 6}
+    record = over_attempts(None, report | {"traces": {}, "trace_seconds": 0.0})
+    text = "\n".join(in_lines(record))
+    assert text.endswith(
+        "importing TensorFlow 1.50 s, building the model 2.00 s, restoring 3.00 s, building the data 6.00 s, "
+        "all else 8.50 s"
+    )
+    assert text.startswith("25.0 s in 1 process, 1 steps\nstart           21.00 s   84 %\n")
 
 
 def test_parts_sum_to_the_wall_time():
