@@ -33,6 +33,7 @@ from benchmarks import (
     sweep_kills,
     sweeps,
     tuners,
+    warm,
 )
 from benchmarks.report import Comparison
 
@@ -44,6 +45,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "gpu": (gpu.compare, 5),
     "job": (job.compare, 7),
     "start": (start.compare, 7),
+    "warm": (warm.compare, 7),
     "cli": (commands.compare, 15),
     "compare": (comparing.compare, 9),
     "refusals": (refusals.compare, 7),
@@ -74,20 +76,20 @@ PROMISES = "promises"
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmarks; returns 1 if a target was missed, else 0."""
     arguments = _parse(argv)
-    missed, without = 0, list[str]()
+    missed, unfinished = 0, list[str]()
     print(report.machine())
     for name in arguments.only:
         compare, default_rounds = PARTS[name]
         comparisons = compare(arguments.rounds or default_rounds)
         if not comparisons:
-            without.append(name)
+            unfinished.append(name)
             continue
         report.print_text(comparisons)
         if arguments.markdown:
             _write(name, report.markdown(comparisons))
         missed += sum(not each.is_met(target) for each in comparisons for target in each.targets)
-    if without:
-        print(f"no tables: {', '.join(without)}")
+    if unfinished:
+        print(f"not finished: {', '.join(unfinished)}")
     print(f"{missed} target{'s' * (missed > 1)} missed" if missed else "no target missed")
     return int(missed > 0)
 

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Find settings, and compare runs": ("find-lr", "sweep", "runs", "compare", "report"),
     "Use a trained model": ("predict", "export"),
     "Use several processes or machines": ("launch", "job", "data-service"),
-    "Check this machine": ("doctor",),
+    "Set up this machine": ("doctor", "warm"),
 }
 """The verbs of the overview; a verb that is missing here is shown below them."""
 

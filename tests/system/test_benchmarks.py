@@ -201,7 +201,7 @@ def test_a_part_that_goes_on_in_the_next_call_has_no_tables_yet(monkeypatch, cap
     monkeypatch.setitem(command.PARTS, "goodput", (lambda num_rounds: [], 3))
     monkeypatch.setattr(command, "_write", lambda name, tables: pytest.fail("there are no tables"))
     assert command.main(["--only=goodput", "--markdown"]) == 0
-    assert "no tables: goodput\n" in capsys.readouterr().out
+    assert "not finished: goodput\n" in capsys.readouterr().out
 
 
 def test_all_promises_stand_at_the_top_of_the_page():

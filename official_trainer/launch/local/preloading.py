@@ -2,10 +2,11 @@
 
 Owns: the first imports; hearing from forked processes which installed packages they import, and importing those too,
 for the next ones, after a trial in a process of its own.
-Does not own: forking (`starter.py`).
+Does not own: forking (`starter.py`, `warm_server.py`).
 
-A package is imported early only if nobody who does not use it can notice: it starts no thread and not TensorFlow's
-runtime, with which no process could be forked, and it uses neither TensorFlow nor gin, which it could add something to.
+A package is imported early only if a process that does not use it cannot notice: it starts no thread and not
+TensorFlow's runtime, with which no process could be forked, and it uses neither TensorFlow nor gin, which it could add
+something to.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _end_after_trial(modules: Iterable[str], parent: int) -> None:
     """Ends this process with 0 if modules can be imported early."""
     try:
         commands.die_with(parent)
-        os.closerange(0, _MOST_DESCRIPTORS)  # nobody is to wait for an end of a pipe that this process has
+        os.closerange(0, _MOST_DESCRIPTORS)  # no reader waits for an end of a pipe that this process has
         for _ in range(3):
             os.open(os.devnull, os.O_RDWR)
         before = set(sys.modules)

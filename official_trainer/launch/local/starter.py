@@ -144,7 +144,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
     preloading.preload(preload)
     request, control = _Starter(Connection(descriptor), preloading.Imports() if preload else None).serve()
     if not preload:
-        environ = request.environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
+        environ = request.environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}  # so that no warm server takes it
         os.execve(sys.executable, [sys.executable, "-m", *request.argv], environ)
     atexit.register(commands.end_children)  # after what the user's code registers, before multiprocessing waits
     try:

@@ -1,0 +1,8 @@
+"""A module with which the warm server of a test ends at once when nobody uses it."""
+
+from official_trainer.launch.local import warm_server
+
+warm_server._LOOK_SECONDS = 0.05
+warm_server._Server.serve = lambda self, serve=warm_server._Server.serve: (
+    setattr(self, "_idle_seconds", 0.2) or serve(self)
+)
