@@ -38,6 +38,7 @@ REQUIREMENTS = (
     "tf-models-official==2.20.*",
     "argcomplete>=3.6,<4",
     "gin-config>=0.5,<0.6",
+    "google-crc32c>=1.6,<2",
     "importlib-resources>=6,<8",
     "lazy-loader>=0.6,<1",
     "pyyaml>=6.0.1,<7",

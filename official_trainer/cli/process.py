@@ -16,10 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
+from typing import Any, TextIO
 
 _RETRY_SECONDS = 0.05
 _LEFT_SECONDS = 10.0
@@ -137,14 +134,15 @@ def _end(code: int, before: Collection[threading.Thread], seconds: float) -> Non
         os._exit(code)
 
 
-def _left(before: Collection[threading.Thread]) -> list[threading.Thread | BaseProcess]:
+def _left(before: Collection[threading.Thread]) -> list[Any]:
+    """Returns the threads and children of multiprocessing that are left, but not those threads."""
     threads = [thread for thread in threading.enumerate() if not thread.daemon and thread not in before]
     processes = sys.modules.get("multiprocessing")  # which only code that starts some has imported
     children = processes.active_children() if processes else []
     return [*threads, *(child for child in children if not child.daemon)]
 
 
-def _kind(left: threading.Thread | BaseProcess) -> str:
+def _kind(left: Any) -> str:
     return "thread" if isinstance(left, threading.Thread) else "process"
 
 

@@ -1,6 +1,7 @@
-"""Show the values of an experiment or a run, and who set each; or where the time of a run went.
+"""Show the values of an experiment or a run, and who set each.
 
-Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown.
+Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown;
+with --time, where the time of a run went.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).

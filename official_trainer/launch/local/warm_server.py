@@ -28,7 +28,6 @@ import struct
 import sys
 import time
 import traceback
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
@@ -81,11 +80,7 @@ def main(text: str, began: float) -> None:
     if request["module"]:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         return
-    with io.open_code(request["file"]) as file:
-        code = compile(file.read(), request["file"], "exec")
-    sys.modules["__main__"] = script = types.ModuleType("__main__")
-    script.__file__ = request["file"]
-    exec(code, vars(script))  # `runpy.run_path` would change the first word of `sys.argv`
+    runpy.run_path(request["argv"][0], run_name="__main__")  # as the terminal named it
 
 
 class _Loaded:
