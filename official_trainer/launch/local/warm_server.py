@@ -28,6 +28,7 @@ import struct
 import sys
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
@@ -80,7 +81,16 @@ def main(text: str, began: float) -> None:
     if request["module"]:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         return
-    runpy.run_path(request["argv"][0], run_name="__main__")  # as the terminal named it
+    sys.modules["__main__"] = script = types.ModuleType("__main__")
+    script.__file__ = request["file"]
+    _Script("__main__", request["file"]).exec_module(script)  # `runpy.run_path` would change `sys.argv`
+
+
+class _Script(importlib.machinery.SourceFileLoader):
+    """Reads a file as Python reads a script: it is not looked for in a cache, and not put there."""
+
+    def path_stats(self, path: Any) -> NoReturn:
+        raise OSError
 
 
 class _Loaded:
