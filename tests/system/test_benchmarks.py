@@ -225,7 +225,7 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["--only=steps,stpes"])
     assert (
-        "no such part: stpes; parts are steps, models, gpu, job, start, cli, compare, refusals, pages, saves, resume"
+        "no such part: stpes; parts are steps, models, gpu, job, start, warm, cli, compare, refusals, pages, saves"
         in capsys.readouterr().err
     )
 

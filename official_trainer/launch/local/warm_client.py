@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +40,16 @@ def folder() -> str:
 def socket_path() -> str:
     """Returns the path of the socket."""
     return os.path.join(folder(), "warm")
+
+
+def at_socket(do: Callable[[str], None], path: str) -> None:
+    """Calls `connect` or `bind` with a path that is short: a socket's address has at most 107 bytes."""
+    place, name = os.path.split(path)
+    descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY)
+    try:
+        do(f"/proc/self/fd/{descriptor}/{name}")
+    finally:
+        os.close(descriptor)
 
 
 def why_not_trusted() -> str:
@@ -69,7 +79,7 @@ def connect() -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_ANSWER_SECONDS)
-        connection.connect(socket_path())
+        at_socket(connection.connect, socket_path())
     except OSError:  # it was killed
         connection.close()
         return None

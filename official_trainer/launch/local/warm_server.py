@@ -176,7 +176,7 @@ class _Server:
         """Takes the place of any other server of this user."""
         path = warm_client.socket_path()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind(own := f"{path}.{os.getpid()}")
+        warm_client.at_socket(listening.bind, own := f"{path}.{os.getpid()}")
         os.chmod(own, 0o600)
         listening.listen()
         os.rename(own, path)

@@ -92,7 +92,7 @@ def test_ctrl_c_at_any_moment_of_a_command_ends_it_without_a_traceback(name, mom
         assert_quiet(done, {-signal.SIGINT, 130, 143})
 
 
-@pytest.mark.parametrize("moments", [4, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("moments", [2, pytest.param(60, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", cases(list(LONG_COMMANDS), next(iter(LONG_COMMANDS))))
 def test_ctrl_c_while_tensorflow_is_imported_and_used_ends_a_command_without_a_traceback(name, moments, workspace):
     """N5, N6: a run ends with 143; before it has begun, with 130."""
