@@ -221,7 +221,8 @@ def _stand_in(connection: socket.socket) -> int:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writing)
     for number in map(signal.Signals.__getitem__, _SIGNALS):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` sets it; it is ignored in the command too
+        # Others are passed on where this process ignores them, too: the command ignores them as well, or handles them.
+        if number != signal.SIGTSTP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     answer = b""
     while not answer.endswith(b"\n"):

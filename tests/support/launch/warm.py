@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -62,13 +63,17 @@ class Place:
         environ |= {"XDG_RUNTIME_DIR": "/nowhere"} if cold else {}
         return self._run(command, environ, **options)
 
-    def start(self, do, **options):
-        """Starts `python train.py`, which does `do`."""
+    def start(self, do, before=(), **options):
+        """Starts `python train.py`, which does `do`, after the words `before`; it is killed after a while."""
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
-        command = [sys.executable, "train.py", "--experiment=scripted"]
-        return subprocess.Popen(
+        command = [*before, sys.executable, "train.py", "--experiment=scripted"]
+        process = subprocess.Popen(
             command, cwd=self.workspace, env={**self.environ, "DO": do}, text=True, start_new_session=True, **options
         )
+        timer = threading.Timer(TIMEOUT_SECONDS, process.kill)
+        timer.daemon = True
+        timer.start()
+        return process
 
     def _run(self, command, environ, **options):
         options = {"cwd": self.workspace, "stdin": subprocess.DEVNULL, **options}

@@ -126,10 +126,11 @@ def begun(process):
     return int(pid)
 
 
-def test_signals_reach_the_command(place):
-    """N26: those that ask it to stop, and others."""
+@pytest.mark.parametrize("ignored", ["", "HUP INT"], ids=["alone", "nohup"])
+def test_signals_reach_the_command(ignored, place):
+    """N26: those that ask it to stop, and others; also what is ignored at its start, if it handles that."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        process = place.start(HANDLED)
+        process = place.start(HANDLED, before=["sh", "-c", f'trap "" {ignored}; exec "$@"', "sh"] if ignored else ())
         begun(process)
         for each in (signal.SIGUSR1, number):
             process.send_signal(each)
