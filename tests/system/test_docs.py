@@ -21,7 +21,7 @@ from tests.support.docs.session import Session
 from tests.support.forked import run_command
 from tests.support.workspace import copy_workspace
 
-WORD_FOR_WORD = {"README.md", "docs/quickstart.md"}
+WORD_FOR_WORD = {"README.md", "docs/quickstart.md", "docs/tutorial.md"}
 """Pages whose trainings are never shortened; `-m full` runs the others word for word too."""
 
 NOT_HERE = {

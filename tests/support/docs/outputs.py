@@ -6,8 +6,9 @@ NUMBER = re.compile(r"\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?")
 
 
 def shows(shown, said):
-    """Whether lines are as shown, where a line `…` stands for any lines and `…` in a line for any text."""
-    pattern = "".join(r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in shown)
+    """Whether lines are as shown, where a line `…` stands for any lines and `…` in a line for any text, or for none."""
+    patterns = (re.escape(line).replace(r"…\ ", r"(?:.*\ )?").replace("…", ".*") for line in shown)
+    pattern = "".join(r"(?:.*\n)*" if each == ".*" else rf"{each}\n" for each in patterns)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in said)) is not None
 
 
