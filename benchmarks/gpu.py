@@ -172,16 +172,7 @@ def keras_fit(subject: models.Subject) -> steps.Train:
         metrics=["accuracy"],
         steps_per_execution=subject.window_steps,
     )
-    dataset = models.shuffle_batch(task, config)
-
-    def train(num_windows: int, window_steps: int, on_window: Callable[[], None]) -> float:
-        after_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: on_window())
-        history = model.fit(
-            dataset, epochs=num_windows, steps_per_epoch=window_steps, verbose=0, callbacks=[after_epoch]
-        )
-        return history.history["loss"][-1]
-
-    return train
+    return steps.windows_of_fit(model, models.shuffle_batch(task, config))
 
 
 VARIANTS: dict[str, Callable[[models.Subject], steps.Train]] = {

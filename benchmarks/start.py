@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 
 from benchmarks import job, rounds
+from benchmarks.job import GARDEN, OURS
 from benchmarks.report import Comparison, Target
 
-OURS = "python train.py"
 HAND = "a script written by hand"
-GARDEN = "Model Garden's driver"
 
 DRIVERS = {
     OURS: ["train.py", "--experiment=digits_mlp"],

@@ -218,7 +218,7 @@ def model_garden(distribution_strategy: str, *, legacy: bool = False) -> Train:
 
 
 def keras_fit(steps_per_execution: int) -> Train:
-    """`Model.fit`; an epoch is a window."""
+    """`Model.fit`."""
     model = build_model()
     model.compile(
         build_optimizer(),
@@ -226,7 +226,11 @@ def keras_fit(steps_per_execution: int) -> Train:
         metrics=["accuracy"],
         steps_per_execution=steps_per_execution,
     )
-    dataset = shuffle_batch()
+    return windows_of_fit(model, shuffle_batch())
+
+
+def windows_of_fit(model: keras.Model, dataset: tf.data.Dataset) -> Train:
+    """Returns `fit` of a compiled model; an epoch is a window."""
 
     def train(num_windows: int, window_steps: int, on_window: Callable[[], None]) -> float:
         after_epoch = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: on_window())
