@@ -126,7 +126,7 @@ class _Supervised:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody starts it again."""
+        """Whether it has ended and is not started again."""
         return self._process.poll() is not None
 
     def stop(self) -> None:

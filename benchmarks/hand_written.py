@@ -1,4 +1,4 @@
-"""The `digits_mlp` job as one writes it by hand who needs no trainer: a `tf.function` loop, and what goes with it.
+"""The `digits_mlp` job as one writes it by hand, without a trainer: a `tf.function` loop, and what goes with it.
 
 It trains the same model on the same data with the same optimizer as `experiments/digits.py`, evaluates, saves and
 writes summaries at the same steps, keeps the best checkpoint, continues from its newest one, and exports a SavedModel.

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.lazy import LazyModule, load, tf
 
-if TYPE_CHECKING:  # who imports a store need not import NumPy
+if TYPE_CHECKING:  # a store is imported without NumPy
     import google_crc32c
     import numpy as np
 else:

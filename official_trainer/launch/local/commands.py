@@ -39,8 +39,7 @@ def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
     os.environ.update(environ)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # else all processes would draw the same numbers
+    draw_anew()
     module, *arguments = argv
     sys.argv[:] = [module, *arguments]
     try:
@@ -49,6 +48,12 @@ def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
         if end.code:
             raise
     _flush()
+
+
+def draw_anew() -> None:
+    """Seeds NumPy's global generator as at its import: else all forked processes would draw the same numbers."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def run_several(argv: Sequence[str], environ: dict[str, str], control: Connection, most: int) -> None:

@@ -28,7 +28,6 @@ _HELP = ("-h", "--help", "--helpfull", "--helpshort")
 _ANSWER_SECONDS = 10.0
 _SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGTSTP", "SIGCONT")
 _LOST = "the process that watched over this command was killed, and the command with it; start again"
-_RETRY = 75
 
 
 def folder() -> str:
@@ -236,8 +235,10 @@ def _stand_in(connection: socket.socket) -> int:
         if connection.fileno() in ready:
             data = connection.recv(1024)
             if not data:
+                from official_trainer.errors import ExitCode
+
                 print(f"error: {_LOST}", file=sys.stderr, flush=True)
-                return _RETRY
+                return int(ExitCode.RETRY)
             answer += data
     code = os.waitstatus_to_exitcode(json.loads(answer)["status"])
     if code < 0:

@@ -41,23 +41,10 @@ _LOOK_SECONDS = 5.0  # how often it looks whether commands have ended, and wheth
 _REQUEST_SECONDS = 5.0
 _MOST_DESCRIPTORS = 250
 _PREFIXES = (
-    *(
-        "ABSL_",
-        "BLIS_",
-        "CUBLAS",
-        "CUDA_",
-        "CUDNN_",
-        "FSSPEC",
-        "GLIBC_",
-        "GOMP_",
-        "GOTO_",
-        "GRPC_",
-        "HIP_",
-        "KERAS_",
-        "KMP_",
-    ),
-    *("LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
-    *("PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "ROCR_", "TF", "TPU_", "VECLIB_", "XLA_"),
+    *("ABSL_", "BLIS_", "CUBLAS", "CUDA_", "CUDNN_", "FSSPEC", "GLIBC_", "GOMP_", "GOTO_", "GRPC_"),
+    *("HIP_", "KERAS_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_", "NVIDIA_"),
+    *("OMP_", "ONEDNN_", "OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "ROCR_", "TF", "TPU_"),
+    *("VECLIB_", "XLA_"),
 )
 _NAMES = ("HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ")
 """Variables that libraries may read while they are imported, in native code too."""
@@ -109,7 +96,7 @@ class _Loaded:
         listed: collections.deque[Any] = collections.deque()
 
         def noted_getitem(environ: Any, name: Any) -> Any:
-            if listed and listed[0] == name:  # who reads all of them in order makes a copy, or looks for a prefix
+            if listed and listed[0] == name:  # all are read in order: for a copy, or a prefix
                 listed.popleft()
             else:
                 listed.clear()
@@ -476,8 +463,7 @@ def _set_python(request: Mapping[str, Any]) -> None:
     sys.stdin = sys.__stdin__ = _stream(0, "r", sys.stdin)  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _stream(1, "w", sys.stdout)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _stream(2, "w", sys.stderr)  # type: ignore[misc]
-    if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()
+    commands.draw_anew()
 
 
 def _stream(number: int, mode: str, like: TextIO) -> Any:

@@ -1,4 +1,4 @@
-"""TensorFlow's files, written by us: they are those of TensorFlow, whatever is saved and wherever."""
+"""TensorFlow's files, written by us: they are those of TensorFlow, for each kind of value and each disk."""
 
 import errno
 import os

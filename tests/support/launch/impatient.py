@@ -1,4 +1,4 @@
-"""A module with which the warm server of a test ends at once when nobody uses it."""
+"""A module with which the warm server of a test ends at once when it is not used."""
 
 from official_trainer.launch.local import warm_server
 

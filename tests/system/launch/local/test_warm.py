@@ -309,7 +309,7 @@ def test_a_process_of_a_job_and_a_script_under_a_debugger_start_alone(place):
 
 
 def test_the_server_is_its_users_alone_and_ends_when_asked(own):
-    """N26: nobody else can reach its socket."""
+    """N26: other users cannot reach its socket."""
     assert own.warm("--status").stdout == "no warm server runs; `official-trainer warm` starts one\n"
     started = own.warm()
     assert started.returncode == 0 and "commands from here use it" in started.stdout
