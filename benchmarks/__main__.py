@@ -6,7 +6,9 @@ Owns: the command. Each part measures in children of this process; see the modul
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from benchmarks import (
     actions,
@@ -36,6 +38,9 @@ from benchmarks import (
     warm,
 )
 from benchmarks.report import Comparison
+from official_trainer.cli import doctor
+
+TENSORFLOW = Path(importlib.util.find_spec("tensorflow").origin).parent
 
 README = processes.ROOT / "benchmarks" / "README.md"
 
@@ -76,6 +81,8 @@ PROMISES = "promises"
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmarks; returns 1 if a target was missed, else 0."""
     arguments = _parse(argv)
+    if not (bytecode := doctor.check_bytecode(TENSORFLOW, writes=False)).ok:
+        raise SystemExit(f"what starts would be measured wrongly, no bytecode of TensorFlow is kept: {bytecode.fix}")
     missed, unfinished = 0, list[str]()
     print(report.machine())
     for name in arguments.only:

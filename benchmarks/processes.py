@@ -25,8 +25,8 @@ ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def environment() -> dict[str, str]:
-    """Returns this process's environment with `ENVIRONMENT` set."""
-    return {**os.environ, **ENVIRONMENT}
+    """Returns this process's environment with `ENVIRONMENT` set; children keep the bytecode of modules, as usual."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | ENVIRONMENT
 
 
 @dataclasses.dataclass(frozen=True)

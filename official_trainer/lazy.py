@@ -15,13 +15,13 @@ Example:
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import gc
 import glob
 import importlib
 import importlib.machinery
-import importlib.util
 import inspect
 import os
 import sys
@@ -29,7 +29,7 @@ import threading
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 
@@ -50,7 +50,7 @@ def load(name: str) -> types.ModuleType:
     select()
     if name not in sys.modules:
         began = time.monotonic()
-        with _without_collector(), _deferred(), _remembered():
+        with _without_collector(), _deferred(RARELY_USED), _remembered():
             importlib.import_module(name)
         if name in _TENSORFLOW:
             _imports.append((began, time.monotonic()))
@@ -69,7 +69,12 @@ def import_seconds(*, since_seconds: float) -> float:
 
 
 def select() -> None:
-    """Sets what TensorFlow reads from the environment when it is imported, which may happen in a module of a user's."""
+    """Prepares the import of TensorFlow and scikit-learn, which may happen in a module of a user's.
+
+    It sets what TensorFlow reads from the environment, and has scikit-learn's import defer pandas.
+    """
+    if _SklearnFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _SklearnFinder)
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about that.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
@@ -157,26 +162,37 @@ class _DeferredModule(LazyModule):
 
 
 @contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """Defers packages that TensorFlow and Keras import in a `with` block, but need in few functions only.
+def _deferred(names: Sequence[str]) -> Iterator[None]:
+    """Defers packages that are imported in a `with` block, but needed in few functions only.
 
-    Importing them takes a seventh of the whole import, and 100 MB. Each is imported when it is first used. What is
-    imported after the block is the package itself.
+    Importing those of TensorFlow takes a seventh of the whole import, and 100 MB; pandas takes a third of
+    scikit-learn's. Each is imported when it is first used. What is imported after the block is the package itself.
     """
-    deferred = {}
-    for name in RARELY_USED:
-        if name not in sys.modules and (spec := _find_spec(name)):
-            deferred[name] = _DeferredModule(name)
-            deferred[name].__spec__ = spec
-    if (module := deferred.get(_CREDENTIALS[0])) is not None:
-        setattr(module, _CREDENTIALS[1], _DeferredName(*_CREDENTIALS))
-    sys.modules.update(deferred)
+    with _deferring_lock:
+        for name in names:
+            _deferring[name] += 1
+            if name not in sys.modules and (spec := _find_spec(name)):
+                sys.modules[name] = _deferred_module(spec)
     try:
         yield
     finally:
-        for name, module in deferred.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
+        with _deferring_lock:
+            for name in names:
+                _deferring[name] -= 1  # another thread may import something that defers it as well
+                if not _deferring[name] and isinstance(sys.modules.get(name), _DeferredModule):
+                    del sys.modules[name]
+
+
+_deferring: collections.Counter[str] = collections.Counter()  # in how many blocks a module is deferred
+_deferring_lock = threading.Lock()
+
+
+def _deferred_module(spec: importlib.machinery.ModuleSpec) -> _DeferredModule:
+    module = _DeferredModule(spec.name)
+    module.__spec__ = spec
+    if spec.name == _CREDENTIALS[0]:
+        setattr(module, _CREDENTIALS[1], _DeferredName(*_CREDENTIALS))
+    return module
 
 
 class _DeferredName:
@@ -199,11 +215,30 @@ RARELY_USED = (
 """Modules that are imported when they are first used; those that are absent stay absent."""
 
 
+class _SklearnFinder(importlib.machinery.PathFinder):
+    """Finds scikit-learn, and defers pandas while it is imported: it only asks whether there is one."""
+
+    @classmethod
+    def find_spec(cls, fullname: str, *args: Any) -> importlib.machinery.ModuleSpec | None:
+        spec = super().find_spec(fullname, *args) if fullname == "sklearn" else None
+        if spec is not None and spec.loader is not None:
+            usual = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                with _deferred(["pandas"]):
+                    usual(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this package's own loader
+        return spec
+
+
 def _find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    package = name.rpartition(".")[0]
     try:
-        return importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # of its package
+        path = importlib.import_module(package).__path__ if package else None
+    except ModuleNotFoundError:
         return None
+    return importlib.machinery.PathFinder.find_spec(name, path)
 
 
 class _Memory:

@@ -11,18 +11,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import operator
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.errors import ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USAGE = "[--nodevices] [--warm] [--json]"
 EXAMPLES = (
@@ -115,8 +114,10 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     versions = {name: _installed(name) for name in map(_name, REQUIREMENTS)}
     for requirement in REQUIREMENTS:
         yield check_package(requirement, versions[_name(requirement)])
-    yield check_orbit(_importable("orbit"))
+    yield check_orbit(_folder("orbit") is not None)
     yield check_keras(os.environ)
+    if (tensorflow := _folder("tensorflow")) is not None:
+        yield check_bytecode(tensorflow, writes=not sys.dont_write_bytecode)
     # Without these, nothing that reads experiments can be imported.
     if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
@@ -187,6 +188,27 @@ def check_keras(environ: Mapping[str, str]) -> Finding:
     if value in ("1", "true", "True"):
         return Finding("TF_USE_LEGACY_KERAS", True, value)
     return Finding("TF_USE_LEGACY_KERAS", False, f"{value!r} makes tf.keras Keras 3", "unset TF_USE_LEGACY_KERAS")
+
+
+def check_bytecode(tensorflow: Path, *, writes: bool) -> Finding:
+    """Checks that processes need not compile the source of TensorFlow anew, which takes each of them seconds.
+
+    Args:
+      tensorflow: its folder.
+      writes: whether Python keeps the bytecode of what it compiles.
+    """
+    module = tensorflow / "python" / "ops" / "math_ops.py"
+    kept = Path(importlib.util.cache_from_source(str(module)))
+    if kept.exists():
+        return Finding("bytecode", True, "that of TensorFlow is kept")
+    if not writes:
+        why = "PYTHONDONTWRITEBYTECODE is set"
+    elif not os.access(kept.parent if kept.parent.exists() else module.parent, os.W_OK):
+        why = f"{module.parent} cannot be written"
+    else:
+        return Finding("bytecode", True, "that of TensorFlow will be kept once it has been imported")
+    detail = f"none of TensorFlow is kept, because {why}: each start compiles its source, for seconds"
+    return Finding("bytecode", False, detail, f"python -m compileall -q -j 0 {tensorflow.parent}")
 
 
 def check_workspace(workspace: Path | None) -> Finding:
@@ -263,10 +285,10 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _importable(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
+def _folder(package: str) -> Path | None:
+    """Returns the folder of a package, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def _name(requirement: str) -> str:

@@ -48,3 +48,23 @@ print(requests.get.__module__, h5py.File.__name__, scipy.linalg.inv.__name__)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["requests.api", "File", "inv"]
+
+
+def test_scikit_learn_imports_pandas_where_it_uses_it():
+    source = """
+import sys
+from official_trainer import lazy
+lazy.select()
+lazy.select()
+from sklearn.datasets import load_wine
+from sklearn.model_selection import train_test_split
+assert "pandas" not in sys.modules
+features, labels = load_wine(return_X_y=True, as_frame=True)
+assert sys.modules["pandas"].DataFrame is type(features)
+train, held_out = train_test_split(features, random_state=0)
+from sklearn.utils import fixes
+print(type(train).__name__, fixes.pd_fillna(fixes.pd, train).equals(train))
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["DataFrame", "True"]

@@ -99,6 +99,25 @@ def test_what_is_rarely_used_is_imported_at_its_first_use(tmp_path, monkeypatch)
         gc.unfreeze()
 
 
+def test_a_module_stays_deferred_while_one_of_two_imports_that_defer_it_goes_on(tmp_path, monkeypatch):
+    """Data are read in one thread while another one imports a part of TensorFlow."""
+    (tmp_path / "rare_module.py").write_text("value = 42\n")
+    (tmp_path / "short_module.py").write_text("import rare_module\n")
+    (tmp_path / "long_module.py").write_text(
+        "from official_trainer.lazy import load\nload('short_module')\nimport rare_module\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(lazy, "RARELY_USED", ("rare_module",))
+    try:
+        module = lazy.load("long_module")
+        assert "rare_module" not in sys.modules
+        assert module.rare_module.value == 42
+    finally:
+        for name in ("long_module", "short_module", "rare_module"):
+            sys.modules.pop(name, None)
+        gc.unfreeze()
+
+
 def test_a_rarely_used_module_that_is_loaded_is_taken_as_it_is(tmp_path, monkeypatch):
     (tmp_path / "rare_module.py").write_text("value = 42\n")
     (tmp_path / "heavy_module.py").write_text("import rare_module\n")

@@ -96,9 +96,14 @@ class Imports:
                     self._modules.setdefault(package, []).append(name)
                     self._heard_seconds = time.monotonic()
 
+    @property
+    def is_trying(self) -> bool:
+        """Whether a package is being tried, whose end `look` notices."""
+        return self._trial is not None
+
     def wait_seconds(self) -> float | None:
         """Returns how long to wait before `advance` has something to do; None if nothing waits for it."""
-        if not self._modules or self._trial is not None:
+        if not self._modules or self.is_trying:
             return None
         return max(0.0, self._heard_seconds + self._quiet_seconds - time.monotonic())
 

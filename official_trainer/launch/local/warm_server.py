@@ -38,6 +38,7 @@ from official_trainer.launch.local.preloading import Imports, preload
 from official_trainer.user_code import INSTALLED
 
 _LOOK_SECONDS = 5.0  # how often it looks whether commands have ended, and whether the socket is still its own
+_TRIAL_SECONDS = 0.1  # how often it looks whether the trial of a package has ended
 _REQUEST_SECONDS = 5.0
 _MOST_DESCRIPTORS = 250
 _PREFIXES = (
@@ -182,7 +183,7 @@ class _Server:
     def serve(self) -> dict[str, Any]:
         """Works until it is idle for too long, or another server is in its place; only a command's process returns."""
         while True:
-            wait_seconds = self.imports.wait_seconds()
+            wait_seconds = _TRIAL_SECONDS if self.imports.is_trying else self.imports.wait_seconds()
             wait_seconds = _LOOK_SECONDS if wait_seconds is None else min(wait_seconds, _LOOK_SECONDS)
             ready, _, _ = select.select([self._socket.fileno(), self.imports.fileno()], [], [], wait_seconds)
             self._reap()

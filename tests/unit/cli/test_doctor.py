@@ -1,6 +1,7 @@
 """`doctor`: every line of its report, and that each problem comes with what mends it."""
 
 import json
+import py_compile
 import subprocess
 import sys
 import tomllib
@@ -75,6 +76,33 @@ def test_keras(environ, ok):
     finding = doctor.check_keras(environ)
     assert finding.ok is ok
     assert ok or finding.fix == "unset TF_USE_LEGACY_KERAS"
+
+
+@pytest.mark.parametrize(
+    ("is_kept", "writes", "ok", "said"),
+    [
+        (True, False, True, "that of TensorFlow is kept"),
+        (False, True, True, "that of TensorFlow will be kept once it has been imported"),
+        (False, False, False, "PYTHONDONTWRITEBYTECODE is set: each start compiles its source, for seconds"),
+    ],
+)
+def test_bytecode(is_kept, writes, ok, said, tmp_path):
+    module = tmp_path / "tensorflow" / "python" / "ops" / "math_ops.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("")
+    if is_kept:
+        py_compile.compile(str(module))
+    finding = doctor.check_bytecode(tmp_path / "tensorflow", writes=writes)
+    assert finding.ok is ok
+    assert said in finding.detail
+    assert ok or finding.fix == f"python -m compileall -q -j 0 {tmp_path}"
+
+
+def test_bytecode_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    """A folder of the system, for example; root may write everywhere, so the answer is given here."""
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    finding = doctor.check_bytecode(tmp_path, writes=True)
+    assert (finding.ok, f"{tmp_path}/python/ops cannot be written" in finding.detail) == (False, True)
 
 
 def test_devices():
@@ -152,7 +180,7 @@ def healthy(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 7))
     monkeypatch.setattr(doctor, "_installed", {"rich": "15.0.0", "pyyaml": "6.0.1", "lazy-loader": "0.6"}.get)
     monkeypatch.setattr(doctor, "REQUIREMENTS", ("rich>=13.7,<16", "pyyaml>=6.0.1,<7", "lazy-loader>=0.6,<1"))
-    monkeypatch.setattr(doctor, "_importable", lambda name: True)
+    monkeypatch.setattr(doctor, "_folder", {"orbit": tmp_path}.get)
 
 
 def test_all_is_well(healthy, capsys):
@@ -187,5 +215,5 @@ def test_json(healthy, monkeypatch, capsys):
 def test_versions_are_those_of_this_environment():
     assert doctor.check_package("pyyaml>=6.0.1,<7", doctor._installed("pyyaml")).ok
     assert doctor._installed("no-such-package-anywhere") is None
-    assert doctor._importable("yaml")
-    assert not doctor._importable("no_such_module_anywhere")
+    assert doctor._folder("yaml").name == "yaml"
+    assert doctor._folder("no_such_module_anywhere") is None
