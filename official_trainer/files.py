@@ -443,6 +443,14 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
+def read_ahead(path: str) -> None:
+    """Has the operating system read a local file into memory, so that the next reader need not wait for a disk."""
+    if is_url(path) or not hasattr(os, "posix_fadvise"):
+        return
+    with open_file(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 _FILE, _DIRECTORY = "a file", "a directory"
 
 

@@ -13,6 +13,7 @@ the index's own checksum, so all values are covered without reading gigabytes ba
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -195,6 +196,15 @@ def committed_steps(directory: str) -> tuple[int, ...]:
 def saved_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps of which there are files, whole or damaged, rising; without those of saves that died."""
     return tuple(step for step, found in sorted(parts(directory).items()) if not is_dead_save(found))
+
+
+def read_ahead(directory: str) -> None:
+    """Has the operating system read the newest checkpoint of a local directory into memory; a bad one is no problem."""
+    if files.is_url(directory):
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError):  # none, or the restore finds the same, and says so
+        for file_name in parts(directory)[max(saved_steps(directory), default=-1)]:
+            files.read_ahead(files.join(directory, file_name))
 
 
 def is_unmarked(parts: Mapping[str, str]) -> bool:
