@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -48,6 +48,10 @@ class CheckpointDirectory:
     def steps(self) -> tuple[int, ...]:
         """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
         return tuple(step for step in committed_steps(self.path) if step not in self._unmovable)
+
+    def is_committed(self, step: int) -> bool:
+        """Whether `step` is one of `steps`; reads no other manifest."""
+        return step not in self._unmovable and manifest.is_committed(self.path, step)
 
     def prefix(self, step: int) -> str:
         """Returns the path of `step` as TensorFlow takes it, without suffix."""
@@ -138,7 +142,7 @@ class CheckpointDirectory:
     def delete(self, step: int) -> None:
         """Deletes the checkpoint of `step`; one that is gone already is fine."""
         self.remove_files(step)
-        self._write_pointer()
+        self._write_pointer(self.steps())
 
     def remove_files(self, step: int, keep: tuple[str, ...] = ()) -> None:
         """Removes the files of `step` but those parts, in an order that leaves leftovers if this dies."""
@@ -148,14 +152,15 @@ class CheckpointDirectory:
         order = sorted(parts, key=lambda name: (parts[name] != ".manifest.json", parts[name] == ".saving"))
         _remove(self.path, [name for name in order if parts[name] not in keep])
 
-    def tidy(self, kept: Collection[int] | None = None) -> None:
+    def tidy(self, kept: Collection[int] | None = None, committed: Collection[int] | None = None) -> None:
         """Deletes what dead saves left, and checkpoints that are not kept; only files of ours.
 
         Args:
           kept: the steps that are kept; None keeps all.
+          committed: what `steps` has just returned, which reads every manifest; None calls it.
         """
-        committed, gardens = set(self.steps()), manifest.gardens_steps(self.path)
-        wanted = committed if kept is None else set(kept)
+        committed = set(self.steps() if committed is None else committed)
+        gardens, wanted = manifest.gardens_steps(self.path), committed if kept is None else set(kept)
         rising = sorted(wanted)
         for step, parts in manifest.parts(self.path).items():
             if step in gardens:
@@ -165,7 +170,7 @@ class CheckpointDirectory:
             elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
                 self._remove_parts(parts)
         files.remove_temporaries(self.path, POINTER)
-        self._write_pointer()
+        self._write_pointer([step for step in sorted(committed) if step in wanted or step in gardens])
 
     def _quarantine(self, step: int, reason: str) -> None:
         if step in manifest.gardens_steps(self.path):
@@ -185,8 +190,8 @@ class CheckpointDirectory:
                 self._unmovable.add(step)
         _logger.warning("%s is damaged: %s; moved to %s, using an older checkpoint", self.prefix(step), reason, target)
 
-    def _write_pointer(self) -> None:
-        if committed := self.steps():  # an older pointer to nothing is read by TensorFlow's tools alone
+    def _write_pointer(self, committed: Sequence[int]) -> None:
+        if committed:  # an older pointer to nothing is read by TensorFlow's tools alone
             pointer = files.join(self.path, POINTER)
             names = [f"ckpt-{step}" for step in committed]
             files.write_text_atomically(pointer, pointer_text(names[-1], names), durable=False)

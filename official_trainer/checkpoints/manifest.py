@@ -181,16 +181,22 @@ def read(directory: str, step: int) -> Manifest:
 
 def committed_steps(directory: str) -> tuple[int, ...]:
     """Returns the steps in `directory` whose manifest can be read, or which Model Garden saved, rising."""
-    steps = []
-    for step, found in sorted(parts(directory).items()):
-        if ".manifest.json" not in found.values() and not is_unmarked(found):
-            continue
-        try:
-            read(directory, step)
-        except UnreadableManifestError:
-            continue
-        steps.append(step)
-    return tuple(steps)
+    return tuple(step for step, found in sorted(parts(directory).items()) if _is_committed(directory, step, found))
+
+
+def is_committed(directory: str, step: int) -> bool:
+    """Whether `step` is one of `committed_steps`; reads no other manifest."""
+    return _is_committed(directory, step, parts(directory).get(step, {}))
+
+
+def _is_committed(directory: str, step: int, found: Mapping[str, str]) -> bool:
+    if ".manifest.json" not in found.values() and not is_unmarked(found):
+        return False
+    try:
+        read(directory, step)
+    except UnreadableManifestError:
+        return False
+    return True
 
 
 def saved_steps(directory: str) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ class CheckpointStore(CheckpointDirectory):
         with _faults_explained(self, step):
             if overwrite:
                 finish_replacement(self.path)  # which a process that died has left
-            is_committed = step in self.steps()
+            is_committed = self.is_committed(step)
             self.check_is_ours()
         if is_committed and not overwrite:
             return
@@ -200,7 +200,7 @@ class CheckpointStore(CheckpointDirectory):
         kept = self._retention.kept_steps(committed, newly_saved)
         if given_up := sorted({*committed} - {*kept}):
             kept = self._retention.kept_steps(committed, {*newly_saved, *self._options.in_use(given_up)})
-        self.tidy(kept)
+        self.tidy(kept, committed)
 
     # Restoring.
 
