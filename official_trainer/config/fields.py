@@ -385,6 +385,8 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
     if not is_section_type(cls) and not isinstance(section, dict):
         what = f"{path} is {show(section)}, which has no fields"
         return Problem(what, join(path, key), origin=origin)
+    if is_section_type(cls) and key in cls.REMOVED:
+        return Problem("this field was removed", join(path, key), fix=cls.REMOVED[str(key)], origin=origin)
     ours = other_names.ours(str(key))
     near = next((name for name in ours if name in parts), "")
     elsewhere = "" if near else _elsewhere(root, str(key), ours)

@@ -28,6 +28,7 @@ from official_trainer.launch.target import Argv, Rendered, Target
 FOLDER = "launches"
 RECORD = "launch.json"
 _EARLIER_FIELDS = ("sweep", "sweep_at_once")  # of profiles for Slurm, in records of earlier versions
+_EARLIER_VALUES = (("kind", "jobset"),)  # of profiles for Kubernetes; with another kind, a job cannot be managed
 _DIGITS = 8
 _LONGEST_NAME = 30
 _LONGEST_COMMAND = 120
@@ -181,7 +182,11 @@ def target_of(record: Record) -> Target[Any]:
       ConfigError: the profile is that of another version of this package.
     """
     target = targets.get(record.target)
-    values = {name: value for name, value in record.profile.items() if name not in _EARLIER_FIELDS}
+    values = {
+        name: value
+        for name, value in record.profile.items()
+        if name not in _EARLIER_FIELDS and (name, value) not in _EARLIER_VALUES
+    }
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
 

@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes: a JobSet, or a TFJob of Kubeflow's training operator, handed over with kubectl.
+"""Jobs on Kubernetes: a JobSet, handed over with kubectl.
 
 Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl; the object: what is restarted,
 what ends the job, which pods get SIGTERM when, and the environment of a pod.
@@ -29,18 +29,16 @@ FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAI
 """Exit codes that end a job for good; a pod that a signal has killed is started again."""
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_TFJOB_ROLES = {CHIEF: "Chief", WORKER: "Worker", PS: "PS"}
-_CONTAINER = {"jobset": "trainer", "tfjob": "tensorflow"}  # the training operator looks for its name and its port
-_PORT = 2222  # of `distributed/cluster.py`, and the default of the training operator
+_FILE = "jobset.yaml"
+_CONTAINER = "trainer"
 _AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
-_STATE = {"jobset": ".status.terminalState", "tfjob": ".status.conditions[-1:].type"}
-_RESOURCE = {"jobset": "jobsets.jobset.x-k8s.io", "tfjob": "tfjobs.kubeflow.org"}
+_RESOURCE = "jobsets.jobset.x-k8s.io"
 _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
-_ENDED = {"Completed", "Succeeded", "Failed"}
+_ENDED = {"Completed", "Failed"}
 
 
 class Kubernetes(Target[KubernetesProfile]):
-    """A JobSet, or a TFJob."""
+    """Kubernetes, through kubectl and JobSet."""
 
     name = "kubernetes"
     profile_class = KubernetesProfile
@@ -52,36 +50,28 @@ class Kubernetes(Target[KubernetesProfile]):
         if not LABEL.fullmatch(job.name):
             what = f"name: {job.name!r} becomes part of host names: use at most {LONGEST_LABEL} lower-case letters"
             yield f"{what}, digits and dashes, starting with a letter; set `name` in the profile"
-        longest = max(_pod_names(job, profile), key=len)
+        longest = max((f"{job.name}-{role.name}-0-{role.count - 1}-abcde" for role in job.roles), key=len)
         if len(longest) > LONGEST_LABEL:
             what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
             yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
         yield from _unseen_files(job, profile)
-        if profile.kind == "tfjob" and any(role.name == EVALUATOR for role in job.roles):
-            what = "evaluator: a TFJob ends it together with training, before it has evaluated the last checkpoint"
-            yield f"{what}; use kind: jobset, or leave the evaluator out"
-        if profile.kind == "tfjob" and job.is_sweep:
-            yield "kind: the pods of a TFJob train together, and the workers of a sweep do not; use kind: jobset"
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
     def render(self, job: JobSpec) -> Rendered:
-        kind = self.profile.kind
-        built = (_jobset if kind == "jobset" else _tfjob)(job, self.profile)
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
-        create = self._kubectl("create", f"--filename={kind}.yaml")
-        return Rendered(files={f"{kind}.yaml": dump_yaml(built)}, submit=(create,))
+        create = self._kubectl("create", f"--filename={_FILE}")
+        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(create,))
 
     def status(self, job_id: str) -> Argv:
-        kind = self.profile.kind
-        columns = ("KIND:.kind", "NAME:.metadata.name", f"STATE:{_STATE[kind]}", "POD:.status.phase",
+        columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
                    "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
-        words = (f"{_RESOURCE[kind]},pods", f"--output=custom-columns={','.join(columns)}")
+        words = (f"{_RESOURCE},pods", f"--output=custom-columns={','.join(columns)}")
         return self._kubectl("get", *words, _selector(job_id))
 
     def is_running(self, code: int, output: str) -> bool:
         rows = [line.split() for line in output.splitlines()]
-        states = [row[2] for row in rows if row[0] in ("JobSet", "TFJob")]
+        states = [row[2] for row in rows if row[0] == "JobSet"]
         return code == 0 and any(state not in _ENDED for state in states)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
@@ -90,7 +80,7 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
-        return (self._kubectl("delete", _RESOURCE[self.profile.kind], job_id, *words),)
+        return (self._kubectl("delete", _RESOURCE, job_id, *words),)
 
     def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
         return (*self.cancel(job_id), *submit)  # an ended object never starts again
@@ -140,42 +130,9 @@ def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
         "ttlSecondsAfterFinished": profile.ttl_seconds,
         "replicatedJobs": [_replicated_job(job, role, profile) for role in job.roles],
     }
-    return _object("jobset.x-k8s.io/v1alpha2", "JobSet", job, profile) | {"spec": filled(spec)}
-
-
-def _tfjob(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the TFJob. Its operator writes `TF_CONFIG`, and restarts pods that end with 128 or more."""
-    policy = {
-        "cleanPodPolicy": "Running",
-        "backoffLimit": profile.max_restarts,
-        "ttlSecondsAfterFinished": profile.ttl_seconds,
-    }
-    has_chief = any(role.name == CHIEF for role in job.roles)
-    spec = {
-        "runPolicy": filled(policy),
-        "successPolicy": None if has_chief else "AllWorkers",  # else the end of worker 0 kills the others
-        "tfReplicaSpecs": {
-            _TFJOB_ROLES[role.name]: {
-                "replicas": role.count,
-                "restartPolicy": "ExitCode",
-                "template": _template(job, role, profile),
-            }
-            for role in job.roles
-        },
-    }
-    return _object("kubeflow.org/v1", "TFJob", job, profile) | {"spec": filled(spec)}
-
-
-def _pod_names(job: JobSpec, profile: KubernetesProfile) -> tuple[str, ...]:
-    """Returns the longest pod name of each role."""
-    middle, end = ("-0-", "-abcde") if profile.kind == "jobset" else ("-", "")
-    return tuple(f"{job.name}-{role.name}{middle}{role.count - 1}{end}" for role in job.roles)
-
-
-def _object(version: str, kind: str, job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
     labels = filled({**_labels(job, profile), _QUEUE_LABEL: profile.queue})
     metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": labels})
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": filled(spec)}
 
 
 def _labels(job: JobSpec, profile: KubernetesProfile) -> dict[str, str]:
@@ -189,18 +146,18 @@ def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dic
         "completions": role.count,
         "parallelism": role.count,
         "backoffLimit": profile.max_restarts if is_single else 0,
-        "podFailurePolicy": {"rules": _rules(_CONTAINER[profile.kind])},
+        "podFailurePolicy": {"rules": _rules()},
         "template": _template(job, role, profile),
     }
     return {"name": role.name, "replicas": 1, "template": {"spec": spec}}
 
 
-def _rules(container: str) -> list[dict[str, Any]]:
+def _rules() -> list[dict[str, Any]]:
     """Returns which ends of a pod are ignored, and which end the job for good; all others count as a failure."""
     codes = list(map(int, FINAL_CODES))
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"containerName": container, "operator": "In", "values": codes}},
+        {"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": codes}},
     ]
 
 
@@ -212,7 +169,7 @@ def _template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str,
     hook = {"preStop": {"sleep": {"seconds": grace_seconds}}} if serves else None
     mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
     spec = {
-        "restartPolicy": "Never" if profile.kind == "jobset" else None,
+        "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
         "serviceAccountName": profile.service_account,
         "priorityClassName": profile.priority_class,
@@ -228,19 +185,18 @@ def _template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str,
 def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
     module, *words = role.argv
     return {
-        "name": _CONTAINER[profile.kind],
+        "name": _CONTAINER,
         "image": profile.image,
         "command": ["python", "-m", module],
         "args": [literal(word) for word in words],
         "env": _environ(job, role, profile),
-        "ports": [{"name": "tfjob-port", "containerPort": _PORT}] if profile.kind == "tfjob" else None,
         "resources": _resources(profile.resources_of(role.name), profile),
     }
 
 
 def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[str, Any]]:
     variables: list[dict[str, Any]] = []
-    if profile.kind == "jobset" and not job.is_sweep:
+    if not job.is_sweep:
         layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
         variables = [{"name": LAYOUT, "value": layout}] + [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}

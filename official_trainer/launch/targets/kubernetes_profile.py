@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
@@ -134,7 +134,6 @@ class KubernetesProfile(Profile):
     """The profile of a job on Kubernetes.
 
     Attributes:
-      kind: of the object: jobset (JobSet, which Kueue and GKE support) or tfjob (Kubeflow's training operator).
       context: of kubectl's configuration; empty for the current one.
       namespace: of the job; empty for that of the context.
       image: of the container, with the workspace as its working directory.
@@ -152,7 +151,6 @@ class KubernetesProfile(Profile):
       ttl_seconds: how long the cluster keeps a job that has ended; null for ever.
     """
 
-    kind: Literal["jobset", "tfjob"] = "jobset"
     context: str = ""
     namespace: str = ""
     image: str = ""
@@ -169,6 +167,9 @@ class KubernetesProfile(Profile):
     secrets: dict[str, SecretKey] = FrozenDict()
     ttl_seconds: NonNegative | None = None
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "kind": "every job is a JobSet, so leave it out; the operator of a TFJob was replaced by Kubeflow Trainer"
+    }
     secrets_go = "put it into a Secret, and under secrets"
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -204,8 +205,6 @@ class KubernetesProfile(Profile):
                 yield field, f"{name} is set for each pod automatically; leave it out"
 
     def _tpu_problems(self) -> Iterator[tuple[str, str]]:
-        if self.kind != "jobset":
-            yield "tpu", f"a TPU of GKE needs kind: jobset, not {self.kind}; set kind: jobset"
         if sum(self.counts.values()) > 1:
             yield "tpu", "one process drives all chips of the host; leave out workers, chief, ps and evaluator"
         if self.resources.gpus:

@@ -1,4 +1,4 @@
-"""What kubectl needs of an API server, on loopback: two kinds of jobs, their pods, logs. It runs nothing.
+"""What kubectl needs of an API server, on loopback: JobSets, their pods, logs. It runs nothing.
 
 It shows that the commands are kubectl's and what they ask for; not that a cluster would do it.
 """
@@ -10,7 +10,6 @@ import urllib.parse
 
 KINDS = {
     "jobsets": ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-    "tfjobs": ("kubeflow.org", "v1", "TFJob"),
     "pods": ("", "v1", "Pod"),
 }
 GROUPS = [kind for kind in KINDS.values() if kind[0]]

@@ -6,7 +6,6 @@ mount namespace.
 
 import contextlib
 import ctypes
-import json
 import os
 import re
 import signal
@@ -59,25 +58,6 @@ def pods_of_jobset(manifest):
                 host = f"{name}-{role}-{number}-{index}.{subdomain}"
                 more = {"JOB_COMPLETION_INDEX": str(index)}
                 pods[role, number * job["completions"] + index] = Pod(host, labels, job["template"]["spec"], more)
-    return pods
-
-
-def pods_of_tfjob(manifest, namespace="default"):
-    """Returns the pods by (role, index), as the training operator makes them."""
-    name, replicas = manifest["metadata"]["name"], manifest["spec"]["tfReplicaSpecs"]
-    hosts = {
-        role.lower(): [f"{name}-{role.lower()}-{i}.{namespace}.svc" for i in range(spec["replicas"])]
-        for role, spec in replicas.items()
-    }
-    cluster = {role: [f"{host}:2222" for host in found] for role, found in hosts.items()}
-    pods = {}
-    for role, spec in replicas.items():
-        for index, host in enumerate(hosts[role.lower()]):
-            task = {"type": role.lower(), "index": index}
-            config = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
-            is_alone = sum(map(len, hosts.values())) == 1
-            more = {} if is_alone else {"TF_CONFIG": config}
-            pods[role.lower(), index] = Pod(host, {}, spec["template"]["spec"], more)
     return pods
 
 

@@ -46,15 +46,6 @@ ps_resources: {{memory_gib: 1.5}}
     "jobset-tpu": f"""{IMAGE}
 tpu: {{accelerator: tpu-v5-lite-podslice, topology: 2x4, spot: true}}
 """,
-    "tfjob-workers": f"""{IMAGE}
-kind: tfjob
-workers: 2
-""",
-    "tfjob-servers": f"""{IMAGE}
-kind: tfjob
-workers: 2
-ps: 1
-""",
 }
 
 

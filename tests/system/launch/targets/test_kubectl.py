@@ -51,12 +51,11 @@ def job(*words):
     return cli.main(["job", *words])
 
 
-@pytest.mark.parametrize("kind", ["jobset", "tfjob"])
-def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd, kind):
+def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd):
     """N20: created, asked for with its pods, read, deleted once its pods have ended, created again."""
-    name = submit(capfd, f"{PROFILE}kind: {kind}\n")
-    written = yaml.safe_load(Path("launches", name, f"{kind}.yaml").read_text())
-    assert api.objects[f"{kind}s", name] == written
+    name = submit(capfd)
+    written = yaml.safe_load(Path("launches", name, "jobset.yaml").read_text())
+    assert api.objects["jobsets", name] == written
 
     api.add_pod(f"{name}-worker-0-0-abcde", name)
     api.add_pod("somebody-elses", "other")
@@ -75,14 +74,14 @@ def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd, kind):
     assert job("resume", name) == ExitCode.CONFIG
     assert "has not ended, so there is nothing to resume" in capfd.readouterr().err
     assert job("cancel", name) == 0
-    assert (f"{kind}s", name) not in api.objects
+    assert ("jobsets", name) not in api.objects
     (deleted,) = [body for method, _, body in api.requests if method == "DELETE"]
     assert deleted == {"propagationPolicy": "Foreground"}
     assert job("cancel", name) == 0  # nothing is left, which is what was wanted
     capfd.readouterr()
 
     assert job("resume", name) == 0
-    assert api.objects[f"{kind}s", name] == written
+    assert api.objects["jobsets", name] == written
 
 
 @pytest.mark.parametrize("state", ["Completed", "Failed"])

@@ -1,15 +1,12 @@
-"""What the schemas of Kubernetes, JobSet and the training operator say of the jobs that are rendered."""
+"""What the schemas of Kubernetes and JobSet say of the jobs that are rendered."""
 
 import copy
 import functools
 import itertools
-import json
 import operator
-import types
 
 import kubernetes_validate
 import pytest
-from kubeflow.training import ApiClient
 from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from tests.support.launch.rendered import KUBERNETES, manifest_of
@@ -19,18 +16,10 @@ RELEASES = ("1.34", "1.37")
 
 def schema_problems(manifest):
     """Returns what the published schemas say of an object; a field that they do not know is a problem."""
-    if manifest["kind"] == "JobSet":
-        if _of_jobset(manifest) != manifest:
-            return ["JobSet"]
-        jobs = manifest["spec"]["replicatedJobs"]
-        inner = [
-            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]} for job in jobs
-        ]
-    else:
-        if _of_tfjob(manifest) != manifest:
-            return ["TFJob"]
-        replicas = manifest["spec"]["tfReplicaSpecs"].values()
-        inner = [{"apiVersion": "v1", "kind": "Pod", **each["template"]} for each in replicas]
+    if _of_jobset(manifest) != manifest:
+        return ["JobSet"]
+    jobs = manifest["spec"]["replicatedJobs"]
+    inner = [{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **job["template"]} for job in jobs]
     problems = []
     for each, release in itertools.product(inner, RELEASES):
         try:
@@ -48,22 +37,13 @@ def _of_jobset(manifest):
         return error
 
 
-def _of_tfjob(manifest):
-    client = ApiClient()
-    try:
-        read = client.deserialize(types.SimpleNamespace(data=json.dumps(manifest)), "KubeflowOrgV1TFJob")
-    except ValueError as error:
-        return error
-    return client.sanitize_for_serialization(read)
-
-
 @pytest.mark.parametrize("name", KUBERNETES)
 def test_schemas_take_every_kind(name):
-    """N20: of Kubernetes, strictly, of JobSet and of the training operator."""
+    """N20: of Kubernetes, strictly, and of JobSet."""
     assert schema_problems(manifest_of(KUBERNETES[name])) == []
 
 
-_FREE = ("labels", "nodeSelector", "requests", "limits", "tfReplicaSpecs")
+_FREE = ("labels", "nodeSelector", "requests", "limits")
 
 
 def paths_of(value, path=()):

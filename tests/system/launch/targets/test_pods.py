@@ -132,19 +132,6 @@ def test_servers_outlive_the_chief_that_saves(tmp_path):
 
 
 @pytest.mark.full
-def test_a_tfjob_trains(tmp_path):
-    """N20: with the `TF_CONFIG` of the training operator; a worker alone has none."""
-    found = pods.pods_of_tfjob(manifest(tmp_path, "kind: tfjob\nworkers: 2"))
-    assert all("TF_CONFIG" in pod.environ for pod in found.values())
-    with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
-        assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
-        assert " of 2 workers, mirrored," in nodes.out("worker", 0)
-    assert recorded(tmp_path)["status"] == "done"
-    (alone,) = pods.pods_of_tfjob(manifest(tmp_path, "kind: tfjob")).values()
-    assert "TF_CONFIG" not in alone.environ
-
-
-@pytest.mark.full
 def test_nothing_but_the_manifest_is_in_the_environment(tmp_path):
     """N20: as `test_workers_of_a_jobset_train`, in new processes that have imported nothing."""
     found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2"))

@@ -13,6 +13,7 @@ import yaml
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
+from official_trainer.launch import submission
 from official_trainer.launch.spec import sweep_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
@@ -44,20 +45,10 @@ def problems_of(text, *words, **changes):
 # What is rendered.
 
 
-@pytest.mark.parametrize("name", [name for name in KUBERNETES if name.startswith("jobset")])
+@pytest.mark.parametrize("name", KUBERNETES)
 def test_webhooks_would_take_it(name):
     """N20: rules of the API server and of JobSet that no schema has."""
     assert list(admission.problems_of_jobset(manifest_of(KUBERNETES[name]))) == []
-
-
-@pytest.mark.parametrize("name", [name for name in KUBERNETES if name.startswith("tfjob")])
-def test_an_api_server_would_take_the_pods_of_a_tfjob(name):
-    replicas = manifest_of(KUBERNETES[name])["spec"]["tfReplicaSpecs"].values()
-    for each in replicas:
-        pod = each["template"]["spec"]
-        assert list(admission.problems_of_pod(pod)) == []
-        (container,) = pod["containers"]
-        assert (container["name"], container["ports"][0]["name"]) == ("tensorflow", "tfjob-port")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +88,7 @@ def test_workers_are_restarted_together_and_servers_for_the_chief():
 
 
 def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
-    """N21: each is restarted alone, and in no cluster; a TFJob would make one of them."""
+    """N21: each is restarted alone, and in no cluster."""
     profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 4\nvolumes: [{{claim: runs, path: /runs}}]")
     job = sweep_job(3, ["digits_mlp", "--space=/home/me/x.yaml", "--join"], grace_seconds=30)
     job = dataclasses.replace(job, name="x-1", model_dir="/runs/x")
@@ -112,8 +103,6 @@ def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
     container = container_of(manifest)
     assert container["args"] == ["sweep", "digits_mlp", "--space=/home/me/x.yaml", "--join"]
     assert list(values_of(container)) == ["PYTHONUNBUFFERED"]
-    *_, problem = Kubernetes(profile_of(f"{IMAGE}\nkind: tfjob")).problems(job)
-    assert problem == "kind: the pods of a TFJob train together, and the workers of a sweep do not; use kind: jobset"
 
 
 def test_exit_codes_say_what_ends_a_job_for_good():
@@ -266,7 +255,7 @@ def test_texts_stay_texts_for_every_parser(text):
         ),
         ("tpu: {accelerator: tpu-v5p-slice, topology: 2x2x2}", r"topology.*is 8 chips, and a host .* has 4"),
         ("{workers: 2, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*one process drives all chips"),
-        ("{kind: tfjob, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*needs kind: jobset, not tfjob"),
+        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out; the operator of a"),
         (
             "{resources: {gpus: 1}, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}",
             r"tpu.*resources.gpus=1 together with a TPU; keep one of the two",
@@ -285,8 +274,6 @@ def test_names_that_would_be_too_long_for_pods():
     assert problems_of("workers: 10", name=name) == []
     (problem,) = problems_of("workers: 11", name=name)
     assert "worker-0-10-abcde, of 64 characters, and 63 are allowed; set a shorter `name`" in problem
-    (problem,) = problems_of("kind: tfjob\nworkers: 1001", name=f"{name}aaaaaa")
-    assert "worker-1000, of 64 characters" in problem
 
 
 @pytest.mark.parametrize("name", ["", "Digits", "1digits", "digits-", "a.b", "a" * 64])
@@ -320,18 +307,31 @@ def test_files_of_this_machine_that_pods_would_look_for():
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
 
 
-def test_a_tfjob_would_cut_an_evaluator_off():
-    (problem,) = problems_of("kind: tfjob\nevaluator: true")
-    assert problem.startswith("evaluator: a TFJob ends it together with training, before it has evaluated the last")
-    assert "use kind: jobset, or leave the evaluator out" in problem
-
-
 def test_a_strategy_that_is_not_for_a_tpu():
     tpu = "tpu: {accelerator: tpu-v6e-slice, topology: 2x4}"
     (problem,) = problems_of(tpu, strategy="mirrored")
     assert problem == "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu or auto"
     assert problems_of(tpu, strategy="tpu") == []
     assert problems_of("workers: 2", strategy="mirrored") == []
+
+
+# Jobs that an earlier version submitted.
+
+
+def recorded(kind):
+    words = {"target": "kubernetes", "name": "digits", "id": "digits", "model_dir": "", "submitted_at": "", "argv": ()}
+    return submission.Record(**words, submit=(), files=(), profile={"kind": kind, "image": "a/b:1", "workers": 2})
+
+
+def test_a_jobset_of_an_earlier_version_is_managed():
+    """N20: its record says what kind it is, which there is no field for any more."""
+    target = submission.target_of(recorded("jobset"))
+    assert target.profile.workers == 2 and target.status("digits")[0] == "kubectl"
+
+
+def test_a_tfjob_of_an_earlier_version_is_not_taken_for_a_jobset():
+    with pytest.raises(ConfigError, match="kind: this field was removed"):
+        submission.target_of(recorded("tfjob"))
 
 
 # The words for kubectl.
@@ -370,15 +370,14 @@ def test_words_for_a_job_that_runs():
 
 
 def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
-    target = target_for("kind: tfjob")
+    target = target_for("")
     done = target.render(job_for(target.profile, name="digits"))
     assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
-    assert target.cancel("digits")[0][2] == "tfjobs.kubeflow.org"
 
 
 @pytest.mark.parametrize(
     ("state", "is_running"),
-    [("<none>", True), ("Completed", False), ("Failed", False), ("Succeeded", False), ("Running", True)],
+    [("<none>", True), ("Completed", False), ("Failed", False)],
 )
 def test_whether_a_job_still_runs(state, is_running):
     table = f"KIND STATE NAME\nJobSet digits {state} <none>\nPod digits-worker-0-0-xyz <none> Succeeded\n"
