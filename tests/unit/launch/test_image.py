@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tests import ROOT
+from tests.support.launch.rendered import IMAGE, manifest_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -22,10 +23,21 @@ def instructions():
     return [tuple(line.split(maxsplit=1)) for line in lines]
 
 
+def copied(rest):
+    """Returns what a COPY copies."""
+    return [word for word in rest.split()[:-1] if not word.startswith("--")]
+
+
 def pins():
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     found = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {name.lower().replace("_", "-"): version for name, version in found}
+
+
+def pods_of(text):
+    """Returns the specs of the pods that a profile makes."""
+    jobs = manifest_of(f"{IMAGE}\n{text}")["spec"]["replicatedJobs"]
+    return [job["template"]["spec"]["template"]["spec"] for job in jobs]
 
 
 def is_sent(path):
@@ -39,9 +51,9 @@ def is_sent(path):
 
 def test_what_is_copied_is_there():
     """N20: and not left out by .dockerignore."""
-    copied = [word for name, rest in instructions() if name == "COPY" for word in rest.split()[:-1]]
-    assert {"requirements.lock", "official_trainer", "experiments", "configs"} <= set(copied)
-    for path in copied:
+    found = [path for name, rest in instructions() if name == "COPY" for path in copied(rest)]
+    assert {"requirements.lock", "official_trainer", "experiments", "configs"} <= set(found)
+    for path in found:
         assert (ROOT / path).exists() and is_sent(path), path
     assert not is_sent("runs") and not is_sent(".git")
 
@@ -51,7 +63,7 @@ def test_what_a_step_reads_was_copied_before():
     seen = set()
     for name, rest in instructions():
         if name == "COPY":
-            seen |= set(rest.split()[:-1])
+            seen |= set(copied(rest))
         elif name == "RUN" and "--no-deps ." in rest:
             assert {"pyproject.toml", PROJECT["readme"], "LICENSE", "launch", "official_trainer"} <= seen
         elif name == "RUN":
@@ -68,6 +80,28 @@ def test_the_image_starts_what_the_manifest_asks_for():
     assert f"Python {version}" in (ROOT / "requirements.lock").read_text()
     assert found["WORKDIR"] == "/workspace"  # the last one
     assert shlex.split(found["ENTRYPOINT"].strip("[]")) == list(PROJECT["scripts"])
+
+
+def test_the_image_runs_as_a_user_that_a_restricted_namespace_takes():
+    """N20: a number other than 0, or the kubelet refuses to start it; it owns what is copied into the workspace."""
+    last = [name for name, _ in instructions()].index("FROM", 1)
+    of_the_image = instructions()[last:]
+    (user,) = [rest for name, rest in of_the_image if name == "USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    assert all(rest.startswith(f"--chown={user} ") for name, rest in of_the_image if name == "COPY")
+    (group,) = {pod["securityContext"]["fsGroup"] for pod in pods_of("volumes: [{claim: runs, path: /runs}]")}
+    assert user.endswith(f":{group}")
+
+
+def test_every_user_may_write_to_the_home_and_the_workspace(tmp_path):
+    """N20: also one whose number the cluster chooses, which owns neither."""
+    (step,) = [rest for name, rest in instructions() if name == "RUN" and "useradd" in rest]
+    home, workspace = (tmp_path / name for name in ("home/trainer", "workspace"))
+    home.mkdir(parents=True, mode=0o700)  # as useradd makes it
+    commands = step.partition("&&")[2].replace("/home/trainer", str(home)).replace("/workspace", str(workspace))
+    subprocess.run(["bash", "-c", commands], check=True)
+    assert {path.stat().st_mode & 0o7777 for path in (home, workspace)} == {0o1777}
+    assert ("ENV", "HOME=/home/trainer") in instructions() and ("WORKDIR", "/workspace") in instructions()
 
 
 def test_tensorflow_may_be_another_one(tmp_path):

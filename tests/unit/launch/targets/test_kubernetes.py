@@ -17,7 +17,7 @@ from official_trainer.launch import submission
 from official_trainer.launch.spec import sweep_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
-from tests.support.launch import admission
+from tests.support.launch import admission, pod_security
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
 JOB = "spec.replicatedJobs.1.template.spec"
@@ -71,6 +71,75 @@ def test_what_webhooks_would_not_take(path, value, said):
     *before, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
     functools.reduce(operator.getitem, before, manifest)[last] = value
     assert any(said in problem for problem in admission.problems_of_jobset(manifest))
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_a_restricted_namespace_would_take_its_pods(name):
+    """N20: Pod Security Standards, level `restricted`, every role."""
+    for job in replicated(manifest_of(KUBERNETES[name])).values():
+        assert list(pod_security.problems_of_pod(job["template"]["spec"])) == []
+
+
+OF_POD, OF_CONTAINER = "securityContext", "containers.0.securityContext"
+
+
+@pytest.mark.parametrize(
+    ("path", "control"),
+    [
+        (f"{OF_POD}.runAsNonRoot", "running as non-root"),
+        (f"{OF_POD}.seccompProfile", "seccomp"),
+        (f"{OF_CONTAINER}.allowPrivilegeEscalation", "privilege escalation"),
+        (f"{OF_CONTAINER}.capabilities", "capabilities"),
+    ],
+)
+def test_a_restricted_namespace_needs_each_field(path, control):
+    """N20: without it the pods would be refused."""
+    assert control in problems_with_change(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "control"),
+    [
+        ("hostNetwork", True, "host namespaces"),
+        ("volumes", [{"name": "x", "hostPath": {"path": "/"}}], "volume types"),
+        ("containers.0.ports", [{"containerPort": 1, "hostPort": 1}], "host ports"),
+        ("containers.0.lifecycle", {"preStop": {"httpGet": {"host": "a"}}}, "host probes and hooks"),
+        ("containers.0.livenessProbe", {"tcpSocket": {"host": "a"}}, "host probes and hooks"),
+        ("initContainers", [{"name": "x"}], "privilege escalation"),
+        (f"{OF_CONTAINER}.privileged", True, "privileged containers"),
+        (f"{OF_CONTAINER}.procMount", "Unmasked", "/proc mount type"),
+        (f"{OF_CONTAINER}.capabilities", {"drop": ["ALL"], "add": ["SYS_ADMIN"]}, "capabilities"),
+        (f"{OF_CONTAINER}.runAsNonRoot", False, "running as non-root"),
+        (f"{OF_CONTAINER}.runAsUser", 0, "running as non-root user"),
+        (f"{OF_CONTAINER}.seccompProfile", {"type": "Unconfined"}, "seccomp"),
+        (f"{OF_POD}.appArmorProfile", {"type": "Unconfined"}, "AppArmor"),
+        (f"{OF_POD}.seLinuxOptions", {"user": "root"}, "SELinux"),
+        (f"{OF_POD}.sysctls", [{"name": "kernel.msgmax", "value": "1"}], "sysctls"),
+    ],
+)
+def test_what_a_restricted_namespace_would_not_take(path, value, control):
+    """The check of the controls can fail, each of them."""
+    assert control in problems_with_change(path, value)
+
+
+def problems_with_change(path, value=None):
+    """Returns the controls that a worker's pod does not satisfy with a field changed, or removed."""
+    pod = replicated(manifest_of(KUBERNETES["jobset-servers"]))["worker"]["template"]["spec"]
+    *before, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
+    section = functools.reduce(operator.getitem, before, pod)
+    section.pop(last, None)
+    if value is not None:
+        section[last] = value
+    return list(pod_security.problems_of_pod(pod))
+
+
+def test_volumes_belong_to_the_group_of_the_image():
+    """So that its user can write to them; a pod without volumes asks for no group, which a cluster may refuse."""
+    pod = replicated(manifest_of(f"{IMAGE}\nvolumes: [{{claim: a, path: /a}}]"))["worker"]["template"]["spec"]
+    group = {name: pod["securityContext"][name] for name in ("fsGroup", "fsGroupChangePolicy")}
+    assert group == {"fsGroup": 1000, "fsGroupChangePolicy": "OnRootMismatch"}
+    pod = replicated(manifest_of(IMAGE))["worker"]["template"]["spec"]
+    assert not group.keys() & pod["securityContext"].keys()
 
 
 def test_workers_are_restarted_together_and_servers_for_the_chief():
