@@ -9,7 +9,7 @@ Does not own: the profile and its checks (`kubernetes_profile.py`), how a proces
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from official_trainer import files
@@ -32,6 +32,8 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _FILE = "jobset.yaml"
 _CONTAINER = "trainer"
 _GROUP = 1000  # of the user in launch/Dockerfile
+_EVICTED = "DisruptionTarget"  # the condition of a pod that the cluster ends: a drained node, preemption, a spot node
+_NO_LIMIT = 2**31 - 1  # of restarts; Kubernetes waits longer after each, up to ten minutes
 _AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
@@ -115,14 +117,14 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
 
 
 def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the JobSet: restarted as a whole, except workers of a sweep or of servers, and the evaluator."""
+    """Returns the JobSet: restarted as a whole, except those that restart alone (`_restarts_alone`)."""
     waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
     # Workers and servers end after the chief, and only its success counts.
     success = {"operator": "All", "targetReplicatedJobs": waited_for} if job.has_servers else None
     failure = {
         "maxRestarts": profile.max_restarts,
         "restartStrategy": "BlockingRecreate",  # else new processes could meet old ones that are still saving
-        "rules": [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
+        "rules": _rules_of_jobset(job),
     }
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
@@ -141,25 +143,61 @@ def _labels(job: JobSpec, profile: KubernetesProfile) -> dict[str, str]:
 
 
 def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
-    is_single = job.is_sweep or role.name == EVALUATOR or (role.name == WORKER and job.has_servers)
+    alone = _NO_LIMIT if role.name == EVALUATOR else profile.max_restarts
     spec = {
         "completionMode": "Indexed",
         "completions": role.count,
         "parallelism": role.count,
-        "backoffLimit": profile.max_restarts if is_single else 0,
-        "podFailurePolicy": {"rules": _rules()},
+        "backoffLimit": alone if _restarts_alone(job, role) else 0,
+        "podFailurePolicy": {"rules": _rules_of_pods(job, role)},
         "template": _template(job, role, profile),
     }
     return {"name": role.name, "replicas": 1, "template": {"spec": spec}}
 
 
-def _rules() -> list[dict[str, Any]]:
-    """Returns which ends of a pod are ignored, and which end the job for good; all others count as a failure."""
-    codes = list(map(int, FINAL_CODES))
-    return [
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": codes}},
+def _restarts_alone(job: JobSpec, role: Role) -> bool:
+    """Returns whether the others go on without a pod of this role, and with the one that takes its place."""
+    return job.is_sweep or role.name == EVALUATOR or (role.name == WORKER and job.has_servers)
+
+
+def _rules_of_pods(job: JobSpec, role: Role) -> list[dict[str, Any]]:
+    """Returns which ends of a pod do not count, and which fail its Job; all others count up to `backoffLimit`.
+
+    A Job fails also for what does not count if all restart together: `_rules_of_jobset` reads why in its message.
+    """
+    action = "Ignore" if _restarts_alone(job, role) else "FailJob"
+    rules = [
+        {"action": action, "onPodConditions": [{"type": _EVICTED, "status": "True"}]},
+        {"action": action, "onExitCodes": _exits(START_AGAIN)},
+        {"action": "FailJob", "onExitCodes": _exits(FINAL_CODES)},
     ]
+    return rules[:2] if role.name == EVALUATOR else rules  # no failure of a JobSet's Job leaves the other Jobs alone
+
+
+def _exits(codes: Iterable[ExitCode]) -> dict[str, Any]:
+    return {"containerName": _CONTAINER, "operator": "In", "values": sorted(map(int, codes))}
+
+
+def _rules_of_jobset(job: JobSpec) -> list[dict[str, Any]]:
+    """Returns what follows from the failure of a Job; without a rule all restart, which counts.
+
+    Each rule of pods fails a Job for the same reason, so the message of Kubernetes' Job controller tells them apart.
+    If a later version writes another one, no rule applies.
+    """
+    alone = [role.name for role in job.roles if _restarts_alone(job, role) and role.name != EVALUATOR]
+    by_pods = {"onJobFailureReasons": ["PodFailurePolicy"]}
+    again = {"onJobFailureMessagePatterns": [f" has condition {_EVICTED} matching ", _exited(START_AGAIN)]}
+    used_up = {"onJobFailureReasons": ["BackoffLimitExceeded"], "targetReplicatedJobs": alone}
+    rules = [
+        {"name": "final", "action": "FailJobSet", **by_pods, "onJobFailureMessagePatterns": [_exited(FINAL_CODES)]},
+        {"name": "used_up", "action": "FailJobSet", **used_up},
+        {"name": "again", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_pods, **again},
+    ]
+    return [rule for rule in rules if alone or rule["name"] != "used_up"]
+
+
+def _exited(codes: Iterable[ExitCode]) -> str:
+    return f" failed with exit code ({'|'.join(str(int(code)) for code in codes)}) matching "
 
 
 def _template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:

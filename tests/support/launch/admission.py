@@ -25,6 +25,9 @@ def problems_of_jobset(manifest):
             yield f"{rule['name']} is no name of a rule, or of two"
         if not set(rule["onJobFailureReasons"]) <= REASONS:
             yield "a job does not fail for such a reason"
+        yield from (
+            f"{text} is no pattern" for text in rule.get("onJobFailureMessagePatterns", ()) if not _is_regex(text)
+        )
     for job in jobs.values():
         inner = job["template"]["spec"]
         pod = f"{name}-{job['name']}-{job['replicas'] - 1}-{inner['completions'] - 1}-abcde"
@@ -33,7 +36,16 @@ def problems_of_jobset(manifest):
         yield from _problems_of_job(inner)
 
 
+def _is_regex(text):
+    try:
+        return re.compile(text)
+    except re.error:
+        return False
+
+
 def _problems_of_job(job):
+    if not 0 <= job["backoffLimit"] < 2**31:
+        yield f"{job['backoffLimit']} is no limit"
     if job["completionMode"] != "Indexed":
         yield "the pods of a job that is not Indexed have no stable names"
     pod = job["template"]["spec"]

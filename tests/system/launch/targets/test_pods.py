@@ -65,8 +65,8 @@ def test_workers_of_a_jobset_train(tmp_path):
 
 
 @pytest.mark.full
-def test_the_pod_that_replaces_an_evicted_one_waits_for_the_restart_of_all(tmp_path):
-    """N20: the others end with 75, for which a JobSet starts all again; until then the new pod does no harm."""
+def test_a_pod_that_comes_alone_waits_for_the_restart_of_all(tmp_path):
+    """N20: the others end with 75, for which a JobSet starts all again; a pod that comes before that does no harm."""
     words = ("--set=trainer.train_steps=1500", "--set=trainer.summary_interval=50")
     found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2", *words))
     with pods.Nodes(found, tmp_path / "out", ROOT, spare=1) as nodes:

@@ -12,12 +12,13 @@ import yaml
 
 from official_trainer import config
 from official_trainer.config import ConfigError
-from official_trainer.errors import ExitCode
+from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission
 from official_trainer.launch.spec import sweep_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission, pod_security
+from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 
 JOB = "spec.replicatedJobs.1.template.spec"
@@ -61,6 +62,8 @@ def test_webhooks_would_take_it(name):
         (f"{JOB}.completions", 10**60, "is no label"),
         (f"{POD}.restartPolicy", "OnFailure", "needs restartPolicy: Never"),
         (f"{JOB}.podFailurePolicy.rules.1.onExitCodes.containerName", "x", "that there is"),
+        (f"{JOB}.backoffLimit", 2**31, "is no limit"),
+        ("spec.failurePolicy.rules.0.onJobFailureMessagePatterns", ["("], "is no pattern"),
         (f"{POD}.terminationGracePeriodSeconds", 9, "longer than the grace"),
         (f"{POD}.containers.0.volumeMounts", [{"name": "x", "mountPath": "/"}], "is mounted that is not there"),
     ],
@@ -142,18 +145,88 @@ def test_volumes_belong_to_the_group_of_the_image():
     assert not group.keys() & pod["securityContext"].keys()
 
 
-def test_workers_are_restarted_together_and_servers_for_the_chief():
-    """N20: who is restarted alone, and whose end is that of the job."""
-    workers = manifest_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 7\nevaluator: true")
-    assert workers["spec"]["failurePolicy"]["maxRestarts"] == 7
-    assert "successPolicy" not in workers["spec"]
-    assert {name: job["backoffLimit"] for name, job in replicated(workers).items()} == {"worker": 0, "evaluator": 7}
-    servers = manifest_of(f"{SERVERS}\nmax_restarts: 7\nevaluator: true")
-    limits = {name: job["backoffLimit"] for name, job in replicated(servers).items()}
-    assert limits == {"chief": 0, "worker": 7, "ps": 0, "evaluator": 7}
-    assert servers["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief", "evaluator"]
-    led = manifest_of(f"{IMAGE}\nworkers: 2\nchief: true")
-    assert {job["backoffLimit"] for job in replicated(led).values()} == {0}
+WORKERS = f"{IMAGE}\nworkers: 3\nmax_restarts: 2\nevaluator: true"
+LED = f"{IMAGE}\nworkers: 2\nchief: true\nmax_restarts: 2"
+SERVED = f"{SERVERS}\nmax_restarts: 2\nevaluator: true"
+TOGETHER = [(WORKERS, "worker"), (LED, "chief"), (LED, "worker"), (SERVED, "chief"), (SERVED, "ps")]
+NOT_COUNTED = [(ExitCode.PREEMPTED, True), (137, True), (ExitCode.PREEMPTED, False), (ExitCode.RETRY, False)]
+COUNTED = (134, 137, 139, 127)
+
+
+@pytest.mark.parametrize(("text", "role"), TOGETHER)
+@pytest.mark.parametrize(("code", "is_evicted"), NOT_COUNTED)
+def test_an_eviction_and_what_a_restart_mends_use_up_no_restart(text, role, code, is_evicted):
+    """N20: a spot node may be taken away any number of times; those that train together restart together."""
+    job = Controllers(manifest_of(text))
+    assert {job.end((role, code, is_evicted)) for _ in range(50)} == {ALL}
+    assert (job.restarts, job.counted) == (50, 0)
+
+
+@pytest.mark.parametrize(("text", "role"), TOGETHER)
+@pytest.mark.parametrize("code", COUNTED)
+def test_what_kills_a_process_uses_up_restarts(text, role, code):
+    """N20: a process that is out of memory, or crashes, would be again."""
+    job = Controllers(manifest_of(text))
+    ends = [job.end((role, code, False)), job.end((role, ExitCode.RETRY, False)), job.end((role, code, False))]
+    assert [*ends, job.end((role, code, False))] == [ALL_COUNTED, ALL, ALL_COUNTED, FAILED]
+
+
+@pytest.mark.parametrize(("text", "role"), [*TOGETHER, (SERVED, "worker")])
+@pytest.mark.parametrize("code", FINAL_CODES)
+def test_a_final_exit_code_ends_a_job_for_good(text, role, code):
+    """N20: also beside processes that end because of it, at the same time."""
+    manifest = manifest_of(text)
+    assert Controllers(manifest).end((role, code, False)) == FAILED
+    others = [(other, ExitCode.RETRY, False) for other in replicated(manifest) if other not in (role, "evaluator")]
+    assert Controllers(manifest).end(*others, (role, code, False)) == FAILED
+
+
+@pytest.mark.parametrize("text", [WORKERS, SERVED])
+def test_an_evaluator_never_ends_the_training(text):
+    """N20: whatever its exit code is; Kubernetes makes another pod, later each time."""
+    job = Controllers(manifest_of(text))
+    ends = [(code, is_evicted) for code in (*FINAL_CODES, *COUNTED, 75, 143) for is_evicted in (False, True)]
+    assert {job.end(("evaluator", *end)) for end in ends * 10} == {ALONE}
+    assert job.restarts == 0
+
+
+def test_a_worker_of_parameter_servers_restarts_alone():
+    """N20: the chief goes on without it; once it has used its restarts up, the job has failed."""
+    job = Controllers(manifest_of(SERVED))
+    assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
+    assert [job.end(("worker", 137, False)) for _ in range(3)] == [ALONE, ALONE, FAILED]
+    assert job.restarts == 0
+
+
+def test_the_workers_of_a_sweep_restart_alone():
+    """N21: an eviction of one leaves the others alone."""
+    profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 2")
+    job = dataclasses.replace(sweep_job(3, ["digits_mlp", "--join"], grace_seconds=30), name="x-1")
+    (text,) = Kubernetes(profile).render(job).files.values()
+    job = Controllers(yaml.safe_load(text))
+    assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
+    assert [job.end(("worker", 137, False)) for _ in range(3)] == [ALONE, ALONE, FAILED]
+    assert Controllers(yaml.safe_load(text)).end(("worker", ExitCode.DATA, False)) == FAILED
+
+
+def test_what_follows_from_an_eviction_is_no_failure_either():
+    """N20: the others end with 75 or 143, in Jobs of their own."""
+    job = Controllers(manifest_of(SERVED))
+    assert job.end(("ps", 143, True), ("chief", ExitCode.RETRY, False), ("worker", ExitCode.RETRY, False)) == ALL
+    assert job.counted == 0
+
+
+def test_with_other_messages_of_kubernetes_restarts_have_a_limit():
+    """The rules read the Job controller's words; without them no exit code may restart a job for ever."""
+    for code in (ExitCode.RETRY, ExitCode.CONFIG):
+        job = Controllers(manifest_of(WORKERS), matched="that fits")
+        assert [job.end(("worker", code, False)) for _ in range(3)] == [ALL_COUNTED, ALL_COUNTED, FAILED]
+
+
+def test_only_the_success_of_those_who_wait_for_nothing_counts():
+    """Workers and servers serve a chief, and end after it."""
+    assert "successPolicy" not in manifest_of(WORKERS)["spec"]  # all
+    assert manifest_of(SERVED)["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief", "evaluator"]
 
 
 def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
@@ -174,18 +247,13 @@ def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
     assert list(values_of(container)) == ["PYTHONUNBUFFERED"]
 
 
-def test_exit_codes_say_what_ends_a_job_for_good():
-    """N20: all but those after which the same command helps; a pod that was evicted does not count at all."""
-    assert set(FINAL_CODES) == set(ExitCode) - {ExitCode.DONE, ExitCode.RETRY, ExitCode.PREEMPTED}
+def test_every_exit_code_has_a_meaning_for_a_job():
+    """N20: all but 0 either restart it, or end it for good."""
+    assert {*FINAL_CODES, *START_AGAIN, ExitCode.DONE} == set(ExitCode)
     for job in replicated(manifest_of(SERVERS)).values():
-        ignore, final = job["podFailurePolicy"]["rules"]
-        assert ignore["action"] == "Ignore" and ignore["onPodConditions"][0]["type"] == "DisruptionTarget"
-        assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [1, 2, 3, 4, 5]
         names = [container["name"] for container in job["template"]["spec"]["containers"]]
-        assert names == [final["onExitCodes"]["containerName"]]
-        assert job["template"]["spec"]["restartPolicy"] == "Never"  # or Kubernetes takes no such rules
-    (rule,) = manifest_of(SERVERS)["spec"]["failurePolicy"]["rules"]
-    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+        _, *rules = job["podFailurePolicy"]["rules"]
+        assert [rule["onExitCodes"]["containerName"] for rule in rules] == names * 2
 
 
 def test_whoever_serves_hears_of_the_end_after_the_chief():
