@@ -19,6 +19,7 @@ from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
 from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 
@@ -58,6 +59,7 @@ class Kubernetes(Target[KubernetesProfile]):
             what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
             yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
         yield from _unseen_files(job, profile)
+        yield from dict.fromkeys(_fragment_problems(job, profile))
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
@@ -116,7 +118,22 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
             yield f"{what}, which has a copy of the workspace, or put it on a volume"
 
 
+def _fragment_problems(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
+    """Yields what the fragments of a profile would change or add, and must not."""
+    for role in job.roles:
+        rendered = _rendered_template(job, role, profile)
+        yield from fragments.problems("pod", rendered, fragments.merged(rendered, profile.pod))
+    rendered = _rendered_jobset(job, profile)
+    yield from fragments.problems("job", rendered, fragments.merged(rendered, profile.job))
+
+
 def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
+    """Returns the JobSet with the fragments of the profile."""
+    jobset: dict[str, Any] = fragments.merged(_rendered_jobset(job, profile), profile.job)
+    return jobset
+
+
+def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
     """Returns the JobSet: restarted as a whole, except those that restart alone (`_restarts_alone`)."""
     waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
     # Workers and servers end after the chief, and only its success counts.
@@ -150,7 +167,7 @@ def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dic
         "parallelism": role.count,
         "backoffLimit": alone if _restarts_alone(job, role) else 0,
         "podFailurePolicy": {"rules": _rules_of_pods(job, role)},
-        "template": _template(job, role, profile),
+        "template": fragments.merged(_rendered_template(job, role, profile), profile.pod),
     }
     return {"name": role.name, "replicas": 1, "template": {"spec": spec}}
 
@@ -200,7 +217,7 @@ def _exited(codes: Iterable[ExitCode]) -> str:
     return f" failed with exit code ({'|'.join(str(int(code)) for code in codes)}) matching "
 
 
-def _template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
+def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
     """Returns the template for pods of a role."""
     serves = job.has_servers and role.name in (WORKER, PS)
     grace_seconds = math.ceil(job.grace_seconds)

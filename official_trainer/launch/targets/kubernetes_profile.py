@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
@@ -149,6 +149,8 @@ class KubernetesProfile(Profile):
       volumes: that pods mount.
       secrets: variables with values that stay in the cluster, by name.
       ttl_seconds: how long the cluster keeps a job that has ended; null for ever.
+      pod: what is merged into the template of each pod, in Kubernetes' own words: `{metadata: …, spec: …}`.
+      job: what is merged into the JobSet.
     """
 
     context: str = ""
@@ -166,6 +168,8 @@ class KubernetesProfile(Profile):
     volumes: tuple[VolumeClaim, ...] = ()
     secrets: dict[str, SecretKey] = FrozenDict()
     ttl_seconds: NonNegative | None = None
+    pod: dict[str, Any] = FrozenDict()
+    job: dict[str, Any] = FrozenDict()
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         "kind": "every job is a JobSet, so leave it out; the operator of a TFJob was replaced by Kubeflow Trainer"
@@ -190,6 +194,9 @@ class KubernetesProfile(Profile):
         paths = [volume.path.rstrip("/") for volume in self.volumes]
         for path in sorted({path for path in paths if paths.count(path) > 1}):
             yield "volumes", f"two volumes have the path {path}; give each its own path"
+        for field in ("pod", "job"):
+            for key in set(getattr(self, field)) - {"metadata", "spec"}:
+                yield field, f"{key} is no part of it; allowed: metadata, spec; write {field}: {{spec: {{{key}: …}}}}"
         if self.tpu is not None:
             yield from self._tpu_problems()
 

@@ -43,6 +43,31 @@ max_restarts: 3
 resources: {{cpus: 4}}
 ps_resources: {{memory_gib: 1.5}}
 """,
+    "jobset-fragments": f"""{IMAGE}
+workers: 4
+evaluator: true
+volumes: [{{claim: datasets, path: /data}}]
+pod:
+  metadata: {{annotations: {{gke-gcsfuse/volumes: 'true'}}}}
+  spec:
+    securityContext: {{runAsUser: 4711, runAsGroup: 4711, fsGroup: 4711}}
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms: [{{matchExpressions: [{{key: zone, operator: In, values: [a]}}]}}]
+    topologySpreadConstraints:
+    - {{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{a: b}}}}}}
+    volumes: [{{name: scratch, emptyDir: {{sizeLimit: 10Gi}}}}]
+    containers:
+    - name: trainer
+      envFrom: [{{configMapRef: {{name: proxy}}}}]
+      volumeMounts: [{{name: scratch, mountPath: /scratch}}]
+job:
+  metadata: {{annotations: {{alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool}}}}
+  spec:
+    failurePolicy: {{rules: [{{name: late, action: FailJobSet, onJobFailureReasons: [DeadlineExceeded]}}]}}
+    replicatedJobs: [{{name: worker, template: {{spec: {{activeDeadlineSeconds: 86400}}}}}}]
+""",
     "jobset-tpu": f"""{IMAGE}
 tpu: {{accelerator: tpu-v5-lite-podslice, topology: 2x4, spot: true}}
 """,

@@ -43,7 +43,7 @@ def test_schemas_take_every_kind(name):
     assert schema_problems(manifest_of(KUBERNETES[name])) == []
 
 
-_FREE = ("labels", "nodeSelector", "requests", "limits")
+_FREE = ("labels", "annotations", "matchLabels", "nodeSelector", "requests", "limits")
 
 
 def paths_of(value, path=()):
