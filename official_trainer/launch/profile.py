@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
@@ -20,6 +20,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every engine
 _SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PWD|PAT|CREDENTIALS|API_?KEY)|.*_KEY", re.IGNORECASE)
 _WITHOUT_SHELL = "write each command as its own list, with complete paths"
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*(=[^\0-\x1f]*)?")
 _FOR_A_SHELL = re.compile(r"[|&;<>]+|[0-9]?>.*")  # words with a meaning in a shell only
 
 
@@ -105,3 +106,19 @@ def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[
             yield field, f"{place} is one word with blanks, {words[0]!r}; write separate words: [{words_of_it}]"
         elif found := [word for word in words if _FOR_A_SHELL.fullmatch(word) or word.startswith("~")]:
             yield field, f"{place} has {found[0]!r}, which only a shell understands; {_WITHOUT_SHELL}"
+
+
+def flag_problems(field: str, flags: Sequence[str], ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields the problems of further flags for a command of an engine, each one word of a list.
+
+    Args:
+      field: with these flags.
+      flags: as `--name` or `--name=value`.
+      ours: names of flags that the command has already, each with what to do instead.
+    """
+    for flag in flags:
+        name = flag[2:].partition("=")[0]
+        if not _FLAG.fullmatch(flag):
+            yield field, f"{flag!r} is not a valid flag; write --name or --name=value, each as one word"
+        elif fix := ours.get(name) or ours.get(name.removeprefix("no-")):
+            yield field, f"--{name} is set from other fields of the profile; {fix}"

@@ -21,7 +21,7 @@ from official_trainer.config import Between, Positive
 from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
 from official_trainer.distributed.environment import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.profile import Profile, Resources, command_problems
+from official_trainer.launch.profile import Profile, Resources, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, is_in
 from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import script
@@ -53,6 +53,13 @@ _OURS = {
     "signal": "set signal_seconds",
     "time": "set time_limit",
 }
+_OF_STEPS = {
+    **dict.fromkeys(("error", "label", "open-mode", "output"), "`job logs` looks for its files, so leave it out"),
+    **dict.fromkeys(("input", "kill-on-bad-exit", "overlap", "wait"), "it decides how a job ends, so leave it out"),
+    **dict.fromkeys(("distribution", "nodelist"), "each process has its node, so leave it out"),
+    **dict.fromkeys(("gpus", "gpus-per-task", "gres"), "set resources.gpus"),
+    **{name: _OURS[name] for name in ("cpus-per-task", "nodes", "ntasks")},
+}
 _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
 
 
@@ -75,6 +82,7 @@ class SlurmProfile(Profile):
       setup: commands that run first, each as a list of words: `[[module, load, cuda]]`.
       node_local: folders that each node has for itself, where run directories are refused.
       sbatch: other options of sbatch, such as `--reservation=night`.
+      srun: other options of srun for each step, such as those of a container.
     """
 
     partition: str = ""
@@ -91,6 +99,7 @@ class SlurmProfile(Profile):
     setup: tuple[tuple[str, ...], ...] = ()
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
+    srun: tuple[str, ...] = ()
 
     secrets_go = "set it in the shell that submits; sbatch passes it on"
 
@@ -105,6 +114,7 @@ class SlurmProfile(Profile):
                 yield "sbatch", what
             elif (name := option[2:].partition("=")[0]) in _OURS:
                 yield "sbatch", f"--{name} is set from other fields of the profile; {_OURS[name]}"
+        yield from flag_problems("srun", self.srun, _OF_STEPS)
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
             yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
@@ -215,6 +225,7 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         role=ROLE,
         cpus=own.resources.cpus or 1,
         resources=" ".join(_resources(job, own)),
+        srun="".join(f" {shlex.quote(option)}" for option in own.srun),
         shared_gpus=own.resources.gpus if len(names) > 1 else 0,
         server_seconds=_SERVER_SECONDS,
     )

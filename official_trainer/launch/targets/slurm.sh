@@ -37,7 +37,7 @@ nodes() {  # of so many processes from one on, with commas
 step() {  # role, name of the log, first place, how many, command
   local role=$1 log=$2 first=$3
   local options=(--overlap --distribution=arbitrary --ntasks="$4" @@{resources}) mine="${offsets[*]:$3:$4}"
-  options+=(--kill-on-bad-exit=0 --wait=0 --input=none --open-mode=append)
+  options+=(--kill-on-bad-exit=0 --wait=0 --input=none --open-mode=append@@{srun})
   [ -z "$log" ] || options+=("--output=$folder/$log.out")
   (($4 == 1)) || options+=(--label)
   count[$role]=$4

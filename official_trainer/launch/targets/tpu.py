@@ -125,7 +125,7 @@ class TpuTarget(Target[TpuProfile]):
             "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
         }
         flags += [f"--{flag}={value}" for flag, value in values.items() if value]
-        flags += [f"--metadata-from-file=startup-script={_STARTUP}"]
+        flags += [f"--metadata-from-file=startup-script={_STARTUP}", *tpu.gcloud]
         return self._gcloud("create", name, *flags, "--quiet")
 
 

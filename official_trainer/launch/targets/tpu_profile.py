@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from official_trainer.config import FrozenDict
-from official_trainer.launch.profile import Profile, command_problems
+from official_trainer.launch.profile import Profile, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, files_of_this_machine
 
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -19,6 +19,16 @@ _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _DURATION = re.compile(r"[0-9]+[smhd]")
+_OF_FIELDS = (
+    "project", "zone", "accelerator-type", "runtime-version", "network", "subnetwork", "internal-ips",
+    "service-account", "labels", "reserved", "spot",
+)  # fmt: skip
+_OF_CREATE = {
+    **{name: f"set {name.replace('-', '_')}" for name in _OF_FIELDS},
+    "version": "set runtime_version",
+    "valid-until-duration": "set valid_until",
+    **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
+}
 _ONE_HOST_CORES = 8  # of every generation's types, whether they count cores or chips
 
 
@@ -48,6 +58,7 @@ class TpuProfile(Profile):
       python: version of Python.
       tensorflow_tpu: version of the package that is installed in place of tensorflow.
       libtpu: version of the library below it; it has to be the one of that release.
+      gcloud: other flags of the command that creates the slice, such as `--tags=train`.
     """
 
     project: str = ""
@@ -71,6 +82,7 @@ class TpuProfile(Profile):
     python: str = "3.11"
     tensorflow_tpu: str = "2.20.0"
     libtpu: str = "0.0.14"
+    gcloud: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
@@ -94,6 +106,7 @@ class TpuProfile(Profile):
         if not self.install:
             yield "install", "is empty, so nothing would be installed; leave it out to install the source"
         yield from label_problems(self.labels)
+        yield from flag_problems("gcloud", self.gcloud, _OF_CREATE)
 
     @property
     def is_pod(self) -> bool | None:

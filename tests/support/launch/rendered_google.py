@@ -52,6 +52,7 @@ install: ['-r', requirements.lock]
 queued: false
 reserved: true
 internal_ips: true
+gcloud: [--tags=train, --scopes=cloud-platform]
 network: train
 subnetwork: train-b
 service_account: trainer@my-project.iam.gserviceaccount.com

@@ -17,6 +17,7 @@ count = int(next(word for word in options if word.startswith("--ntasks=")).parti
 if command[0] == "printenv":
     print("\\n".join(f"{i}: n{i // 2 + 1}" for i in reversed(range(count))))
     sys.exit()
+os.environ["SRUN_OPTIONS"] = repr(options)
 hosts = open(os.environ["SLURM_HOSTFILE"]).read().split()
 assert len(hosts) == count, (hosts, count)
 codes = []

@@ -1,5 +1,6 @@
 """The target Slurm without Slurm: what is rendered, what is refused, and the script with stand-ins for its programs."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -126,6 +127,25 @@ def test_each_process_finds_its_place(stand_ins, tmp_path):
             "chief": ("10.0.0.1:12448",), "worker": ("10.0.0.1:12449", "10.0.0.2:12448"),
             "ps": ("10.0.0.2:12449",), "evaluator": ("10.0.0.3:12448",),
         }  # fmt: skip
+
+
+def test_every_step_gets_the_options_of_srun(stand_ins, tmp_path):
+    """N20: as they are, behind those of the script: containers of pyxis, whose names have any character."""
+    options = (
+        "--container-image=nvcr.io#nvidia/tf:24.01",
+        "--container-mounts=/a b:/c,/d:/d",
+        "--comment=$(touch oops)'\"",
+    )
+    profile = SlurmProfile(workers=2, ps=1, python=stand_ins.python, srun=options)
+    code, said = stand_ins.run(script(profile), tmp_path)
+    assert code == 0, said
+    for name in ("chief.0", "worker.1", "ps.0"):
+        _, environ, _ = stand_ins.noted(name)
+        given = ast.literal_eval(environ["SRUN_OPTIONS"].decode())
+        own = given.index("--open-mode=append")
+        assert tuple(given[own + 1 : own + 4]) == options
+    assert not (tmp_path / "oops").exists()
+    assert "--open-mode=append)" in script(SlurmProfile())
 
 
 def _nodes(*words):
@@ -277,6 +297,17 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
         ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; a sweep sets it"),
         ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
+        (
+            {"srun": ["container-image=x"]},
+            "srun: 'container-image=x' is not a valid flag; write --name or --name=value",
+        ),
+        ({"srun": ["--container-image x"]}, "srun: '--container-image x' is not a valid flag"),
+        ({"srun": ["--mpi=a\nb"]}, "srun: '--mpi=a\\nb' is not a valid flag"),
+        ({"srun": ["--output=x"]}, "srun: --output is set from other fields of the profile; `job logs` looks for its"),
+        ({"srun": ["--nodelist=n1"]}, "srun: --nodelist is set from other fields of the profile; each process has its"),
+        ({"srun": ["--gres=gpu:1"]}, "srun: --gres is set from other fields of the profile; set resources.gpus"),
+        ({"srun": ["--ntasks=3"]}, "srun: --ntasks is set from other fields of the profile; set workers, chief, ps"),
+        ({"srun": ["--wait=3"]}, "srun: --wait is set from other fields of the profile; it decides how a job ends"),
         (
             {"environ": {"GITHUB_PAT": "x"}},
             "GITHUB_PAT looks like a secret, and the files of a job must not contain one",

@@ -56,6 +56,11 @@ def test_the_samples_are_fine(target, text):
         ),
         ("labels: {team: 'a,b=c'}", "team='a,b=c' is not a valid value; use at most 63 lower-case letters"),
         ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
+        ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
+        ("gcloud: [--service-account=a]", "--service-account is set from other fields of the profile; set service_acc"),
+        ("gcloud: [--no-spot]", "--no-spot is set from other fields of the profile; set spot"),
+        ("gcloud: [--version=x]", "--version is set from other fields of the profile; set runtime_version"),
+        ("gcloud: [--async]", "--async is set from other fields of the profile; leave it out"),
     ],
 )
 def test_profiles_of_slices_that_are_refused(text, said):
