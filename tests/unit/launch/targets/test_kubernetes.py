@@ -276,6 +276,18 @@ def test_resources_are_those_of_the_role():
     assert "volumes" not in replicated(manifest)["worker"]["template"]["spec"]
 
 
+@pytest.mark.parametrize(("asked", "of_servers"), [("{memory_gib: 1}", None), ("{gpus: 2}", "2")])
+def test_servers_request_gpus_only_if_ps_resources_does(asked, of_servers):
+    """N20: theirs is memory; those that compute request what `resources` says, with memory to share between GPUs."""
+    text = f"{SERVERS}\nevaluator: true\nresources: {{gpus: 4}}\nps_resources: {asked}"
+    jobs = replicated(manifest_of(text))
+    limits = {name: container_of(manifest_of(text), name)["resources"]["limits"] for name in jobs}
+    found = {name: each.get("nvidia.com/gpu") for name, each in limits.items()}
+    assert found == {"chief": "4", "worker": "4", "evaluator": "4", "ps": of_servers}
+    shares = {name for name, job in jobs.items() if "volumes" in job["template"]["spec"]}
+    assert shares == {name for name, count in found.items() if count}
+
+
 def test_several_gpus_share_more_memory_than_a_container_has():
     spec = replicated(manifest_of(f"{IMAGE}\nresources: {{gpus: 2}}"))["worker"]["template"]["spec"]
     assert spec["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
