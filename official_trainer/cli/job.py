@@ -108,6 +108,10 @@ def _status(folder: str, target: Target[Any], record: Record) -> int:
     code = submission.run(target, target.status(record.id), folder).returncode
     if code:
         terminal.report_error(f"{record.target} knows no status; the run's own is in {record.model_dir}", "note", "dim")
+    elif (argv := target.ask_why(record.id)) is not None:
+        asked = submission.run_detached(target, argv, folder)
+        for reason in target.reasons(record.id, asked.stdout) if not asked.returncode else ():  # it may be forbidden
+            print(reason)
     return code
 
 

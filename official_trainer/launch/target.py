@@ -103,6 +103,15 @@ class Target(abc.ABC, Generic[P]):
         """Returns whether a job has not ended, from the exit code and the output of `status`."""
         return code == 0 and bool(output.strip())
 
+    def ask_why(self, job_id: str) -> Argv | None:
+        """Returns the command that asks why a job does not go on; None if `status` says it."""
+        del job_id
+        return None
+
+    def reasons(self, job_id: str, output: str) -> Iterator[str]:
+        """Yields why a job does not go on, from the output of `ask_why`."""
+        yield from ()
+
     @abc.abstractmethod
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         """Returns the command that prints the output of the job; with `follow`, also the output to come."""

@@ -8,14 +8,15 @@ Does not own: the profile and its checks (`kubernetes_profile.py`), how a proces
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
 from official_trainer.distributed.tpu import LOCAL
-from official_trainer.errors import START_AGAIN, ExitCode
+from official_trainer.errors import START_AGAIN, ExitCode, first_few, shorten
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
 from official_trainer.launch.target import Argv, Rendered, Target
@@ -38,6 +39,8 @@ _NO_LIMIT = 2**31 - 1  # of restarts; Kubernetes waits longer after each, up to 
 _AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
 _RESOURCE = "jobsets.jobset.x-k8s.io"
 _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
+_LONGEST_REASON = 300
+_STILL_WAITING = ("BackOff", "Pulling")  # normal events of an image that may not come
 _ENDED = {"Completed", "Failed"}
 
 
@@ -79,6 +82,13 @@ class Kubernetes(Target[KubernetesProfile]):
         states = [row[2] for row in rows if row[0] == "JobSet"]
         return code == 0 and any(state not in _ENDED for state in states)
 
+    def ask_why(self, job_id: str) -> Argv:
+        return self._kubectl("get", "events", "--output=json")
+
+    def reasons(self, job_id: str, output: str) -> Iterator[str]:
+        for text, names in _warnings(job_id, json.loads(output)["items"]).items():
+            yield f"{first_few(names)}: {shorten(text, _LONGEST_REASON)}"
+
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
         return self._kubectl("logs", *words, *(["--follow"] if follow else []), _selector(job_id))
@@ -98,6 +108,22 @@ class Kubernetes(Target[KubernetesProfile]):
 def _selector(job_id: str) -> str:
     """Returns the option that selects a job and its pods."""
     return f"--selector={_INSTANCE_LABEL}={job_id}"
+
+
+def _warnings(job_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Returns the last warning of each object of a job that has not gone on since, with the objects' names."""
+    last: dict[str, str] = {}
+    for event in sorted(events, key=lambda each: each.get("lastTimestamp") or each["metadata"]["creationTimestamp"]):
+        name = event["involvedObject"]["name"]
+        if f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # the latter is the workload of Kueue
+            if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
+                last.pop(name, None)
+            elif event["type"] == "Warning" and not (name in last and event["message"].startswith("Error: ")):
+                last[name] = f"{event['reason']}: {event['message']}"
+    found: dict[str, list[str]] = {}
+    for name, text in last.items():
+        found.setdefault(text, []).append(name)
+    return found
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:

@@ -11,6 +11,7 @@ import urllib.parse
 KINDS = {
     "jobsets": ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
     "pods": ("", "v1", "Pod"),
+    "events": ("", "v1", "Event"),
 }
 GROUPS = [kind for kind in KINDS.values() if kind[0]]
 
@@ -21,10 +22,11 @@ class ApiServer:
     Attributes:
       objects: what was created, by plural and name.
       requests: method, path and body of all that was asked for, without what kubectl asks to find its way.
+      forbidden: the kinds, in plural, that its user may not see.
     """
 
     def __init__(self):
-        self.objects, self.requests = {}, []
+        self.objects, self.requests, self.forbidden = {}, [], set()
 
     def __enter__(self):
         handler = type("Handler", (_Handler,), {"api": self})
@@ -53,6 +55,18 @@ class ApiServer:
         spec = {"nodeName": "n1", "containers": [{"name": "trainer", "image": "x"}]}
         self.objects["pods", name] = {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
 
+    def add_event(self, name, reason, message, *, kind="Pod", is_warning=True):
+        """Adds the event of an object; each is a second later than the one before."""
+        number = sum(plural == "events" for plural, _ in self.objects)
+        self.objects["events", f"event-{number}"] = {
+            "metadata": {"name": f"event-{number}", "namespace": "team", "labels": {}},
+            "involvedObject": {"kind": kind, "name": name},
+            "type": "Warning" if is_warning else "Normal",
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z",
+        }
+
     def answer(self, method, path, query, body):
         """Returns a status and what is sent: plain values, or bytes."""
         if (found := _discovered(path)) is not None:
@@ -61,6 +75,8 @@ class ApiServer:
         *_, plural, name = ["", "", *path.split("/")]
         if name in KINDS:
             plural, name = name, None
+        if plural in self.forbidden and method == "GET":
+            return 403, _failure("Forbidden", f"{plural} is forbidden", 403)
         if name == "log":
             return 200, b"step 1\nstep 2\n"
         if method == "POST":
@@ -84,7 +100,7 @@ class ApiServer:
     def _listed(self, plural, query):
         key, _, value = query.get("labelSelector", ["="])[0].partition("=")
         found = [each for (kind, _), each in self.objects.items() if kind == plural]
-        found = [_typed(plural, each) for each in found if each["metadata"]["labels"].get(key) == value]
+        found = [_typed(plural, each) for each in found if not key or each["metadata"]["labels"].get(key) == value]
         group, version, kind = KINDS[plural]
         return {"apiVersion": f"{group}/{version}".lstrip("/"), "kind": f"{kind}List", "metadata": {}, "items": found}
 
@@ -138,9 +154,13 @@ def _discovered(path):
         place = f"apis/{group}/{version}" if group else f"api/{version}"
         if path == f"/{place}":
             verbs = ["create", "delete", "get", "list"]
-            here = {"name": plural, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": verbs}
+            here = [
+                {"name": name, "singularName": each.lower(), "namespaced": True, "kind": each, "verbs": verbs}
+                for name, (other, _, each) in KINDS.items()
+                if other == group
+            ]
             named = f"{group}/{version}".lstrip("/")
-            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": [here]}
+            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": here}
         if path == f"/openapi/v3/{place}":  # kubectl asks whether the server refuses fields that it does not know
             of = {"group": group, "version": version, "kind": kind}
             patch = {

@@ -84,6 +84,28 @@ def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd):
     assert api.objects["jobsets", name] == written
 
 
+def test_why_pods_do_not_come(api, capfd):
+    """N20: the last warning about each object of the job, one line for all with the same; nothing without the right."""
+    name = submit(capfd)
+    for index in range(2):
+        api.add_event(
+            f"{name}-worker-0-{index}-abcde", "FailedScheduling", "0/3 nodes are available: 3 Insufficient\nGPU."
+        )
+    api.add_event(f"{name}-worker-0", "FailedCreate", "exceeded quota: team", kind="Job")
+    api.add_event(f"{name}x-worker-0-0-abcde", "Failed", "of another job")
+    assert job("status", name) == 0
+    said = capfd.readouterr().out
+    assert said.endswith(
+        f"{name}-worker-0-0-abcde, {name}-worker-0-1-abcde: FailedScheduling: 0/3 nodes are available: "
+        f"3 Insufficient\\nGPU.\n{name}-worker-0: FailedCreate: exceeded quota: team\n"
+    )
+    assert "another job" not in said
+    api.forbidden = {"events"}
+    assert job("status", name) == 0
+    out, err = capfd.readouterr()
+    assert "FailedScheduling" not in out and not err
+
+
 @pytest.mark.parametrize("state", ["Completed", "Failed"])
 def test_a_job_that_has_ended_is_replaced(api, capfd, state):
     """N20: `kubectl create` alone would fail, and `apply` would do nothing; both would leave the run where it is."""

@@ -5,6 +5,7 @@ No control plane runs here. What one would say of an object is asked of the sche
 
 import dataclasses
 import functools
+import json
 import operator
 
 import pytest
@@ -516,6 +517,55 @@ def test_words_for_a_job_that_runs():
     assert "--follow" not in target.logs("digits", follow=False)
     (cancel,) = target.cancel("digits")
     assert cancel[2:] == ("delete", "jobsets.jobset.x-k8s.io", "digits", "--cascade=foreground", "--ignore-not-found")
+
+
+def event(name, reason, message="", *, type="Warning", **times):
+    times = times or {"lastTimestamp": "2026-01-01T00:00:00Z"}
+    return {
+        "involvedObject": {"name": name},
+        "type": type,
+        "reason": reason,
+        "message": message,
+        "metadata": {},
+        **times,
+    }
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([event("digits-worker-0-0-x", "FailedMount", "a")], ["digits-worker-0-0-x: FailedMount: a"]),
+        (
+            [event("jobset-digits-1f", "Pending", "b"), event("digits", "C", "c")],
+            ["jobset-digits-1f: Pending: b", "digits: C: c"],
+        ),
+        ([event("digits2", "A"), event("x-digits", "B")], []),
+        ([event(f"digits-{i}", "A", "a") for i in range(5)], ["digits-0, digits-1, digits-2 and 2 more: A: a"]),
+        ([event("digits-0", "FailedScheduling"), event("digits-0", "Started", type="Normal")], []),
+        (
+            [
+                event("digits-0", "Failed", "Failed to pull image: not found"),
+                event("digits-0", "Failed", "Error: ErrImagePull"),
+                event("digits-0", "BackOff", "Back-off pulling image", type="Normal"),
+            ],
+            ["digits-0: Failed: Failed to pull image: not found"],
+        ),
+        (
+            [
+                event(
+                    "digits-0", "New", "n", metadata={"creationTimestamp": "2026-01-01T00:00:02Z"}, lastTimestamp=None
+                ),
+                event("digits-0", "Old", "o", lastTimestamp="2026-01-01T00:00:01Z"),
+            ],
+            ["digits-0: New: n"],
+        ),
+    ],
+)
+def test_why_a_job_does_not_go_on(events, said):
+    """N20: the last warning about each object of it; what has started since is not waited for."""
+    target = target_for("namespace: team")
+    assert target.ask_why("digits") == ("kubectl", "--namespace=team", "get", "events", "--output=json")
+    assert list(target.reasons("digits", json.dumps({"items": events}))) == said
 
 
 def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
