@@ -1,8 +1,9 @@
 """The exit-code contract, and the base of every error that a user is meant to read.
 
 Owns: what a process's exit code means, `UserError`, which the command line prints without a traceback, and how
-messages show names: the nearest known one, the first few, long text cut, control characters visible, passwords hidden;
-lines that end between words; the one line of a message of TensorFlow's that says what is wrong.
+messages show names: the nearest known one, the first few, long text cut, control characters visible, secrets hidden;
+which texts look like a secret; lines that end between words; the one line of a message of TensorFlow's that says what
+is wrong.
 Does not own: the errors themselves. Each is defined where it is raised and subclasses the nearest builtin.
 """
 
@@ -19,6 +20,21 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 _PASSWORD = re.compile(
     r"(://[^/\s:@]*:)(?P<of_user>\S+)(@)|([?&]\w*(?:password|passwd|pwd)=)(?P<in_query>[^&\s]+)", re.IGNORECASE
 )
+_SECRETS: Mapping[str, str] = {
+    "a GitHub token": r"\b(gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,})",
+    "an AWS access key": r"\b((?:AKIA|ASIA)[A-Z0-9]{16})\b",
+    "a Hugging Face token": r"\b(hf_[A-Za-z0-9]{30,})",
+    "a Weights & Biases key": r"(?:(?i:wandb(?!\w{0,40}(?:commit|sha|hash|_id)\W)[\w.]{0,40}[\"']?\s{0,3}[=:]\s{0,3})"
+    r"[\"']?(?=[0-9a-f]{40}\b)|\b(?=wandb_v1_))(\w{40,})",
+    "a Google API key": r"\b(AIza[\w-]{35})",
+    "a Slack token": r"\b(xox[a-z]-[A-Za-z0-9-]{10,})",
+    "an OpenAI key": r"(?<![\w-])(sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,})",
+    "a JSON Web Token": r"\b(eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})",
+    "a private key": r"(-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[\s\S]*?"
+    r"(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z))",
+}
+"""The shape of each kind of secret, in its group 1. 40 hexadecimal digits are a key only behind a name with `wandb`,
+because the hash of a commit looks the same."""
 _LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
@@ -125,15 +141,34 @@ def printable(text: str) -> str:
     return _HIDDEN.sub(lambda found: escaped(found[0]), text)
 
 
-def without_passwords(text: str) -> str:
-    """Returns text in which the passwords of URLs are hidden, such as a word of a command line.
+def without_secrets(text: str) -> str:
+    """Returns text in which passwords of URLs and what looks like a token or a key are hidden.
 
     Example:
-      >>> from official_trainer.errors import without_passwords
-      >>> print(without_passwords("--storage=postgresql://me:secret@host/db"))
+      >>> from official_trainer.errors import without_secrets
+      >>> print(without_secrets("--storage=postgresql://me:secret@host/db"))
       --storage=postgresql://me:***@host/db
     """
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[4]}***{found[3] or ''}", text)
+    text = _PASSWORD.sub(lambda found: f"{found[1] or found[4]}***{found[3] or ''}", text)
+    for shape in _SECRETS.values():
+        text = re.sub(shape, lambda found: found[0].replace(found[1], "***"), text, flags=re.ASCII)
+    return text
+
+
+def secret_in(text: str) -> str:
+    """Returns what kind of secret a text holds, by its shape, such as `a GitHub token`; empty if it holds none.
+
+    Args:
+      text: with the name in front of the value where there is one, as in `NAME=VALUE`.
+
+    Example:
+      >>> from official_trainer.errors import secret_in
+      >>> secret_in("--set=task.key=AKIAABCDEFGHIJKLMNOP")
+      'an AWS access key'
+    """
+    if passwords_in(text):
+        return "a password"
+    return next((kind for kind, shape in _SECRETS.items() if re.search(shape, text, re.ASCII)), "")
 
 
 def passwords_in(text: str) -> list[str]:

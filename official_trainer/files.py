@@ -252,7 +252,7 @@ def read_regular_text(path: str, max_bytes: int) -> str:
     return content.decode("utf-8-sig")
 
 
-def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -> None:
+def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True, private: bool = False) -> None:
     """Writes a file so that readers, also after a kill, see the old content or the new, never a part of it.
 
     Args:
@@ -260,13 +260,14 @@ def write_bytes_atomically(path: str, content: bytes, *, durable: bool = True) -
       content: what it will hold.
       durable: whether to wait until it is on the disk, so that it survives a power failure. That can take long: use
         False for files that are written often and hold nothing that cannot be found out again.
+      private: whether a local file can be read by its owner alone, also where it replaces one that others can read.
     """
-    with written_atomically(path, durable=durable) as temporary, open_file(temporary, "wb") as file:
+    with written_atomically(path, durable=durable, private=private) as temporary, open_file(temporary, "wb") as file:
         file.write(content)
 
 
 @contextlib.contextmanager
-def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
+def written_atomically(path: str, *, durable: bool = True, private: bool = False) -> Iterator[str]:
     """Yields the path of a new file in the same directory; if the block ends without an error, it is renamed to `path`.
 
     For files that a library writes, or that are too large for memory; all else is as in `write_bytes_atomically`.
@@ -275,7 +276,8 @@ def written_atomically(path: str, *, durable: bool = True) -> Iterator[str]:
     _being_written.add(temporary)
     try:
         if not is_url(path):
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(temporary, flags, 0o600 if private else 0o666))
         yield temporary
         if durable:
             sync(temporary)
@@ -316,9 +318,9 @@ def check_writable(directory: str) -> None:
     remove(probe)
 
 
-def write_text_atomically(path: str, text: str, *, durable: bool = True) -> None:
+def write_text_atomically(path: str, text: str, *, durable: bool = True, private: bool = False) -> None:
     """Writes a text file as `write_bytes_atomically` does."""
-    write_bytes_atomically(path, text.encode("utf-8"), durable=durable)
+    write_bytes_atomically(path, text.encode("utf-8"), durable=durable, private=private)
 
 
 def remove_temporaries(directory: str, *names: str) -> None:

@@ -35,7 +35,7 @@ from types import TracebackType
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, without_passwords
+from official_trainer.errors import ExitCode, UserError, without_secrets
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ _VALUE_CHARACTERS = 200
 
 def command_text(argv: Sequence[str]) -> str:
     """Returns a command as a shell takes it, with the passwords of URLs hidden: it is shown, and kept in files."""
-    return shlex.join(map(without_passwords, argv))
+    return shlex.join(map(without_secrets, argv))
 
 
 class LockedError(UserError, RuntimeError):

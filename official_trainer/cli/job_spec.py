@@ -16,7 +16,7 @@ from official_trainer.cli import flags, sweep, target, terminal, train
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
-from official_trainer.errors import passwords_in, without_passwords
+from official_trainer.errors import passwords_in, without_secrets
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved
@@ -127,7 +127,7 @@ def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
     plan, *_ = sweep.plan_of(arguments)
     if passwords_in(plan.config.storage):
         raise UsageError(
-            f"storage={without_passwords(plan.config.storage)} has a password, which the files of the job would show; "
+            f"storage={without_secrets(plan.config.storage)} has a password, which the files of the job would show; "
             "write storage=env:NAME, and give each worker the URL in the environment variable NAME"
         )
     words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]

@@ -18,7 +18,7 @@ from official_trainer import files
 from official_trainer.cli import job_spec, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, secret_in, without_secrets
 from official_trainer.launch import submission, targets
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     """
     _refuse_idle(arguments, target_class)
     engine, job = checked(arguments, target_class)
-    if problems := [*_unwritable(job), *engine.problems(job)]:
+    if problems := [*_unwritable(job, engine.profile.secrets_go), *engine.problems(job)]:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job)
     folder = folder_of(arguments, job.name)
@@ -130,14 +130,17 @@ def _sweep(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
     return job_spec.check_sweep(arguments, engine.profile)
 
 
-def _unwritable(job: JobSpec) -> Iterator[str]:
-    """Yields arguments that a text file or a process cannot have."""
+def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
+    """Yields arguments that a text file or a process cannot have, and those that the files of a job must not have."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     for word in (*words, job.cwd):
         if "\0" in word:
             yield f"{word!r} contains a NUL character, which an argument cannot have; remove it"
         elif word != word.encode("utf-8", "replace").decode("utf-8"):
             yield f"{word!r} is not valid UTF-8; rename it"
+        elif kind := secret_in(word):
+            what = f"{without_secrets(word)} holds what looks like {kind}, which the files of the job would show"
+            yield f"{what}; leave it out, and {secrets_go}"
 
 
 def _check_in(model_dir: str) -> Callable[[Job], object]:

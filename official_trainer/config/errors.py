@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from official_trainer.config import limits
-from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten, without_passwords, wrapped
+from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten, without_secrets, wrapped
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200
@@ -129,7 +129,7 @@ class Problem:
         text += f"; {self.fix}" if self.fix else ""
         text += f"; did you mean '{self.near}'?" if self.near else ""
         place = shorten(self.origin.brief, _SHOWN_PATH) if self.origin else ""
-        parts = (place, shorten(self.path, _SHOWN_PATH), printable(without_passwords(text)).replace("\n", "\\n"))
+        parts = (place, shorten(self.path, _SHOWN_PATH), printable(without_secrets(text)).replace("\n", "\\n"))
         return ": ".join(part for part in parts if part)
 
     def _source(self) -> list[str]:
@@ -146,7 +146,7 @@ class Problem:
             line, column = line[start : start + _SHOWN_COLUMNS], column - start
         end = column + self.length
         parts = (line[:column], line[column:end], line[end:]) if origin.column else (line, "", "")
-        before, marked, after = (printable(without_passwords(part)) for part in parts)
+        before, marked, after = (printable(without_secrets(part)) for part in parts)
         number = str(origin.line) if origin.kind == "file" or len(lines) > 1 else ""
         carets = " " * len(before) + "^" * max(1, len(marked))
         return [f"{number:>5} | {before}{marked}{after}", f"{'':>5} | {carets}"][: 2 if origin.column else 1]

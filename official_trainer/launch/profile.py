@@ -10,15 +10,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
-from official_trainer.errors import passwords_in
+from official_trainer.errors import secret_in
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every engine
-_SECRET = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PWD|PAT|CREDENTIALS|API_?KEY)|.*_KEY", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|PWD|PAT|AUTH|CREDENTIALS?)(?:_\d+)?|.*_KEY|"
+    r".*(?:ACCESS|API|PRIVATE|SECRET)_?KEY(?:_.*)?",
+    re.IGNORECASE,
+)
+_SETTING = re.compile(r"|\d{1,6}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_PATH = re.compile(r"(?!(?=.*[0-9])(?=.*[A-Z])[A-Za-z0-9+/]{32,}=*$)(?:~|\.\.?)?/[\w.@+/-]+", re.ASCII)  # no Base64
 _WITHOUT_SHELL = "write each command as its own list, with complete paths"
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*(=[^\0-\x1f]*)?")
 _FOR_A_SHELL = re.compile(r"[|&;<>]+|[0-9]?>.*")  # words with a meaning in a shell only
@@ -66,7 +72,7 @@ class Profile(Config):
     ps_resources: Resources = Resources()
 
     HAS_REFERENCES: ClassVar[bool] = False  # `${HOME}` in a variable is for a shell
-    secrets_go: ClassVar[str] = "leave it out"
+    secrets_go: ClassVar[str] = "set it in the shell that starts the job; its processes get it from there"
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.name and not _NAME.fullmatch(self.name):
@@ -77,12 +83,15 @@ class Profile(Config):
                 yield "environ", f"{name!r} is not a valid variable name; use letters, digits and underscores"
             elif name == "TF_CONFIG":
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
-            elif _SECRET.fullmatch(name) or passwords_in(value):
-                what = f"{name} looks like a secret, and the files of a job must not contain one"
-                yield "environ", f"{what}; {self.secrets_go}"
+            elif what := _secret(name, value):
+                yield "environ", f"{what}, and the files of a job must not contain one; {self.secrets_go}"
             elif "\0" in value:
                 what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
                 yield "environ", what
+        for field, part in self.as_dict().items():
+            if field != "environ" and (kind := next(filter(None, map(secret_in, _texts(part))), "")):
+                what = f"holds what looks like {kind}, and the files of a job must not contain one"
+                yield field, f"{what}; {self.secrets_go}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -93,6 +102,26 @@ class Profile(Config):
     def resources_of(self, role: str) -> Resources:
         """Returns the resources of a process of this role."""
         return self.ps_resources if role == PS else self.resources
+
+
+def _secret(name: str, value: str) -> str:
+    """Returns why a variable looks like a secret; empty if it does not. The path of a file with one is none."""
+    if _SECRET.fullmatch(name) and not (_SETTING.fullmatch(value) or _PATH.fullmatch(value)):
+        return f"{name} looks like a secret"
+    kind = secret_in(f"{name}={value}")
+    return kind and f"the value of {name} looks like {kind}"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yields all texts in plain values, with the names that they have in sections."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(f"{name}={part}" if isinstance(part, str) else part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, str):
+        yield value
 
 
 def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:

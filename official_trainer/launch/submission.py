@@ -1,7 +1,7 @@
 """Jobs that were handed to an engine: their folders, their records, and running the engine's commands.
 
-Owns: `launches/NAME/` with the rendered files and `launch.json`; running the engine's programs, each as a list of words
-without a shell.
+Owns: `launches/NAME/` with the rendered files and `launch.json`, which only their owner can read; running the engine's
+programs, each as a list of words without a shell.
 Does not own: the content of files and commands (`target.py` and each target).
 """
 
@@ -42,6 +42,10 @@ class RecordError(UserError, ValueError):
     """The job does not exist, or its record cannot be read."""
 
     exit_code = ExitCode.CONFIG
+
+
+class OthersRecordError(RecordError):
+    """The record is that of another user's job, in a workspace that several share."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +112,7 @@ def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record)
     try:
         for name, text in rendered.files.items():
             assert name == os.path.basename(name) and name not in ("", RECORD), name
-            files.write_text_atomically(paths[name], text)
+            files.write_text_atomically(paths[name], text, private=True)
         record = start(folder, target, rendered.submit, record)
     except BaseException:
         if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
@@ -195,7 +199,7 @@ def read(folder: str) -> Record | None:
     """Returns the record of the job in a folder; None without one.
 
     Raises:
-      RecordError: it cannot be read.
+      RecordError: it cannot be read; `OthersRecordError` if it is that of another user.
     """
     path = os.path.join(folder, RECORD)
     try:
@@ -203,13 +207,18 @@ def read(folder: str) -> Record | None:
         return Record(**values | {"submit": tuple(map(tuple, values["submit"]))})
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise OthersRecordError(f"{path} belongs to another user, who alone can manage this job") from error
     except (ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path} cannot be read ({error}); restore the file, or remove the folder") from error
 
 
 def read_all(root: str) -> list[Record]:
-    """Returns all submitted jobs of a workspace, the last one first."""
-    found = [read(os.path.join(root, FOLDER, name)) for name in files.list_dir(os.path.join(root, FOLDER))]
+    """Returns all jobs that this user has submitted from a workspace, the last one first."""
+    found: list[Record | None] = []
+    for name in files.list_dir(os.path.join(root, FOLDER)):
+        with contextlib.suppress(OthersRecordError):
+            found.append(read(os.path.join(root, FOLDER, name)))
     return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True)
 
 
@@ -231,7 +240,7 @@ def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
         if content is None:
             _remove(path)
         else:
-            files.write_bytes_atomically(path, content)
+            files.write_bytes_atomically(path, content, private=True)
     for place in (folder, os.path.dirname(folder)):
         with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(place)
@@ -244,4 +253,4 @@ def _remove(path: str) -> None:
 
 def _write(folder: str, record: Record) -> None:
     text = json.dumps(dataclasses.asdict(record), indent=2, ensure_ascii=False)
-    files.write_text_atomically(os.path.join(folder, RECORD), text + "\n")
+    files.write_text_atomically(os.path.join(folder, RECORD), text + "\n", private=True)

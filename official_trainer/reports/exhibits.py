@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import first_few, without_passwords
+from official_trainer.errors import first_few, without_secrets
 from official_trainer.reports.gathered import Ranked
 from official_trainer.tracking.recorded_events import Shown
 
@@ -172,7 +172,7 @@ def _trackers(each: Ranked) -> Iterator[tuple[str, str, str]]:
             yield "MLflow", "", uri
         else:
             store = uri or f"sqlite:///{os.path.abspath(files.join(each.run.directory, 'mlflow.db'))}"
-            yield "MLflow", f"mlflow ui --backend-store-uri {shlex.quote(without_passwords(str(store)))}", ""
+            yield "MLflow", f"mlflow ui --backend-store-uri {shlex.quote(without_secrets(str(store)))}", ""
     if _has(each, "wandb.json"):
         offline = shlex.quote(files.join(each.run.directory, "wandb"))
         url = _wandb_url(each)

@@ -15,7 +15,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.config import contrast, lines
 from official_trainer.config.contrast import Contrast, Side
-from official_trainer.errors import printable, without_passwords
+from official_trainer.errors import printable, without_secrets
 from official_trainer.reports.measures import Entry
 from official_trainer.runs import differing, recorded
 from official_trainer.runs.curves import Curves
@@ -192,7 +192,7 @@ def _code(before: Entry, after: Entry, workspace: str | None) -> tuple[list[str]
     cut = [f" … {len(changed) - _MOST_FILES} more files"] if len(changed) > _MOST_FILES + 1 else []
     files_changed = changed if not cut else [*changed[: _MOST_FILES - 1], *cut, changed[-1]]
     text = git_state.ask(workspace, *git_state.DIFF, *commits, "--") or ""
-    between = Change(f"{commits[0][:10]} → {commits[1][:10]}", without_passwords(text), shown)
+    between = Change(f"{commits[0][:10]} → {commits[1][:10]}", without_secrets(text), shown)
     return [*said, *map(printable, files_changed)], [between, *changes]
 
 
@@ -210,7 +210,7 @@ def _uncommitted(changed: Sequence[Entry]) -> tuple[list[str], list[Change]]:
             why = f"cannot be read: {files.reason_of(error)}" if is_there else "are not known"
             said.append(f"{entry.name} was started with changes that were not committed, and which {why}")
             continue
-        changes.append(Change(f"not committed, {entry.name}", without_passwords(text), path))
+        changes.append(Change(f"not committed, {entry.name}", without_secrets(text), path))
     if len(changes) == 2 and changes[0].text == changes[1].text:
         changes = [dataclasses.replace(changes[0], title="not committed, the same in both")]
     return said, changes

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, passwords_in, without_passwords
+from official_trainer.errors import ExitCode, passwords_in, without_secrets
 from official_trainer.lock import DirectoryLock
 from official_trainer.sweeps import results
 from official_trainer.sweeps import trial as trials
@@ -61,7 +61,7 @@ def url_of(given: str) -> str:
     if not (url := os.environ.get(name, "")):
         raise SweepError(f"storage={given}: the environment variable {name} is not set; set it to the URL")
     if problem := url_problem(url):
-        raise SweepError(f"storage={given}: {name}={without_passwords(url)} {problem}")
+        raise SweepError(f"storage={given}: {name}={without_secrets(url)} {problem}")
     return url
 
 
@@ -70,7 +70,7 @@ class Database:
 
     def __init__(self, given: str, directory: str, sweep_id: str, study: Study) -> None:
         """Takes what `storage` is set to, and whose study it is."""
-        self.shown, self._url = f"storage={without_passwords(given)}", url_of(given)
+        self.shown, self._url = f"storage={without_secrets(given)}", url_of(given)
         self._directory, self._sweep_id, self._study = files.absolute(directory), sweep_id, study
         self.name = f"{os.path.basename(self._directory.rstrip('/'))}-{sweep_id[:8]}"
 
@@ -103,7 +103,7 @@ class Database:
         text = " ".join(str(getattr(error, "orig", None) or error).split()) or type(error).__name__
         for each in passwords_in(self._url):
             text = text.replace(each, "***").replace(urllib.parse.unquote(each), "***")
-        return without_passwords(text)
+        return without_secrets(text)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from typing import Any
 
-from official_trainer.errors import without_passwords
+from official_trainer.errors import without_secrets
 from official_trainer.threads import WorkerThread
 
 LIMIT_BYTES = 256 << 10
@@ -56,7 +56,7 @@ class Code:
             return
         found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
         if found.endswith(DIRTY):
-            self.changes = without_passwords(ask(workspace, *DIFF, "HEAD", "--") or "")
+            self.changes = without_secrets(ask(workspace, *DIFF, "HEAD", "--") or "")
         self.revision = found or None
 
 

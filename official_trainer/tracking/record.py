@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, first_few, shorten, without_passwords
+from official_trainer.errors import ExitCode, UserError, first_few, shorten, without_secrets
 from official_trainer.files import CODE_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import encode, is_encoded
@@ -179,7 +179,7 @@ class RunRecord:
             "mode": launch["mode"],
             "status": "running",
             "run_id": before.get("run_id") or uuid.uuid4().hex,
-            "argv": list(map(without_passwords, launch["argv"])),
+            "argv": list(map(without_secrets, launch["argv"])),
             "imports": list(launch["imports"]),
             "workspace": launch.get("workspace"),
             "started": before.get("started", now),

@@ -29,6 +29,7 @@ _OF_CREATE = {
     "valid-until-duration": "set valid_until",
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
 }
+SECRETS_GO = "keep it in Google's Secret Manager, from which the service account reads it"
 _ONE_HOST_CORES = 8  # of every generation's types, whether they count cores or chips
 
 
@@ -83,6 +84,8 @@ class TpuProfile(Profile):
     tensorflow_tpu: str = "2.20.0"
     libtpu: str = "0.0.14"
     gcloud: tuple[str, ...] = ()
+
+    secrets_go = SECRETS_GO
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()

@@ -22,7 +22,13 @@ from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
-from official_trainer.launch.targets.tpu_profile import NEEDS, label_problems, missing_fields, unseen_files
+from official_trainer.launch.targets.tpu_profile import (
+    NEEDS,
+    SECRETS_GO,
+    label_problems,
+    missing_fields,
+    unseen_files,
+)
 
 JOB = "job.yaml"
 
@@ -75,6 +81,8 @@ class VertexProfile(Profile):
     base_output_directory: str = ""
     labels: dict[str, str] = FrozenDict()
     spec: dict[str, Any] = FrozenDict()
+
+    secrets_go = SECRETS_GO
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
