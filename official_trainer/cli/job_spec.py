@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from official_trainer import files
 from official_trainer.cli import flags, sweep, target, terminal, train
-from official_trainer.cli.parser import UsageError
+from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import passwords_in, without_secrets
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 MODES = (*modes.TRAINING_MODES, "predict")
 """The modes that several processes can share."""
 
+PLACEHOLDER = "change-me"
+"""In a value of a profile to copy: what its user has to replace. It is valid in names, URLs and names of images."""
+
+_PROFILES = "launch"  # the folder of a workspace
+_NAME_OF_PROFILE = re.compile(r"[\w-]+")
+
 _GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
@@ -35,20 +43,75 @@ _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
 def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     """Returns the profile of a job: the target's defaults, under the file, under the flags.
 
+    Args:
+      arguments: the flags of `launch`; `profile` becomes the path of the file, None if there is none.
+      base: a profile of the target, with its defaults.
+
     Raises:
+      UsageError: the workspace has no profile of the name.
       ConfigError: the file or a flag has a problem.
     """
     from official_trainer import config
 
-    given = list(_profile_flags(arguments))
+    arguments.profile = _profile_file(arguments)
     try:
-        resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
+        resolved = _resolved(arguments, base)
     except config.ConfigError as error:
         raise config.ConfigError(_without_what_follows(error.problems)) from error
     for warning in resolved.warnings:
         terminal.report_error(str(warning), "warning", "yellow")
     profile: Profile = resolved.config
     return profile
+
+
+def check_placeholders(arguments: argparse.Namespace, base: Profile, *, starts: bool) -> None:
+    """Warns of values that the user has to replace first.
+
+    Args:
+      arguments: the flags of `launch`, of which `read_profile` has read the profile.
+      base: a profile of the target, with its defaults.
+      starts: whether the job starts; such values are then refused.
+
+    Raises:
+      ConfigError: the job starts with one.
+    """
+    from official_trainer import config
+
+    resolved = _resolved(arguments, base)
+    texts = {path: value for path, value in config.flat(resolved.config).items() if isinstance(value, str)}
+    found = [
+        config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
+        for path, text in texts.items()
+        if PLACEHOLDER in text.lower()
+    ]
+    if found and starts:
+        raise config.ConfigError(found)
+    for problem in found:
+        terminal.report_error(problem.message, "warning", "yellow")
+
+
+def _profile_file(arguments: argparse.Namespace) -> str | None:
+    """Returns the path of the profile: that of the flag, or in `launch/` of the workspace that of a name."""
+    given: str | None = arguments.profile
+    if given is not None and not _NAME_OF_PROFILE.fullmatch(given):
+        return given
+    folder = os.path.relpath(os.path.join(target.workspace(arguments) or ".", _PROFILES))
+    path = os.path.join(folder, f"{given or arguments.target}.yaml")
+    if os.path.isfile(path):
+        terminal.report_error(path, "profile", "dim")
+        return path
+    if given is None:
+        return None
+    known = [name.removesuffix(".yaml") for name in files.list_dir(folder) if name.endswith(".yaml")]
+    there = f"profiles there: {', '.join(known)}" if known else "name a file by its path"
+    raise UsageError(f"--profile={given}: there is no {path}; {there}{did_you_mean(given, known)}")
+
+
+def _resolved(arguments: argparse.Namespace, base: Profile) -> Resolved:
+    from official_trainer import config
+
+    files_of_profile = [arguments.profile] if arguments.profile else []
+    return config.resolve(base, config_files=files_of_profile, flags=list(_profile_flags(arguments)))
 
 
 def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:

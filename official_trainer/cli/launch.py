@@ -36,34 +36,32 @@ EXAMPLES = (
     ("official-trainer launch local --workers=2 -- --experiment=digits_cnn", "two workers on this machine"),
     ("official-trainer launch local --workers=2 --dry_run -- digits_cnn", "print their commands only"),
     (
-        "official-trainer launch slurm --profile=launch/slurm.yaml -- digits_cnn --model_dir=/shared/runs/digits",
+        "official-trainer launch slurm -- digits_cnn --model_dir=/shared/runs/digits",
         "show a job for Slurm; the directories have to be shared by its nodes",
     ),
     (
-        "official-trainer launch slurm --profile=launch/slurm.yaml --submit -- digits_cnn "
-        "--model_dir=/shared/runs/digits",
+        "official-trainer launch slurm --submit -- digits_cnn --model_dir=/shared/runs/digits",
         "submit it",
     ),
     (
-        "official-trainer launch slurm --profile=launch/sweep.yaml -- sweep digits_mlp "
+        "official-trainer launch slurm --profile=sweep -- sweep digits_mlp "
         "--space='task.model.mlp.dropout=float(0, 0.5)' --model_dir=/shared/runs/sweep",
         "show an array of workers that share a sweep",
     ),
     (
-        "official-trainer launch kubernetes --profile=launch/kubernetes.yaml -- digits_cnn --model_dir=/runs/digits",
+        "official-trainer launch kubernetes -- digits_cnn --model_dir=/runs/digits",
         "show a JobSet for Kubernetes; /runs is a volume of the profile",
     ),
     (
-        "official-trainer launch skypilot --profile=launch/skypilot.yaml -- digits_cnn "
-        "--model_dir=gs://my-bucket/digits",
+        "official-trainer launch skypilot -- digits_cnn --model_dir=gs://my-bucket/digits",
         "show a task for SkyPilot",
     ),
     (
-        "official-trainer launch tpu --profile=launch/tpu.yaml -- digits_cnn --model_dir=gs://my-bucket/digits",
+        "official-trainer launch tpu -- digits_cnn --model_dir=gs://my-bucket/digits",
         "show a job for a Cloud TPU slice",
     ),
     (
-        "official-trainer launch vertex --profile=launch/vertex.yaml -- digits_cnn --model_dir=gs://my-bucket/digits",
+        "official-trainer launch vertex -- digits_cnn --model_dir=gs://my-bucket/digits",
         "show a job for Vertex AI",
     ),
 )
@@ -81,7 +79,11 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Target of the job")
     known = (LOCAL, *targets.names())
     parser.positional("target", "TARGET", f"one of {', '.join(known)}", choices=known)
-    parser.value("profile", "FILE", "YAML file of the job's settings; see launch/*.yaml")
+    parser.value(
+        "profile",
+        "FILE",
+        "YAML file of the job's settings, or the name of one in launch/ (default: launch/TARGET.yaml, if there is one)",
+    )
     parser.group("Processes of the job, over the profile")
     parser.value("workers", "N", "workers that train together (default: 1)")
     parser.switch("chief", "add a process that leads the workers (default: worker 0 leads)", default=None)
@@ -138,6 +140,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.runs.job import check_ready
 
     profile = job_spec.read_profile(arguments, Profile())
+    job_spec.check_placeholders(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
     if arguments.isolated:
         _check_isolated(arguments)

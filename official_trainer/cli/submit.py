@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     """
     _refuse_idle(arguments, target_class)
     engine, job = checked(arguments, target_class)
+    job_spec.check_placeholders(arguments, target_class.profile_class(), starts=arguments.submit)
     if problems := [*_unwritable(job, engine.profile.secrets_go), *engine.problems(job)]:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job)

@@ -2,13 +2,17 @@
 
 import glob
 import os
+import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
 
 from official_trainer import cli
+from official_trainer.cli.job_spec import PLACEHOLDER
+from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from tests import ROOT
 from tests.support.forked import run_command
@@ -30,16 +34,14 @@ def test_no_file_is_left_over():
 
 
 def test_every_profile_has_a_command_and_every_target_a_profile():
-    used = {
-        word.removeprefix("--profile=launch/") for words in examples.commands() for word in words if "--pro" in word
-    }
-    assert used == set(PROFILES)
+    named = [next((word for word in words if "--pro" in word), words[0]) for words in examples.commands()]
+    assert {f"{word.removeprefix('--profile=')}.yaml" for word in named} == {"local.yaml", *PROFILES}
     assert {words[0] for words in examples.commands()} == {"local", *targets.names()}
     table = (ROOT / "launch/README.md").read_text()
     assert all(f"| `{name}` |" in table for name in PROFILES)
 
 
-@pytest.mark.parametrize("words", examples.commands(), ids=[words[1] for words in examples.commands()])
+@pytest.mark.parametrize("words", examples.commands(), ids=[words[0] for words in examples.commands()])
 @pytest.mark.parametrize("is_new", [False, True])
 def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
     """As it stands, in the repository and in a workspace that `init` has written; nothing is submitted."""
@@ -58,6 +60,22 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
     out, err = capfd.readouterr()
     assert out and (words[0] == "local" or "nothing was submitted" in err)
     assert not (folder / "launches").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in examples.commands() if words[0] in ("kubernetes", "tpu", "vertex")]
+)
+def test_a_profile_is_not_submitted_as_it_was_copied(words, tmp_path, monkeypatch, capfd):
+    """N20: the file and the line of each value that is the user's to write."""
+    copy_workspace(tmp_path, "experiments", "launch")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["launch", words[0], "--submit", *words[1:]]) == ExitCode.CONFIG
+    said = capfd.readouterr().err
+    name = next((word.removeprefix("--profile=") for word in words if "--pro" in word), words[0])
+    lines = Path(f"launch/{name}.yaml").read_text().splitlines()
+    left = [number for number, line in enumerate(lines, 1) if PLACEHOLDER in line]
+    assert left and all(re.search(rf"launch/{name}.yaml:{number}: .* is a placeholder, got '", said) for number in left)
+    assert not Path("launches").exists()
 
 
 def test_the_local_command_trains(tmp_path):
