@@ -9,6 +9,8 @@ line is in the overview; all of it up to `Owns:` is in the verb's help.
     NEXT: tuple[str, str]                     the command that people use after this, and what it does
     add_flags(parser: flags.Parser) -> None
     run(arguments: argparse.Namespace) -> int
+
+and may have `more_help(arguments: argparse.Namespace) -> Iterator[str]`: lines of its help about what is named with it.
 """
 
 from __future__ import annotations

@@ -98,12 +98,14 @@ def verb_help(parser: argparse.ArgumentParser, module: types.ModuleType, argumen
     Args:
       parser: has the flags of the verb.
       module: the verb.
-      arguments: what is given with `--help`; for a target of `launch`, or an action of `job`, its examples are shown.
+      arguments: what is given with `--help`; for a target of `launch`, or an action of `job`, its examples are shown,
+        and what the verb itself has to say of it.
     """
     first = getattr(arguments, "target", None) or getattr(arguments, "action", None)
     examples: Sequence[tuple[str, str]] = module.EXAMPLES
     about_first = [(command, why) for command, why in examples if first and command.split()[2:3] == [first]]
-    text = [parser.format_help().rstrip(), "", "Examples:"]
+    more = module.more_help(arguments) if hasattr(module, "more_help") else ()
+    text = [parser.format_help().rstrip(), *more, "", "Examples:"]
     for command, why in about_first or examples:
         text += [f"  # {why}", f"  {_wrap_command(_as_called(command, parser.prog))}"]
     command, why = module.NEXT
@@ -124,12 +126,26 @@ def settings_help(prog: str, experiment: str, settings: Iterable[Setting]) -> st
     )
     text = [f"usage: {prog} {experiment} [flags] [PATH=VALUE …]", "", *textwrap.wrap(about, WIDTH)]
     for section, those in itertools.groupby(settings, key=lambda setting: setting.section):
-        text += ["", f"{section or 'the experiment'}:", *itertools.chain.from_iterable(map(_setting, those))]
+        text += ["", f"{section or 'the experiment'}:"]
+        text += itertools.chain.from_iterable(_setting(f"{setting.path}=", setting) for setting in those)
     return "\n".join(text)
 
 
-def _setting(setting: Setting) -> Iterator[str]:
-    left = f"  {setting.path}="
+def fields_help(title: str, settings: Iterable[Setting]) -> Iterator[str]:
+    """Yields the lines about the fields of a YAML file by section: name and default, type and meaning below.
+
+    Args:
+      title: above those that are in no section.
+      settings: with their defaults.
+    """
+    for section, those in itertools.groupby(settings, key=lambda setting: setting.section):
+        yield from ("", f"{section or title}:")
+        for setting in those:
+            yield from _setting(f"{setting.path.removeprefix(section).lstrip('.')}: ", setting)
+
+
+def _setting(before: str, setting: Setting) -> Iterator[str]:
+    left = f"  {before}"
     yield left + shorten(setting.value, max(WIDTH - len(left), _LEAST_VALUE))
     what = f"{setting.kind}: {setting.meaning}" if setting.meaning else setting.kind
     yield from textwrap.wrap(what, WIDTH, initial_indent=_BELOW, subsequent_indent=_BELOW)

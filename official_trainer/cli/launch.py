@@ -2,7 +2,8 @@
 
 The target `local` starts them on this machine. For another target the job is shown, and with --submit it is submitted.
 
-Owns: `launch` and its flags; a job on this machine, and the message about its end.
+Owns: `launch` with its flags and the fields of profiles in its help; a job on this machine, and the message about its
+end.
 Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`launch/local/`).
 """
 
@@ -15,11 +16,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, job_spec, process, sweep, terminal, train
+from official_trainer.cli import flags, help_text, job_spec, process, sweep, terminal, train
 from official_trainer.cli.parser import UsageError, did_you_mean
 from official_trainer.errors import ExitCode, nearest
 
@@ -103,6 +104,21 @@ def add_flags(parser: flags.Parser) -> None:
     train.add_flags(parser, job_spec.MODES)
     parser.group("Only with `-- sweep`")
     sweep.add_sweep_flags(parser)
+
+
+def more_help(arguments: argparse.Namespace) -> Iterator[str]:
+    """Yields the fields of a profile for the target that is named with `--help`."""
+    from official_trainer import config
+    from official_trainer.launch import targets
+    from official_trainer.launch.profile import Profile
+
+    name = arguments.target
+    if name not in (LOCAL, *targets.names()):
+        return
+    settings = config.settings(Profile() if name == LOCAL else targets.get(name).profile_class())
+    idle = _NOT_HERE if name == LOCAL else ()
+    fields = (setting for setting in settings if setting.path.partition(".")[0] not in idle)
+    yield from help_text.fields_help(f"Fields of a profile, launch/{name}.yaml, with their defaults", fields)
 
 
 def run(arguments: argparse.Namespace) -> int:

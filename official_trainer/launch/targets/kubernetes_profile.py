@@ -143,11 +143,11 @@ class KubernetesProfile(Profile):
       priority_class: of the pods; empty for none.
       labels: of the job and its pods.
       node_selector: labels that nodes need.
-      tolerations: taints of nodes that pods tolerate.
+      tolerations: taints of nodes that pods tolerate, each with key, operator, value and effect.
       gpu_resource: the cluster's resource name for a GPU.
       tpu: a TPU of GKE for the only worker; null for none.
-      volumes: that pods mount.
-      secrets: variables with values that stay in the cluster, by name.
+      volumes: that pods mount, each with claim, path and read_only.
+      secrets: variables with values that stay in the cluster, by name, each with secret and key.
       ttl_seconds: how long the cluster keeps a job that has ended; null for ever.
       pod: what is merged into the template of each pod, in Kubernetes' own words: `{metadata: …, spec: …}`.
       job: what is merged into the JobSet.

@@ -140,6 +140,28 @@ def test_help_of_a_target_or_an_action_has_its_examples(words, capsys):
     assert all(line.split()[1:3] == list(words) for line in shown)
 
 
+@pytest.mark.parametrize("name", [launch.LOCAL, *targets.names()])
+def test_help_of_a_target_has_the_fields_of_its_profile(name, capsys):
+    """N20: each once, with its default, its type and its meaning; `launch local` has those that it reads."""
+    text = helped(capsys, "launch", name)
+    title = f"Fields of a profile, launch/{name}.yaml, with their defaults"
+    profile = Profile() if name == launch.LOCAL else targets.get(name).profile_class()
+    settings = list(config.settings(profile))
+    assert all(setting.meaning for setting in settings)
+    own = [setting for setting in settings if not setting.section]
+    if name == launch.LOCAL:
+        own = [setting for setting in own if setting.path != "name"]
+    listed = [line for line in section(text, title) if not line.startswith("   ")]
+    assert [line.split(":")[0].strip() for line in listed] == [setting.path for setting in own]
+    assert "  max_restarts: 10\n      an integer at least 0: the most restarts after exit code 75 or 143.\n" in text
+    if name != launch.LOCAL:
+        assert section(text, "resources")[:2] == [
+            "  cpus: null",
+            "      an integer at least 1 or null: number of cores; None leaves it to the",
+        ]
+    assert max(map(len, text.splitlines())) <= help_text.WIDTH
+
+
 def test_help_of_an_unknown_target_has_all_examples(capsys):
     assert len(section(helped(capsys, "launch", "slrm"), "Examples")) > 2 * len(targets.names())
 
