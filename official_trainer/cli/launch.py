@@ -54,10 +54,6 @@ EXAMPLES = (
         "show a JobSet for Kubernetes; /runs is a volume of the profile",
     ),
     (
-        "official-trainer launch skypilot -- digits_cnn --model_dir=gs://my-bucket/digits",
-        "show a task for SkyPilot",
-    ),
-    (
         "official-trainer launch tpu -- digits_cnn --model_dir=gs://my-bucket/digits",
         "show a job for a Cloud TPU slice",
     ),
@@ -69,6 +65,10 @@ EXAMPLES = (
 NEXT = ("official-trainer job list", "the jobs that were submitted")
 
 LOCAL = "local"
+_ELSEWHERE = {
+    "skypilot": "SkyPilot starts tasks itself, and this package finds its place in them. Write your task into "
+    "launch/skypilot.yaml, and start it with: sky jobs launch --env MODEL_DIR=gs://BUCKET/RUN launch/skypilot.yaml"
+}
 _COLOURS: tuple[terminal.Colour, ...] = ("cyan", "magenta", "green", "yellow", "blue")
 _NOT_HERE = ("name", "resources", "ps_resources")
 
@@ -140,6 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _no_such_target(target: str | None, known: Sequence[str]) -> str:
+    if target in _ELSEWHERE:
+        return f"launch {target}: {_ELSEWHERE[target]}"
     near = nearest(target or "", known) or [LOCAL]
     given = f", not {target}{did_you_mean(target, known)}" if target else ""
     return f"launch TARGET: expected one of {', '.join(known)}{given}\ntry: official-trainer launch {near[0]} --help"

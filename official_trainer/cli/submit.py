@@ -45,8 +45,6 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job)
     folder = folder_of(arguments, job.name)
-    if not rendered.submit and arguments.submit:
-        raise UsageError(f"--submit with `launch {engine.name}`: {engine.needs}")
     if not arguments.submit:
         _show(rendered, folder)
         _summarise(engine, job, rendered, folder)
@@ -176,13 +174,11 @@ def _show(rendered: Rendered, folder: str) -> None:
 
 def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
     """Prints the summary of a job to stderr, and the commands that --submit would run."""
-    restarts = engine.restarts()
-    does = f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"
     rows = [
         ("processes", _processes(engine.profile, job)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
-        ("max_restarts", f"{engine.name} does not count them" if restarts is None else str(restarts)),
-        ("--submit", does) if rendered.submit else ("to start it", engine.needs),
+        ("max_restarts", str(engine.restarts())),
+        ("--submit", f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"),
     ]
     if sys.stdout.isatty() and sys.stderr.isatty():
         print(file=sys.stderr)

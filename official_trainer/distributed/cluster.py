@@ -24,6 +24,9 @@ LAYOUT = "OFFICIAL_TRAINER_CLUSTER"
 GIVEN_GPUS = "OFFICIAL_TRAINER_GPUS"
 """Our own variable: how many GPUs an engine was asked to give the process; one that sees fewer does not train."""
 
+SKYPILOT_GPUS = "SKYPILOT_NUM_GPUS_PER_NODE"
+"""SkyPilot's variable with the same meaning: it starts one process on each node."""
+
 
 class ClusterError(UserError, ValueError):
     """The environment describes the processes of a run in a way that is not possible."""
@@ -74,6 +77,14 @@ class Cluster:
         """Returns the value of the variable `TF_CONFIG` that TensorFlow's resolvers expect."""
         cluster = {role: list(addresses) for role, addresses in self.addresses.items()}
         return {"cluster": cluster, "task": {"type": self.role, "index": self.index}}
+
+
+def given_gpus(environ: Mapping[str, str]) -> tuple[int, str]:
+    """Returns how many GPUs an engine was asked to give a process, and the variable that says so; 0 without one."""
+    for name in (GIVEN_GPUS, SKYPILOT_GPUS):
+        if environ.get(name, "").isdecimal():
+            return int(environ[name]), name
+    return 0, GIVEN_GPUS
 
 
 def process_name(role: str, index: int) -> str:

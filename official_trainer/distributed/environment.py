@@ -1,8 +1,8 @@
 """The cluster of this process, read from the variables that schedulers set, or from the config.
 
-Owns: reading `TF_CONFIG`, the pods of a job on Kubernetes, a step of Slurm's srun, and `runtime.worker_hosts`, which of
-them applies, and the ports of a Slurm job. Does not own: the description and its checks (`cluster.py`), the script that
-starts a job's steps (`launch/targets/slurm.py`).
+Owns: reading `TF_CONFIG`, the pods of a job on Kubernetes, the nodes of a task of SkyPilot, a step of Slurm's srun and
+`runtime.worker_hosts`; which of them applies; the ports of a Slurm job. Does not own: the description and its checks
+(`cluster.py`), the script that starts a job's steps (`launch/targets/slurm.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from official_trainer.distributed.cluster import (
     EVALUATOR,
     LAYOUT,
     ROLES,
+    SKYPILOT_GPUS,
     WORKER,
     Cluster,
     ClusterError,
@@ -35,15 +36,18 @@ HOSTS = "OFFICIAL_TRAINER_HOSTS"
 SLURM = "Slurm"
 """The source of a cluster that was read from a step of Slurm."""
 
-_KUBERNETES_PORT = 2222
+_PORT = 2222  # of each pod or machine that has one process
 _FIRST_PORT, _SLOTS, _PORTS_PER_SLOT = 12000, 320, 64  # ends below 32768: no port of a client's
 _SRUN = "srun sets it; start this with srun, or set TF_CONFIG"
+_SKYPILOT_IPS, _SKYPILOT_RANK, _SKYPILOT_NODES = "SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"
+_SKY = "SkyPilot sets it for `run` of a task; start this there, or set TF_CONFIG"
 
 
 def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | None:
     """Returns the cluster that this process was started in, or None for a process alone.
 
-    The first of these that is set counts: `TF_CONFIG`, a job on Kubernetes, a step of Slurm's srun, then the config.
+    The first of these that is set counts: `TF_CONFIG`, a job on Kubernetes, a task of SkyPilot, a step of Slurm's srun,
+    then the config. SkyPilot comes before Slurm, on which it may run its tasks, but a job of `launch slurm` before it.
 
     Args:
       environ: the environment of this process.
@@ -53,7 +57,7 @@ def cluster_env(environ: Mapping[str, str], runtime: Any = None) -> Cluster | No
     Raises:
       ClusterError: a value is malformed, or the environment and the config differ.
     """
-    found = _tf_config(environ) or _kubernetes(environ) or _slurm(environ)
+    found = _tf_config(environ) or _kubernetes(environ) or _skypilot(environ) or _slurm(environ)
     configured = None
     if runtime is not None and runtime.worker_hosts is not None and runtime.task_index is not None:
         hosts = [host.strip() for host in runtime.worker_hosts.split(",")]
@@ -155,15 +159,13 @@ def _kubernetes(environ: Mapping[str, str]) -> Cluster | None:
         name = _required(environ, "JOB_NAME", "set it to the name of the Job, which its headless Service has too")
         if set(layout) != {WORKER}:
             raise ClusterError(f"{LAYOUT}={environ[LAYOUT]}: a Job without a JobSet has workers only; use a JobSet")
-        hosts = [f"{name}-{index}.{name}:{_KUBERNETES_PORT}" for index in range(layout[WORKER][0] * layout[WORKER][1])]
+        hosts = [f"{name}-{index}.{name}:{_PORT}" for index in range(layout[WORKER][0] * layout[WORKER][1])]
         return checked_cluster({WORKER: hosts}, WORKER, pod, LAYOUT)
     name = environ["JOBSET_NAME"]
     role = check_role(_required(environ, "REPLICATED_JOB_NAME", "take it from the pod's label"), "REPLICATED_JOB_NAME")
     job = _number(environ, "JOB_INDEX", "take it from the pod's label") if "JOB_INDEX" in environ else 0
     addresses = {
-        role: [
-            f"{name}-{role}-{job}-{pod}.{name}:{_KUBERNETES_PORT}" for job in range(jobs) for pod in range(pods_per_job)
-        ]
+        role: [f"{name}-{role}-{job}-{pod}.{name}:{_PORT}" for job in range(jobs) for pod in range(pods_per_job)]
         for role, (jobs, pods_per_job) in layout.items()
     }
     pods_per_job = layout.get(role, (1, 1))[1]
@@ -185,6 +187,23 @@ def _read_layout(text: str) -> dict[str, tuple[int, int]]:
             raise ClusterError(f"{LAYOUT}={text}: {role} is there twice; keep one")
         layout[role] = (int(match[2] or 1), int(match[3]))
     return layout
+
+
+# SkyPilot: a node of a task.
+
+
+def _skypilot(environ: Mapping[str, str]) -> Cluster | None:
+    """Reads the cluster of a node, of which each has one worker; None outside of the `run` commands of a task."""
+    if not {_SKYPILOT_IPS, _SKYPILOT_RANK} & set(environ) or environ.get(HOSTS):
+        return None
+    hosts, rank = _required(environ, _SKYPILOT_IPS, _SKY).split(), _number(environ, _SKYPILOT_RANK, _SKY)
+    if SKYPILOT_GPUS in environ:
+        _number(environ, SKYPILOT_GPUS, _SKY)
+    if _SKYPILOT_NODES in environ and (count := _number(environ, _SKYPILOT_NODES, _SKY)) != len(hosts):
+        listed = f"{_SKYPILOT_IPS} has {len(hosts)}: {shorten(','.join(hosts))}"
+        raise ClusterError(f"SkyPilot: {_SKYPILOT_NODES}={count}, but {listed}; {_SKY}")
+    addresses = [f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}" for host in hosts]
+    return checked_cluster({WORKER: addresses}, WORKER, rank, "SkyPilot")
 
 
 # Slurm: a task that srun has started.

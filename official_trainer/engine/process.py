@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official_trainer.distributed.cluster import GIVEN_GPUS
+from official_trainer.distributed.cluster import given_gpus
 from official_trainer.distributed.strategy import DeviceError
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import random_streams
@@ -39,11 +39,11 @@ def configure_steps(runtime: Any) -> None:
 def _choose_gpus(num_gpus: int | None) -> None:
     """Hides all but the first `num_gpus` GPUs (None: hides none); memory grows on demand."""
     gpus = tf.config.list_physical_devices("GPU")
-    given = os.environ.get(GIVEN_GPUS, "0")
-    if num_gpus is None and given.isdecimal() and int(given) > len(gpus):
+    given, name = given_gpus(os.environ)
+    if num_gpus is None and given > len(gpus):
         raise DeviceError(
-            f"{GIVEN_GPUS}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
-            "tensorflow[and-cuda], check with nvidia-smi that the driver is installed, or leave out resources.gpus"
+            f"{name}: this process was given {given} GPUs, and TensorFlow sees {len(gpus)}; install "
+            "tensorflow[and-cuda], check with nvidia-smi that the driver is installed, or request no GPUs"
         )
     if num_gpus is not None and num_gpus > len(gpus):
         raise DeviceError(f"runtime.num_gpus: asks for {num_gpus} GPUs, this process sees {len(gpus)}")

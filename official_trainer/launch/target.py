@@ -91,8 +91,8 @@ class Target(abc.ABC, Generic[P]):
         del output
         return name
 
-    def restarts(self) -> int | None:
-        """Returns the most restarts of the job; None if the engine does not count them."""
+    def restarts(self) -> int:
+        """Returns the most restarts of the job."""
         return self.profile.max_restarts
 
     @abc.abstractmethod

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from official_trainer import files
-from official_trainer.distributed.cluster import GIVEN_GPUS
+from official_trainer.distributed.cluster import GIVEN_GPUS, given_gpus
 from official_trainer.distributed.devices import VISIBLE_GPUS, Devices
 from official_trainer.launch.local.starter import Slot
 
@@ -180,8 +180,8 @@ class Slots:
         seen: dict[str, str] = {}
         if granted.gpus < len(gpus):
             seen[VISIBLE_GPUS] = ",".join(_taken(gpus, granted.gpus, place))
-            if (given := environ.get(GIVEN_GPUS, "")).isdecimal():
-                seen[GIVEN_GPUS] = str(min(int(given), granted.gpus))
+            if given := given_gpus(environ)[0]:
+                seen[GIVEN_GPUS] = str(min(given, granted.gpus))
         return Slot(number, mine, seen)
 
 

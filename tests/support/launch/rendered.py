@@ -11,7 +11,6 @@ from official_trainer import config
 from official_trainer.launch.spec import training_job
 from official_trainer.launch.targets.kubernetes import Kubernetes
 from official_trainer.launch.targets.kubernetes_profile import KubernetesProfile
-from official_trainer.launch.targets.skypilot import SkyPilot, SkyPilotProfile
 from tests import ROOT
 from tests.support.launch import examples, rendered_google
 
@@ -74,23 +73,6 @@ tpu: {{accelerator: tpu-v5-lite-podslice, topology: 2x4, spot: true}}
 }
 
 
-SKYPILOT = {
-    "skypilot-workers": """
-workers: 2
-infra: gcp/us-central1
-accelerator: A100
-spot: true
-disk_gib: 200
-resources: {cpus: 8, memory_gib: 32.5, gpus: 4}
-setup: python3 -m pip install --constraint requirements.lock .
-file_mounts: {/data: gs://bucket/data}
-environ: {GREETING: costs $5, SWITCH: 'y'}
-secrets: [WANDB_API_KEY]
-""",
-    "skypilot-alone": IMAGE,
-}
-
-
 def profile_of(text, kind=KubernetesProfile):
     return config.resolve(kind(), params_overrides=[text]).config
 
@@ -110,9 +92,8 @@ def manifest_of(text, *words, **changes):
 
 
 def texts():
-    """Returns the files for Kubernetes and SkyPilot by name, without what `launch/examples/gke.yaml` shows too."""
+    """Returns the files for Kubernetes by name, without what `launch/examples/gke.yaml` shows too."""
     asked = {name: Kubernetes(profile_of(text)) for name, text in KUBERNETES.items() if name != "jobset-tpu"}
-    asked |= {name: SkyPilot(profile_of(text, SkyPilotProfile)) for name, text in SKYPILOT.items()}
     found = {}
     for name, target in asked.items():
         (found[f"{name}.yaml"],) = target.render(job_for(target.profile)).files.values()

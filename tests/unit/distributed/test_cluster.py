@@ -396,6 +396,63 @@ def test_a_malformed_jobset_is_refused(environ, said):
         cluster_env(environ)
 
 
+# SkyPilot
+
+
+def skypilot(rank=0, **changes):
+    environ = {
+        "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n",
+        "SKYPILOT_NODE_RANK": str(rank),
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "4",
+    }
+    return {name: value for name, value in {**environ, **changes}.items() if value is not None}
+
+
+def test_skypilot_has_a_worker_on_each_node():
+    """N20: in the order of the ranks; the two variables beside are for checks alone."""
+    found = [cluster_env(skypilot(rank)) for rank in (0, 1)]
+    assert [each.name for each in found] == ["worker 0", "worker 1"]
+    assert all(each.addresses == {"worker": (A, B)} and each.source == "SkyPilot" for each in found)
+    assert cluster_env(skypilot(SKYPILOT_NUM_NODES=None, SKYPILOT_NUM_GPUS_PER_NODE=None)) == found[0]
+    ipv6 = cluster_env(skypilot(SKYPILOT_NODE_IPS="fd00::1\nfd00::2"))
+    assert ipv6.addresses["worker"] == ("[fd00::1]:2222", "[fd00::2]:2222")
+
+
+def test_skypilot_with_one_node():
+    assert cluster_env(skypilot(SKYPILOT_NODE_IPS="10.0.0.1", SKYPILOT_NUM_NODES="1")) is None
+    assert cluster_env({"SKYPILOT_TASK_ID": "sky-1", "SKYPILOT_NUM_NODES": "2"}) is None  # `setup` of a task
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (skypilot(SKYPILOT_NODE_IPS=None), r"SKYPILOT_NODE_IPS is not set, .*; SkyPilot sets it for `run` of a task"),
+        (skypilot(SKYPILOT_NODE_RANK=None), r"SKYPILOT_NODE_RANK is not set, .*start this there, or set TF_CONFIG"),
+        (skypilot("first"), r"SKYPILOT_NODE_RANK='first': expected a number from 0; SkyPilot sets it"),
+        (skypilot(SKYPILOT_NUM_GPUS_PER_NODE="A100"), r"SKYPILOT_NUM_GPUS_PER_NODE='A100': expected a number from 0"),
+        (skypilot(SKYPILOT_NUM_NODES="two"), r"SKYPILOT_NUM_NODES='two': expected a number from 0"),
+        (
+            skypilot(SKYPILOT_NUM_NODES="3"),
+            r"SkyPilot: SKYPILOT_NUM_NODES=3, but SKYPILOT_NODE_IPS has 2: 10.0.0.1,10.0.0.2; SkyPilot sets it",
+        ),
+        (skypilot(2), r"SkyPilot: the index of this worker is 2, but there is 0 to 1"),
+        (
+            skypilot(SKYPILOT_NODE_IPS="10.0.0.1\n10.0.0.1"),
+            r"SkyPilot: 10.0.0.1:2222 is the address of both worker 0 and",
+        ),
+        (
+            skypilot(SKYPILOT_NODE_IPS="10.0.0.1,10.0.0.2", SKYPILOT_NUM_NODES="1"),
+            r"SkyPilot: worker\[0\] is '10.0.0.1,10.0.0.2:2222', of which '10.0.0.1,10.0.0.2' is no host name",
+        ),
+    ],
+)
+def test_a_malformed_skypilot_is_refused(environ, said):
+    """N20: with the variable, and with who sets it."""
+    with pytest.raises(ClusterError, match=said):
+        cluster_env(environ)
+
+
 # The config
 
 
@@ -412,6 +469,10 @@ def test_the_environment_and_the_config_agree_or_are_refused():
         cluster_env(environ, Runtime(f"{A},{B}", 0))
     with pytest.raises(ClusterError, match="remove the two fields"):
         cluster_env(tf_config({"worker": [A]}, worker(0)), Runtime(f"{A},{B}", 0))
+    with pytest.raises(
+        ClusterError, match=r"SkyPilot and runtime.worker_hosts differ: by SkyPilot this is worker 1 of"
+    ):
+        cluster_env(skypilot(1), Runtime(f"{A},{C}", 1))
     evaluator = cluster_env(tf_config(TWO, {"type": "evaluator"}), Runtime(f"{A},{B}", 0))
     assert evaluator.name == "evaluator"
 
@@ -423,9 +484,14 @@ def test_worker_hosts_that_cannot_be():
         cluster_env({}, Runtime(f"{A},{B}", 2))
 
 
-def test_tf_config_counts_before_kubernetes_before_slurm():
-    """A launcher inside of a job of another scheduler has the last word."""
-    everything = {**slurm(), **jobset(), **tf_config(TWO, worker(0))}
+def test_tf_config_counts_before_kubernetes_before_skypilot_before_slurm():
+    """A launcher inside of a job of another scheduler has the last word; SkyPilot may run its tasks on Slurm."""
+    everything = {**slurm(), **skypilot(), **jobset(), **tf_config(TWO, worker(0))}
     assert cluster_env(everything, scontrol=scontrol).source == "TF_CONFIG"
     del everything["TF_CONFIG"]
     assert cluster_env(everything, scontrol=scontrol).source == "OFFICIAL_TRAINER_CLUSTER"
+    del everything["OFFICIAL_TRAINER_CLUSTER"]
+    assert cluster_env(everything, scontrol=scontrol).source == "SkyPilot"
+    assert cluster_env({**slurm_role(), **skypilot()}, scontrol=scontrol).source == "Slurm"  # of `launch slurm`
+    del everything["SKYPILOT_NODE_IPS"], everything["SKYPILOT_NODE_RANK"]
+    assert cluster_env(everything, scontrol=scontrol).source == "Slurm"

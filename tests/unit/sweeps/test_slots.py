@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from official_trainer.distributed.cluster import GIVEN_GPUS
+from official_trainer.distributed.cluster import GIVEN_GPUS, SKYPILOT_GPUS
 from official_trainer.distributed.devices import Devices
 from official_trainer.launch.local.starter import Slot
 from official_trainer.sweeps.slots import Held, Share, Slots
@@ -90,12 +90,13 @@ def test_on_a_smaller_machine_it_goes_on_with_what_there_is():
     ]
 
 
+@pytest.mark.parametrize("name", [GIVEN_GPUS, SKYPILOT_GPUS])
 @pytest.mark.parametrize(("given", "expected"), [("4", "2"), ("1", "1"), ("many", None)])
-def test_a_process_is_told_that_it_was_given_fewer_gpus(given, expected):
+def test_a_process_is_told_that_it_was_given_fewer_gpus(name, given, expected):
     """N21: else it would not train, because it sees fewer than its engine has promised."""
-    slots, _ = shared(devices(2, 4), 2, environ={GIVEN_GPUS: given})
+    slots, _ = shared(devices(2, 4), 2, environ={name: given})
     assert [slot.environ.get(GIVEN_GPUS) for slot in slots] == [expected] * 2
-    slots, _ = shared(devices(2, 4), 1, environ={GIVEN_GPUS: given})
+    slots, _ = shared(devices(2, 4), 1, environ={name: given})
     assert slots == [Slot(0)]
 
 
