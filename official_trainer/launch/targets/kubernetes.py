@@ -138,6 +138,9 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
             )
         elif volume.read_only:
             yield f"--model_dir={job.model_dir} is in volume {volume.path}, which is read_only; set that to false"
+    elif not job.model_dir.startswith(("gs://", "s3://")):
+        what = f"--model_dir={job.model_dir}: pods do not share {job.model_dir.partition('://')[0]}://"
+        yield f"{what}; use gs://BUCKET/RUN, s3://BUCKET/RUN, or a path below a volume"
     for word, path in files_of_this_machine(job).items():
         if not any(is_in(path, volume.path) for volume in profile.volumes):
             what = f"{word} is a file of this machine; use its path relative to the image's working directory"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
+from official_trainer.errors import nearest
 from official_trainer.launch.profile import VARIABLE, Profile
 
 LONGEST_LABEL = 63
@@ -28,6 +29,9 @@ _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _OUR_VARIABLES = frozenset(
     (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
 )
+_DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+_GKE_TPU = re.compile(r"tpu-v[0-9]+[a-z]*(-lite)?-(podslice|slice|device)|tpu[0-9]+x")
+_GKE_TPUS = ("tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5-lite-device", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")
 _TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 
 _CHIPS_OF_A_HOST = {"tpu-v4-podslice": 4, "tpu-v5p-slice": 4, "tpu7x": 4}
@@ -93,6 +97,8 @@ class Toleration(Config):
             yield "key", "is empty, which is allowed with operator Exists only; name the taint"
         if self.value and self.operator == "Exists":
             yield "value", "is not compared with operator Exists; leave it out, or set the operator to Equal"
+        if self.key:
+            yield from label_problems("key", {self.key: self.value})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,8 +118,10 @@ class TPUSlice(Config):
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.accelerator:
             yield "accelerator", "is not set; use GKE's name, such as tpu-v5-lite-podslice or tpu-v6e-slice"
-        elif not _QUALIFIED.fullmatch(self.accelerator):
-            yield "accelerator", "is not a valid label value; use GKE's name, such as tpu-v5-lite-podslice"
+        elif not _GKE_TPU.fullmatch(self.accelerator):
+            near = "".join(f"; did you mean {name}?" for name in nearest(self.accelerator, _GKE_TPUS)[:1])
+            what = f"{self.accelerator!r} is not a TPU by GKE's name"
+            yield "accelerator", f"{what}; use one such as tpu-v5-lite-podslice or tpu-v6e-slice{near}"
         if not _TOPOLOGY.fullmatch(self.topology):
             yield "topology", "is not a valid topology; expected the chips along each side, such as 2x4 or 2x2x1"
         elif self.chips > (most := _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)):
@@ -188,6 +196,9 @@ class KubernetesProfile(Profile):
                 yield from subdomain_problem(field, text)
         for name in self.image_pull_secrets:
             yield from subdomain_problem("image_pull_secrets", name)
+        if not _DEVICE.fullmatch(self.gpu_resource):
+            what = f"{self.gpu_resource!r} is not the name of a device; use a domain and a name"
+            yield "gpu_resource", f"{what}, such as nvidia.com/gpu or amd.com/gpu"
         for field in ("labels", "node_selector"):
             yield from label_problems(field, getattr(self, field))
         yield from self._variable_problems()

@@ -52,8 +52,6 @@ class TpuTarget(Target[TpuProfile]):
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
         yield from missing_fields(profile, _NEEDED)
-        if profile.is_pod is None and profile.accelerator_type:
-            yield f"pod: {profile.accelerator_type} may have one host or several; set pod to true or false"
         for role in job.roles:  # one process drives a slice, with any number of hosts
             if role.name == WORKER and role.count > 1:
                 what = f"workers={role.count}: one process drives a whole slice"

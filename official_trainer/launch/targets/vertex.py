@@ -41,6 +41,7 @@ FIELDS = (
 
 _OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_ACCELERATOR = re.compile(r"(?:NVIDIA|TPU)(?:_[A-Z0-9]+)+")
 _ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
 
@@ -90,6 +91,9 @@ class VertexProfile(Profile):
             yield "region", f"{self.region!r} is not a valid region; a region ends with a digit, such as us-central1"
         if bool(self.accelerator_type) != bool(self.resources.gpus):
             yield "accelerator_type", "and resources.gpus belong together: set both, or neither"
+        if self.accelerator_type and not _ACCELERATOR.fullmatch(self.accelerator_type):
+            what = f"{self.accelerator_type!r} is not the API's name of an accelerator"
+            yield "accelerator_type", f"{what}; use one such as NVIDIA_TESLA_T4, NVIDIA_L4 or NVIDIA_TESLA_A100"
         for section, resources in (("resources", self.resources), ("ps_resources", self.ps_resources)):
             if resources != Resources(gpus=self.resources.gpus if section == "resources" else 0):
                 only = "cpus and memory_gib" if section == "resources" else "cpus, memory_gib and gpus"

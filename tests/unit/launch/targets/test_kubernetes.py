@@ -394,7 +394,19 @@ def test_texts_stay_texts_for_every_parser(text):
         ("tolerations: [{operator: Equal}]", r"key.*is empty, which is allowed with operator Exists only"),
         ("tolerations: [{key: a, value: b, operator: Exists}]", r"value.*is not compared with operator Exists"),
         ("tpu: {topology: 2x2}", r"accelerator.*is not set; use GKE's name"),
-        ("tpu: {accelerator: a b, topology: 2x2}", r"accelerator.*is not a valid label value"),
+        (
+            "tpu: {accelerator: v5litepod-8, topology: 2x4}",
+            r"accelerator.*'v5litepod-8' is not a TPU by GKE's name; use one such as tpu-v5-lite-podslice or tpu-v6e",
+        ),
+        (
+            "tpu: {accelerator: tpu-v5lite-podslice, topology: 2x4}",
+            r"accelerator.*is not a TPU by GKE's name; .*; did you mean tpu-v5-lite-podslice\?",
+        ),
+        ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
+        ("tolerations: [{key: a, operator: Exist}]", r"operator: .*got 'Exist'.*allowed: .*Equal.*Exists"),
+        ("tolerations: [{key: a, effect: NoSchedul}]", r"effect: .*got 'NoSchedul'.*did you mean 'NoSchedule'\?"),
+        ("tolerations: [{key: 'a b'}]", r"key.*'a b' is not a valid label name"),
+        ("tolerations: [{key: a, value: 'b c'}]", r"key.*a: 'b c' is not a valid label value"),
         (
             "tpu: {accelerator: tpu-v6e-slice, topology: '8'}",
             r"topology.*is not a valid topology; expected .* such as 2x4",
@@ -444,8 +456,19 @@ def test_a_run_directory_that_pods_share():
     for model_dir in ("/runs", "/runs/digits"):
         assert problems_of("volumes: [{claim: runs, path: /runs/}]", model_dir=model_dir) == []
     assert problems_of("workers: 2", model_dir="s3://bucket/digits") == []
+    assert problems_of("workers: 2", model_dir="gs://bucket/digits") == []
     (problem,) = problems_of("volumes: [{claim: runs, path: /, read_only: true}]", model_dir="/runs/digits")
     assert "is in volume /, which is read_only; set that to false" in problem
+
+
+@pytest.mark.parametrize("scheme", ["ram", "gcs", "file"])
+def test_a_url_that_pods_do_not_share(scheme):
+    """N20: with what they do share."""
+    (problem,) = problems_of("workers: 2", model_dir=f"{scheme}://digits")
+    assert problem == (
+        f"--model_dir={scheme}://digits: pods do not share {scheme}://; use gs://BUCKET/RUN, s3://BUCKET/RUN, "
+        "or a path below a volume"
+    )
 
 
 def test_files_of_this_machine_that_pods_would_look_for():

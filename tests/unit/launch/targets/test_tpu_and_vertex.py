@@ -61,6 +61,12 @@ def test_the_samples_are_fine(target, text):
         ("gcloud: [--no-spot]", "--no-spot is set from other fields of the profile; set spot"),
         ("gcloud: [--version=x]", "--version is set from other fields of the profile; set runtime_version"),
         ("gcloud: [--async]", "--async is set from other fields of the profile; leave it out"),
+        (
+            "accelerator_type: v4_8",
+            "'v4_8' is not a type of TPU; use a generation and a size, such as v4-8 or v5litepod-16; `gcloud compute",
+        ),
+        ("accelerator_type: tpu-v5-lite-podslice", "'tpu-v5-lite-podslice' is not a type of TPU; use a generation"),
+        ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
     ],
 )
 def test_profiles_of_slices_that_are_refused(text, said):
@@ -129,7 +135,7 @@ def test_files_that_only_this_machine_has():
     ("accelerator_type", "is_pod"),
     [
         *(("v2-8", False), ("v3-32", True), ("v4-8", False), ("v4-16", True), ("v5p-8", False), ("v5p-16", True)),
-        *(("v5litepod-8", False), ("v5litepod-16", True), ("v6e-1", False), ("v6e-256", True), ("odd", None)),
+        *(("v5litepod-8", False), ("v5litepod-16", True), ("v6e-1", False), ("v6e-256", True), ("", None)),
     ],
 )
 def test_which_slices_have_several_hosts(accelerator_type, is_pod):
@@ -146,6 +152,11 @@ def test_which_slices_have_several_hosts(accelerator_type, is_pod):
             "region: us-central1-a",
             "'us-central1-a' is not a valid region; a region ends with a digit, such as us-central1",
         ),
+        (
+            "accelerator_type: nvidia-tesla-t4\nresources: {gpus: 1}",
+            "'nvidia-tesla-t4' is not the API's name of an accelerator; use one such as NVIDIA_TESLA_T4, NVIDIA_L4 or",
+        ),
+        ("accelerator_type: T4\nresources: {gpus: 1}", "'T4' is not the API's name of an accelerator"),
         ("accelerator_type: NVIDIA_L4", "and resources.gpus belong together: set both, or neither"),
         ("resources: {gpus: 1}", "and resources.gpus belong together"),
         (
