@@ -17,17 +17,18 @@ from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode
-from official_trainer.launch import submission, targets
+from official_trainer.errors import ExitCode, first_few
+from official_trainer.launch import submission
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
-from official_trainer.launch.target import Host, Target
+from official_trainer.launch.target import GONE, Host, Phase, Target
 
 USAGE = "ACTION [NAME] [--follow]"
 EXAMPLES = (
-    ("official-trainer job list", "the jobs that were submitted from this workspace"),
+    ("official-trainer job list", "the jobs that were submitted from this workspace, and their states"),
     ("official-trainer job status digits-cnn-1a2b3c4d", "the state of one; the beginning of its name is enough"),
     ("official-trainer job logs digits-cnn-1a2b3c4d --follow", "its output, until Ctrl-C"),
+    ("official-trainer job watch digits-cnn-1a2b3c4d", "its state at each change, until it has ended"),
     ("official-trainer job cancel digits-cnn-1a2b3c4d", "end it"),
     ("official-trainer job resume digits-cnn-1a2b3c4d", "submit it again; it continues from its checkpoint"),
     ("official-trainer job supervise digits-cnn-1a2b3c4d", "replace a Cloud TPU slice that is taken away"),
@@ -35,6 +36,10 @@ EXAMPLES = (
 NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate the run")
 
 _INTERRUPTED = 130
+_LIST_SECONDS = 10.0  # for each engine, all at the same time
+_POLL_SECONDS = 30.0
+_FAILURES_IN_A_ROW = 20  # ten minutes without an answer
+_CODES = {"completed": ExitCode.DONE, "succeeded": ExitCode.DONE, "cancelled": ExitCode.PREEMPTED}
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -67,9 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"job list takes no name, not {arguments.name}; use `job status {arguments.name}`")
         return _list(records, root)
     record = _find(arguments.name, records)
-    if record.target not in targets.names():
-        near = did_you_mean(record.target, targets.names())
-        raise submission.RecordError(f"{record.name}: no such target: {record.target}{near}; was it removed?")
     folder = submit.folder_of(arguments, record.name)
     engine = submission.target_of(record)
     if arguments.follow:
@@ -93,13 +95,22 @@ def _find(name: str | None, records: list[Record]) -> Record:
 
 
 def _list(records: list[Record], root: str) -> int:
-    rows = [(record.name, record.target, record.id, record.submitted_at, record.model_dir) for record in records]
-    if rows:
-        table = [("name", "target", "id", "submitted (UTC)", "run directory"), *rows]
-        print("\n".join(terminal.columns(table, fit=terminal.width())))
-    else:
+    if not records:
         how = "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one"
         terminal.report_error(f"no job was submitted from {root}; {how}", "note", "dim")
+        return int(ExitCode.DONE)
+    states = submission.states_of(records, root, _LIST_SECONDS)
+    rows = [("name", "target", "id", "state", "submitted (UTC)", "run directory")]
+    reasons: dict[str, list[str]] = {}
+    for record, state in zip(records, states, strict=True):
+        is_known = state.phase is not Phase.UNKNOWN
+        word = state.text if is_known else state.phase.value
+        rows.append((record.name, record.target, record.id, word, record.submitted_at, record.model_dir))
+        if not is_known:
+            reasons.setdefault(state.text, []).append(record.name)
+    terminal.show("\n".join(terminal.columns(rows, fit=terminal.width())))
+    for reason, names in reasons.items():
+        terminal.report_error(f"the state of {first_few(names)} is unknown: {reason}", "note", "dim")
     return int(ExitCode.DONE)
 
 
@@ -107,12 +118,38 @@ def _status(folder: str, target: Target[Any], record: Record) -> int:
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
     code = submission.run(target, target.status(record.id), folder).returncode
     if code:
-        terminal.report_error(f"{record.target} knows no status; the run's own is in {record.model_dir}", "note", "dim")
+        what = f"{record.target} has no status to show; the run's own is in {record.model_dir}"
+        terminal.report_error(what, "note", "dim")
     elif (argv := target.ask_why(record.id)) is not None:
-        asked = submission.run_detached(target, argv, folder)
+        asked = submission.run_detached(target, argv, folder, submission.ANSWER_SECONDS)
         for reason in target.reasons(record.id, asked.stdout) if not asked.returncode else ():  # it may be forbidden
             print(reason)
     return code
+
+
+def _watch(folder: str, target: Target[Any], record: Record) -> int:
+    """Prints the state of a job at each change; returns 0, 1 or 143 as it ended, 75 if that is not known."""
+    if target.is_supervised:
+        how = f"`official-trainer job supervise {record.name}` knows, and ends with its exit code"
+        raise UsageError(f"{record.name}: {record.target} does not know whether training has ended; {how}")
+    failures, last = 0, None
+    with Signals() as signals:
+        while True:
+            state = submission.state_of(folder, target, record)
+            is_unknown = state.phase is Phase.UNKNOWN
+            if state != last:
+                _say(f"unknown: {state.text}" if is_unknown else state.text)
+            failures, last = failures + 1 if is_unknown else 0, state
+            if state.phase is Phase.ENDED or failures == _FAILURES_IN_A_ROW:
+                break
+            if signals.wait(_POLL_SECONDS):
+                return _INTERRUPTED
+    if state is GONE or is_unknown:
+        why = "no longer has the job" if state is GONE else f"has not answered {failures} times in a row"
+        how = f"it is not known how it ended; the run's own status is in {record.model_dir}"
+        terminal.report_error(f"{record.name}: {record.target} {why}, so {how}")
+        return int(ExitCode.RETRY)
+    return int(_CODES.get(state.text, ExitCode.FAILED))
 
 
 def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = False) -> int:
@@ -138,8 +175,7 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
-    if submission.is_running(folder, target, record):
-        raise UsageError(f"{record.name} has not ended, so there is nothing to resume; `job status` shows its state")
+    submit.refuse_unless_ended(folder, target, record, "so there is nothing to resume")
     commands = target.resume(record.id, record.submit)
     again = dataclasses.replace(record, submitted_at=submission.now())
     submit.report_submitted(submission.start(folder, target, commands, again), folder, target)
@@ -151,7 +187,8 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
         raise UsageError(f"{record.name}: {record.target} itself restarts a job; `job supervise` is not needed")
     with Signals() as signals:
         run = functools.partial(submission.run_detached, target, folder=folder)
-        host = Host(run=run, say=_say, wait=signals.wait)
+        ask = functools.partial(run, seconds=submission.ANSWER_SECONDS)
+        host = Host(run=run, ask=ask, say=_say, wait=signals.wait)
         outcome = target.supervise(record.id, record.submit, record.model_dir, host)
     if outcome.note:
         terminal.report_error(outcome.note, "stopped" if outcome.was_asked else "error")
@@ -159,7 +196,14 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"{submission.now()} {text}", flush=True)
+    terminal.show(f"{submission.now()} {text}")
 
 
-_ACTIONS = {"status": _status, "logs": _logs, "cancel": _cancel, "resume": _resume, "supervise": _supervise}
+_ACTIONS = {
+    "status": _status,
+    "watch": _watch,
+    "logs": _logs,
+    "cancel": _cancel,
+    "resume": _resume,
+    "supervise": _supervise,
+}

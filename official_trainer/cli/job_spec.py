@@ -139,6 +139,10 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
       UsageError: the mode neither trains nor predicts, two processes would evaluate, or a process or flag would have
         no effect.
     """
+    if arguments.command == "predict":
+        if arguments.mode not in (None, "predict"):
+            raise UsageError(f"--mode={arguments.mode} with `-- predict`: keep one of the two")
+        arguments.mode = "predict"
     if profile.evaluator and arguments.mode is None:
         arguments.mode = "train"
     mode = flags.read_mode(arguments)

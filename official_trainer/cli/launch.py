@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from official_trainer.launch.verdict import Outcome
 
 USAGE = (
-    "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] [train|sweep] --experiment=NAME [its flags] "
+    "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] [train|sweep|predict] --experiment=NAME [its flags] "
     "[PATH=VALUE …]"
 )
 EXAMPLES = (
@@ -48,6 +48,10 @@ EXAMPLES = (
         "official-trainer launch slurm --profile=sweep -- sweep digits_mlp "
         "--space='task.model.mlp.dropout=float(0, 0.5)' --model_dir=/shared/runs/sweep",
         "show an array of workers that share a sweep",
+    ),
+    (
+        "official-trainer launch slurm -- predict digits_cnn --model_dir=/shared/runs/digits",
+        "show a job whose workers share the predictions of a run",
     ),
     (
         "official-trainer launch kubernetes -- digits_cnn --model_dir=/runs/digits",
@@ -100,7 +104,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
-    parser.accept_command("train", "sweep")
+    parser.accept_command("train", "sweep", "predict")
     train.add_flags(parser, job_spec.MODES)
     parser.group("Only with `-- sweep`")
     sweep.add_sweep_flags(parser)

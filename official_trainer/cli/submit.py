@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import files
-from official_trainer.cli import job_spec, target, terminal
+from official_trainer.cli import flags, job_spec, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, secret_in, without_secrets
 from official_trainer.launch import submission, targets
 from official_trainer.launch.profile import Profile, Resources
-from official_trainer.launch.spec import JobSpec
-from official_trainer.launch.submission import Record
-from official_trainer.launch.target import Rendered, Target
+from official_trainer.launch.spec import JobSpec, is_in
+from official_trainer.launch.submission import EngineError, Record
+from official_trainer.launch.target import SAME, Phase, Rendered, Target
 from official_trainer.runs.job import Job, check_ready
+from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.runs.run import check_startable
 
 _ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")
@@ -49,7 +52,8 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         _show(rendered, folder)
         _summarise(engine, job, rendered, folder)
         return int(ExitCode.DONE)
-    _refuse_running(folder)
+    if (last := submission.read(folder)) is not None:
+        refuse_unless_ended(folder, submission.target_of(last), last, "and another --model_dir makes another job")
     record = Record(
         target=engine.name,
         name=job.name,
@@ -109,16 +113,21 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     is_sweep = arguments.command == "sweep"
     engine = target_class(profile, is_sweep=is_sweep)
     job = (_sweep if is_sweep else _training)(arguments, engine)
-    name = submission.job_name(profile.name, experiment, job.model_dir)
-    return engine, dataclasses.replace(job, name=name)
+    place = job.model_dir
+    if job.predicts:  # beside the training of the run, and its record
+        experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
+    return engine, dataclasses.replace(job, name=submission.job_name(profile.name, experiment, place))
 
 
 def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
     mode = job_spec.read_mode(arguments, engine.profile)
-    if mode == "predict":
-        fix = "start `official-trainer predict` as the tasks of a job of your own, or use `launch local`"
-        raise UsageError(f"--mode=predict: `launch {engine.name}` starts what trains; {fix}")
-    return job_spec.check_job(arguments, engine.profile, mode, _check_in(arguments.model_dir))
+    prediction = flags.read_prediction(arguments)
+    if prediction.output_dir:  # only in mode predict
+        arguments.output = files.absolute(prediction.output_dir)
+        if not is_in(arguments.output, arguments.model_dir):
+            what = f"--output={arguments.output} is not below --model_dir, which the processes of a job share"
+            raise UsageError(f"{what}; name a folder below {arguments.model_dir}, or leave it out")
+    return job_spec.check_job(arguments, engine.profile, mode, _check_in(arguments.model_dir, prediction))
 
 
 def _sweep(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
@@ -142,34 +151,55 @@ def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
             yield f"{what}; leave it out, and {secrets_go}"
 
 
-def _check_in(model_dir: str) -> Callable[[Job], object]:
+def _check_in(model_dir: str, prediction: PredictionSettings) -> Callable[[Job], object]:
     """Returns the check of a run in this directory, with the directory's content if this machine sees it.
 
     A missing directory is not created here, because the job may run elsewhere; reading a URL would need TensorFlow.
     """
-    return check_ready if files.is_url(model_dir) or not os.path.isdir(model_dir) else check_startable
+    is_unseen = files.is_url(model_dir) or not os.path.isdir(model_dir)
+    return check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
 
 
-def _refuse_running(folder: str) -> None:
-    """Refuses a job that still runs: two would train in one directory."""
-    record = submission.read(folder)
-    if record is None or record.target not in targets.names():
-        return
-    if submission.is_running(folder, submission.target_of(record), record):
-        raise UsageError(
-            f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}, and has not "
-            f"ended; `official-trainer job cancel {record.name}` ends it, another --model_dir makes another job"
+def refuse_unless_ended(folder: str, engine: Target[Any], record: Record, so: str) -> None:
+    """Refuses to start a job again, unless it is certain that it has ended: two would train in one directory.
+
+    Args:
+      folder: of the job.
+      engine: its target.
+      record: of the job.
+      so: what follows for a job that has not ended.
+
+    Raises:
+      UsageError: it has not ended.
+      EngineError: the engine does not say whether it has.
+    """
+    state = submission.state_of(folder, engine, record)
+    submitted = f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}"
+    cancel = f"`official-trainer job cancel {record.name}` ends it"
+    if state.phase is Phase.RUNNING:
+        raise UsageError(f"{submitted}, and has not ended ({state.text}), {so}; {cancel}")
+    if state.phase is Phase.UNKNOWN:
+        raise EngineError(
+            f"{submitted}, and it is not known whether it has ended, so nothing was started: {state.text}\n"
+            f"check: {shlex.join(engine.query((record.id,)))}\n"
+            f"Once that works, run this command again. If the job still runs, {cancel}; "
+            f"if {record.target} no longer exists, remove {os.path.relpath(folder)}"
         )
 
 
 def _show(rendered: Rendered, folder: str) -> None:
-    """Prints the files; a single file as it is, so that `> FILE` saves it."""
+    """Prints the files; a single file as it is, so that `> FILE` saves it, on a terminal without what every job has."""
     for name, text in rendered.files.items():
         if len(rendered.files) == 1:
-            print(text, end="")
+            print(SAME.sub(functools.partial(_left_out, name), text) if sys.stdout.isatty() else text, end="")
         else:
             print(f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n{text.rstrip()}\n")
     sys.stdout.flush()  # before the summary on stderr
+
+
+def _left_out(name: str, found: re.Match[str]) -> str:
+    what = f"# … {found[1].count(chr(10))} lines that are the same in every job; `> {name}` saves all"
+    return f"{terminal.paint(what, 'dim')}\n"
 
 
 def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:

@@ -73,6 +73,11 @@ class JobSpec:
         return any(role.name == PS for role in self.roles)
 
     @property
+    def predicts(self) -> bool:
+        """Whether its processes share predictions, each without the others."""
+        return any("--mode=predict" in role.argv for role in self.roles)
+
+    @property
     def in_cluster(self) -> tuple[Role, ...]:
         """The roles with an address in the cluster; the evaluator only watches the run directory."""
         return tuple(role for role in self.roles if role.name in (CHIEF, WORKER, PS))

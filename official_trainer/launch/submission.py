@@ -16,17 +16,23 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from official_trainer import config, files
-from official_trainer.errors import ExitCode, UserError, shorten
+from official_trainer.errors import ExitCode, UserError, nearest, shorten
 from official_trainer.launch import targets
-from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 
 FOLDER = "launches"
 RECORD = "launch.json"
+ANSWER_SECONDS = 60.0
+"""How long an engine may take to say how a job is."""
+
+_LATE = 124  # the exit code of `timeout`
 _EARLIER_FIELDS = ("sweep", "sweep_at_once")  # of profiles for Slurm, in records of earlier versions
 _EARLIER_VALUES = (("kind", "jobset"),)  # of profiles for Kubernetes; with another kind, a job cannot be managed
 _DIGITS = 8
@@ -163,28 +169,100 @@ def run(target: Target[Any], argv: Argv, folder: str, **options: Any) -> subproc
     Raises:
       EngineError: the program is missing; the message names where to get it.
     """
-    if shutil.which(argv[0]) is None:
-        raise EngineError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
+    _check_there(target, argv)
     return subprocess.run(argv, cwd=folder, text=True, check=False, **options)
 
 
-def run_detached(target: Target[Any], argv: Argv, folder: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program as `run` does, keeps its output, and lets no Ctrl-C reach it."""
-    return run(target, argv, folder, capture_output=True, start_new_session=True)
+def run_detached(
+    target: Target[Any], argv: Argv, folder: str, seconds: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program as `run` does, keeps its output, and lets no Ctrl-C and no question reach it.
+
+    Args:
+      target: the engine.
+      argv: the program and its words.
+      folder: where it runs.
+      seconds: after which it is killed, with the processes that it has started, and has failed; None for no limit.
+
+    Raises:
+      EngineError: the program is missing, or cannot be started.
+    """
+    _check_there(target, argv)
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        process = subprocess.Popen(argv, cwd=folder, text=True, errors="replace", start_new_session=True, **streams)
+    except OSError as error:
+        raise EngineError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return subprocess.CompletedProcess(argv, _LATE, "", f"{argv[0]} did not answer within {seconds:g} s")
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def is_running(folder: str, target: Target[Any], record: Record) -> bool:
-    """Returns whether a job has not ended, by the engine's status; a job that the engine does not know has ended."""
-    done = run_detached(target, target.status(record.id), folder)
-    return target.is_running(done.returncode, done.stdout)
+def state_of(folder: str, target: Target[Any], record: Record) -> JobState:
+    """Returns the state of a job, as its engine says it now."""
+    (state,) = _states(target, [record.id], folder, ANSWER_SECONDS)
+    return state
+
+
+def states_of(records: Sequence[Record], folder: str, seconds: float) -> list[JobState]:
+    """Returns the states of jobs, each engine and place asked once, all at the same time.
+
+    Args:
+      records: of the jobs.
+      folder: where the engines' programs run.
+      seconds: how long each may take.
+    """
+    found: dict[int, JobState] = {}
+    places: dict[Argv, tuple[Target[Any], list[int]]] = {}
+    for number, record in enumerate(records):
+        try:
+            target = target_of(record)
+        except (RecordError, config.ConfigError) as error:
+            found[number] = JobState(Phase.UNKNOWN, str(error))
+        else:
+            places.setdefault(target.query(()), (target, []))[1].append(number)
+
+    def look(place: tuple[Target[Any], list[int]]) -> dict[int, JobState]:
+        target, numbers = place
+        states = _states(target, [records[number].id for number in numbers], folder, seconds)
+        return dict(zip(numbers, states, strict=True))
+
+    with ThreadPoolExecutor(max(len(places), 1)) as pool:
+        for states in pool.map(look, places.values()):
+            found |= states
+    return [found[number] for number in range(len(records))]
+
+
+def _states(target: Target[Any], job_ids: Sequence[str], folder: str, seconds: float) -> list[JobState]:
+    try:
+        return list(target.states(job_ids, run_detached(target, target.query(job_ids), folder, seconds)))
+    except EngineError as error:
+        return [JobState(Phase.UNKNOWN, str(error))] * len(job_ids)
+
+
+def _check_there(target: Target[Any], argv: Argv) -> None:
+    if shutil.which(argv[0]) is None:
+        raise EngineError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
 
 
 def target_of(record: Record) -> Target[Any]:
     """Returns the target of a job, with the profile of the job.
 
     Raises:
+      RecordError: there is no such target.
       ConfigError: the profile is that of another version of this package.
     """
+    if record.target not in targets.names():
+        near = "".join(f"; did you mean {name}?" for name in nearest(record.target, targets.names())[:1])
+        fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
+        raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
     values = {
         name: value

@@ -1,7 +1,7 @@
 """The contract between a job and an engine that runs it: rendered, shown, and submitted with the engine's commands.
 
-Owns: `Target` and its values. A target is one file in `targets/`; it is pure: it returns files and argument lists, and
-starts nothing.
+Owns: `Target` and its values. A target is one file in `targets/`; it is pure: it returns files and argument lists,
+reads the answers of its engine, and starts nothing.
 Does not own: writing the files and running the commands (`submission.py`).
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
+import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+from official_trainer.errors import shorten
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.verdict import Outcome
@@ -21,6 +24,10 @@ P = TypeVar("P", bound=Profile)
 
 Argv = tuple[str, ...]
 """A command as a list of words; no shell reads it."""
+
+
+SAME = re.compile(r"^# <the same in every job>\n(.*?)^# </the same in every job>\n", flags=re.MULTILINE | re.DOTALL)
+"""What a terminal leaves out of a script that is only shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,17 +43,58 @@ class Rendered:
     submit: tuple[Argv, ...]
 
 
+class Phase(enum.Enum):
+    """Whether a job has ended: `RUNNING` includes a job that waits to start, `UNKNOWN` is neither yes nor no."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class JobState:
+    """The state of a job, from an answer of its engine.
+
+    Attributes:
+      phase: whether the job has ended.
+      text: the engine's word for its state, in lower case, such as `pending`; of an unknown state, the reason.
+    """
+
+    phase: Phase
+    text: str
+
+
+GONE = JobState(Phase.ENDED, "ended")
+"""The state of a job that its engine does not have any more: how it ended is not known."""
+
+
+def unknown(ran: subprocess.CompletedProcess[str]) -> JobState:
+    """Returns the state of a job after an answer that does not say it: the engine failed, or printed something else."""
+    if ran.returncode:
+        return JobState(Phase.UNKNOWN, last_error(ran))
+    printed = shorten(ran.stdout.strip())
+    return JobState(Phase.UNKNOWN, f"{ran.args[0]} printed {printed!r}, which says nothing of the job")
+
+
+def last_error(ran: subprocess.CompletedProcess[str]) -> str:
+    """Returns the line of stderr that says why a command has failed: the last one, or gcloud's before its details."""
+    lines = [line for line in reversed(ran.stderr.splitlines()) if line.strip()]
+    return next((line for line in lines if line.startswith("ERROR:")), (lines or [f"exit code {ran.returncode}"])[0])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
     """What a supervisor can do on the machine where it runs.
 
     Attributes:
       run: runs a command in the folder of the job, and keeps its output.
+      ask: the same for a command that changes nothing, which is killed, and has failed, if it does not end in time.
       say: prints a message for the user.
       wait: waits for that many seconds; returns whether the user wants to stop.
     """
 
     run: Callable[[Argv], subprocess.CompletedProcess[str]]
+    ask: Callable[[Argv], subprocess.CompletedProcess[str]]
     say: Callable[[str], object]
     wait: Callable[[float], bool]
 
@@ -97,11 +145,22 @@ class Target(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def status(self, job_id: str) -> Argv:
-        """Returns the command that prints the state of the job."""
+        """Returns the command that prints the state of the job for people."""
 
-    def is_running(self, code: int, output: str) -> bool:
-        """Returns whether a job has not ended, from the exit code and the output of `status`."""
-        return code == 0 and bool(output.strip())
+    @abc.abstractmethod
+    def query(self, job_ids: Sequence[str]) -> Argv:
+        """Returns the command that asks for the states of jobs with this profile's place; `states` reads its answer.
+
+        Without jobs it is the same for all profiles with one place, such as a cluster and its namespace.
+        """
+
+    @abc.abstractmethod
+    def states(self, job_ids: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Iterator[JobState]:
+        """Yields the state of each job, from the answer to `query`.
+
+        A job has ended only if the answer says so, or says that there is no such job; for one job that is an error
+        of its own, and for several it may be that they are not in a list.
+        """
 
     def ask_why(self, job_id: str) -> Argv | None:
         """Returns the command that asks why a job does not go on; None if `status` says it."""

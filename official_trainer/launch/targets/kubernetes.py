@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from subprocess import CompletedProcess
 from typing import Any
 
 from official_trainer import files
@@ -19,7 +21,7 @@ from official_trainer.distributed.tpu import LOCAL
 from official_trainer.errors import START_AGAIN, ExitCode, first_few, shorten
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
-from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
@@ -42,6 +44,7 @@ _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were 
 _LONGEST_REASON = 300
 _STILL_WAITING = ("BackOff", "Pulling")  # normal events of an image that may not come
 _ENDED = {"Completed", "Failed"}
+_NONE = "<none>"  # how kubectl prints that there is no value
 
 
 class Kubernetes(Target[KubernetesProfile]):
@@ -77,10 +80,21 @@ class Kubernetes(Target[KubernetesProfile]):
         words = (f"{_RESOURCE},pods", f"--output=custom-columns={','.join(columns)}")
         return self._kubectl("get", *words, _selector(job_id))
 
-    def is_running(self, code: int, output: str) -> bool:
-        rows = [line.split() for line in output.splitlines()]
-        states = [row[2] for row in rows if row[0] == "JobSet"]
-        return code == 0 and any(state not in _ENDED for state in states)
+    def query(self, job_ids: Sequence[str]) -> Argv:  # of the jobs alone: pods may be forbidden
+        columns = "NAME:.metadata.name,STATE:.status.terminalState,SUSPENDED:.spec.suspend"
+        return self._kubectl("get", _RESOURCE, *job_ids, f"--output=custom-columns={columns}")
+
+    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
+        rows = {row[0]: row[1:] for row in map(str.split, ran.stdout.splitlines()) if len(row) == 3}
+        for job_id in job_ids:
+            if re.search(rf'\(NotFound\): \S+ "{job_id}" not found', ran.stderr):
+                yield GONE
+            elif job_id in rows:
+                state, is_suspended = rows[job_id]
+                word = state.lower() if state != _NONE else "suspended" if is_suspended == "true" else "running"
+                yield JobState(Phase.ENDED if state in _ENDED else Phase.RUNNING, word)
+            else:
+                yield unknown(ran)
 
     def ask_why(self, job_id: str) -> Argv:
         return self._kubectl("get", "events", "--output=json")

@@ -14,7 +14,9 @@ import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from subprocess import CompletedProcess
 from typing import Annotated
 
 from official_trainer.config import Between, Positive
@@ -23,7 +25,7 @@ from official_trainer.distributed.environment import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch.profile import Profile, Resources, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, is_in
-from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets.rendering import script
 
 _SCRIPT = "job.sbatch"
@@ -32,10 +34,16 @@ _WORD = re.compile(r"[\w.,:@%+/=&|*()\[\]-]+", re.ASCII)  # what stands on a lin
 _LONGEST_LEAD = 65535  # seconds; sbatch takes no more
 _TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d\d?(:\d\d(:\d\d)?)?", re.ASCII)
 _ID = re.compile(r"(?:.*\n)*(\d+)(?:;\S*)?\s*", re.ASCII)  # after the `;`: the cluster, where there are several
-_RUNNING = re.compile("PENDING|CONFIGURING|RUNNING|SUSPENDED|COMPLETING|SIGNALING|STAGE_OUT|STOPPED|REQUEUE|RESIZING")
+_ENDED = frozenset((
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "RECONFIG_FAIL", "TIMEOUT",
+))  # fmt: skip
+_LIST = re.compile(r"^JOBID\s+STATE\s*$", re.MULTILINE)  # the heading, also above no jobs
+_JOB = re.compile(r"^(\d+)(?:_\S+)?\s+([A-Z_]+)\s*$", re.MULTILINE)
 _OURS = {
     "account": "set account",
     "array": "a sweep sets it to its workers, so leave it out",
+    "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
     "constraint": "set constraint",
     "cpus-per-task": "set resources.cpus",
     "gpus-per-task": "set resources.gpus",
@@ -109,7 +117,10 @@ class SlurmProfile(Profile):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
         for option in self.sbatch:
-            if not (option.startswith("--") and _WORD.fullmatch(option)):
+            if _is_dependency(option) and "?" in option:
+                what = f"{option!r}: the job also waits for others of its name (singleton), which Slurm cannot combine "
+                yield "sbatch", f"{what}with `?`; write conditions with a comma, which all have to hold"
+            elif not (option.startswith("--") and _WORD.fullmatch(option)):
                 what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
                 yield "sbatch", what
             elif (name := option[2:].partition("=")[0]) in _OURS:
@@ -185,8 +196,22 @@ class Slurm(Target[SlurmProfile]):
     def status(self, job_id: str) -> Argv:
         return ("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}")
 
-    def is_running(self, code: int, output: str) -> bool:
-        return code == 0 and _RUNNING.search(output) is not None
+    def query(self, job_ids: Sequence[str]) -> Argv:
+        return ("squeue", "--states=all", "--array", f"--jobs={','.join(job_ids)}", "--Format=JobArrayID:30,State:30")
+
+    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
+        is_one = len(job_ids) == 1
+        tasks = [found.groups() for found in _JOB.finditer(ran.stdout)]
+        for job_id in job_ids:
+            words = [word for name, word in tasks if name == job_id]
+            if ran.returncode:
+                is_gone = is_one and "Invalid job id specified" in ran.stderr
+                yield GONE if is_gone else unknown(ran)
+            elif words:
+                has_ended = _ENDED.issuperset(words)
+                yield JobState(Phase.ENDED if has_ended else Phase.RUNNING, _in_words(words))
+            else:  # one job alone is listed or an error, unless a variable such as SQUEUE_PARTITION hides it
+                yield GONE if _LIST.search(ran.stdout) and not is_one else unknown(ran)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         return ("tail", "--lines=+1", *(["-F"] if follow else []), *self.log_files())
@@ -199,6 +224,12 @@ class Slurm(Target[SlurmProfile]):
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
         return (("scancel", job_id),)
+
+
+def _in_words(states: Sequence[str]) -> str:
+    """Returns the state of a job; of an array, how many of its tasks are in which."""
+    counts = Counter(word.lower() for word in states)
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.most_common())
 
 
 def _script(job: JobSpec, own: SlurmProfile) -> str:
@@ -269,6 +300,11 @@ def _steps(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
 def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[str]:
     """Yields the options of sbatch; every value is checked, or consists of digits; `workers` are those of a sweep."""
     yield f"--job-name={job.name}"
+    conditions = [option.partition("=")[2] for option in own.sbatch if _is_dependency(option)]
+    if not workers:  # a second job of this name, which is that of the run directory, waits for the first
+        conditions.append("singleton")
+    if conditions:
+        yield f"--dependency={','.join(dict.fromkeys(conditions))}"
     for name in ("partition", "account", "qos", "constraint"):
         if value := getattr(own, name):
             yield f"--{name}={value}"
@@ -290,4 +326,10 @@ def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[s
     yield "--requeue" if own.requeue else "--no-requeue"
     yield "--open-mode=append"
     yield f"--output=slurm{'-%a' if workers else ''}.out"
-    yield from own.sbatch
+    yield from (option for option in own.sbatch if not _is_dependency(option))
+
+
+def _is_dependency(option: str) -> bool:
+    """Returns whether an option says what a job waits for; sbatch takes the beginning of a name for it."""
+    name = option[2:].partition("=")[0]
+    return len(name) > 2 and "dependency".startswith(name)

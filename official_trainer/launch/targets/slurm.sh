@@ -1,6 +1,7 @@
 #!/bin/bash
 @@options
 
+# <the same in every job>
 # One step for each role; docs/guides/launch.md says how it ends.
 folder=$PWD restart=${SLURM_RESTART_COUNT:-0} max_restarts=@@{max_restarts}
 state=$folder/state.$SLURM_JOB_ID
@@ -10,9 +11,11 @@ rm -rf -- "$state" && mkdir -p -- "$state/codes" || exit @@{config}
 cancelled=0 interrupted=0
 trap 'cancelled=1 interrupted=1' TERM
 unset TF_CONFIG @@{layout}
+# </the same in every job>
 
 @@preparation
 
+# <the same in every job>
 declare -A steps count used
 task='codes=$1 role=$2 gpus=$3 offsets=($4); shift 4; trap : TERM
 if ((gpus)); then  # steps share the GPUs of a node, so each process takes its own
@@ -103,6 +106,7 @@ finish() {
   esac
   exit "$code"
 }
+# </the same in every job>
 
 @@steps
 #if servers

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from subprocess import CompletedProcess
 
 from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import JobSpec, idle_tpu
-from official_trainer.launch.target import Argv, Host, Rendered, Target
+from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import script
-from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, split_git, unseen_files
+from official_trainer.launch.targets.tpu_profile import (
+    NEEDS,
+    TpuProfile,
+    missing_fields,
+    read_states,
+    split_git,
+    unseen_files,
+)
 from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, PLACE, SliceSupervisor, state_of
 from official_trainer.launch.verdict import Outcome
 
@@ -30,7 +38,8 @@ FOLDER = "/var/lib/official-trainer"
 
 _STARTUP = "startup.sh"
 _CLEAR = "clear.sh"
-_ENDING = ("SUSPENDING", "DELETING", "STOPPING")
+_ENDED = (*LOST, "SUSPENDING", "DELETING", "STOPPING")
+_SHOWN = "--format=json(name,createTime,state)"
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _NEEDED = {
     "project": "my-project",
@@ -77,10 +86,13 @@ class TpuTarget(Target[TpuProfile]):
         return Rendered(files=texts, submit=(self._create(job.name),))
 
     def status(self, job_id: str) -> Argv:
-        return self._gcloud("describe", job_id, "--format=json(name,createTime,state)")
+        return self._gcloud("describe", job_id, _SHOWN)
 
-    def is_running(self, code: int, output: str) -> bool:
-        return code == 0 and state_of(output).name not in (*LOST, *_ENDING)
+    def query(self, job_ids: Sequence[str]) -> Argv:
+        return self.status(*job_ids) if len(job_ids) == 1 else self._gcloud("list", _SHOWN)
+
+    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
+        return read_states(job_ids, ran, lambda described: state_of(described).name, _ENDED)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         path = f"{FOLDER}/{LOG}"
@@ -102,9 +114,9 @@ class TpuTarget(Target[TpuProfile]):
     def _place(self) -> Argv:
         return (f"--project={self.profile.project}", f"--zone={self.profile.zone}")
 
-    def _gcloud(self, verb: str, name: str, *flags: str) -> Argv:
+    def _gcloud(self, verb: str, what: str, *flags: str) -> Argv:
         kind = "queued-resources" if self.profile.queued else "tpu-vm"
-        return ("gcloud", "compute", "tpus", kind, verb, name, *self._place, *flags)
+        return ("gcloud", "compute", "tpus", kind, verb, what, *self._place, *flags)
 
     def _create(self, name: str) -> Argv:
         tpu = self.profile

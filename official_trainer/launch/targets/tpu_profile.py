@@ -1,18 +1,23 @@
 """The profile of a Cloud TPU slice, and what Google's API accepts in it.
 
-Owns: `TpuProfile`; checks that Vertex AI shares (fields without a default, labels, files of this machine).
+Owns: `TpuProfile`; what Vertex AI shares: checks (fields without a default, labels, files of this machine), and reading
+the states of jobs from gcloud's JSON.
 Does not own: what a job needs of a profile, and commands (`tpu.py`, `vertex.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from subprocess import CompletedProcess
+from typing import Any
 
 from official_trainer.config import FrozenDict
 from official_trainer.launch.profile import Profile, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, files_of_this_machine
+from official_trainer.launch.target import GONE, JobState, Phase, unknown
 
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -150,6 +155,37 @@ def unseen_files(job: JobSpec) -> Iterator[str]:
     """Yields files that a job reads and that only this machine has."""
     for word in files_of_this_machine(job):
         yield f"{word} is a file of this machine; use a path relative to the top of the source, or a gs:// URL"
+
+
+def read_states(
+    job_ids: Sequence[str],
+    ran: CompletedProcess[str],
+    state_of: Callable[[Any], str],
+    ended: Collection[str],
+) -> Iterator[JobState]:
+    """Yields the state of each job, from gcloud's description of one or its list of several.
+
+    Args:
+      job_ids: of the jobs; the last part of each is the last part of its `name` in a list.
+      ran: gcloud, which has ended.
+      state_of: returns the API's state of a job, from its description.
+      ended: the states of jobs that have ended.
+    """
+    is_one = len(job_ids) == 1
+    if ran.returncode:
+        yield from [GONE if is_one and "NOT_FOUND" in ran.stderr else unknown(ran)] * len(job_ids)
+        return
+    try:
+        found = json.loads(ran.stdout)
+        listed = {} if is_one else {each["name"].rpartition("/")[2]: each for each in found}
+        described = [found] if is_one else [listed.get(job_id.rpartition("/")[2]) for job_id in job_ids]
+        words = [str(state_of(each)) if each or is_one else None for each in described]
+    except (ValueError, LookupError, TypeError, AttributeError):  # no JSON, or of another shape
+        yield from [unknown(ran)] * len(job_ids)
+        return
+    for word in words:
+        phase = Phase.ENDED if word in ended else Phase.RUNNING
+        yield GONE if word is None else JobState(phase, word.lower())
 
 
 def split_git(source: str) -> tuple[str, str] | None:

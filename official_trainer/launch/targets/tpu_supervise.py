@@ -10,14 +10,15 @@ needs is gcloud's description of the slice and two files of the run directory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from subprocess import CompletedProcess
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
-from official_trainer.launch.target import Argv, Host, Target
+from official_trainer.launch.target import GONE, Argv, Host, Phase, Target, last_error
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
 
@@ -68,19 +69,26 @@ class State:
     by_user: bool = False
 
 
-def state_of(output: str) -> State:
-    """Returns the state of a slice, from the output of the target's `status` command."""
-    slice_ = json.loads(output)
-    state, created = slice_.get("state") or "STATE_UNSPECIFIED", slice_.get("createTime", "")
+def state_of(slice_: Mapping[str, Any]) -> State:
+    """Returns the state of a slice, from gcloud's description of it.
+
+    Raises:
+      KeyError: it has none.
+    """
+    state, created = slice_["state"], slice_.get("createTime", "")
     if isinstance(state, str):  # of a TPU VM; a queued resource has more fields
         return State(name=state, created=created, by_user=state == "STOPPED")
     error = state.get("failedData", {}).get("error", {})
     return State(
-        name=state.get("state", "STATE_UNSPECIFIED"),
+        name=state["state"],
         created=created,
         error=": ".join(str(error[key]) for key in ("code", "message") if error.get(key)),
         by_user=state.get("stateInitiator") == "USER",
     )
+
+
+class _UnreadableError(Exception):
+    """A file of the run directory cannot be read now."""
 
 
 class SliceSupervisor:
@@ -120,15 +128,22 @@ class SliceSupervisor:
 
     def _look(self) -> Outcome | None:
         """Handles the slice's current state; returns the outcome if the job has ended."""
-        ran = self._host.run(self._target.status(self._name))
-        if ran.returncode:
-            return self._handle_failed_status(ran)
-        self._failures = 0
-        state = state_of(ran.stdout)
+        ran = self._host.ask(self._target.query((self._name,)))
+        (job,) = self._target.states((self._name,), ran)
+        if job is GONE:
+            return self._give_up(ExitCode.PREEMPTED, "the slice does not exist; a user has deleted it")
+        if job.phase is Phase.UNKNOWN:
+            return self._handle_failure(f"cannot see the slice: {job.text}")
+        state = state_of(json.loads(ran.stdout))
         self._report(f"the slice is {state.name}")
         if state.name not in (*_UP, *LOST):
+            self._failures = 0
             return None
-        ended = self._read(files.join(self._model_dir, PLACE, EXIT))
+        try:
+            ended = self._read(files.join(self._model_dir, PLACE, EXIT))
+        except _UnreadableError as error:  # training may have ended, and then no other slice is needed
+            return self._handle_failure(str(error))
+        self._failures = 0
         if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
         if state.name in _UP:
@@ -139,21 +154,20 @@ class SliceSupervisor:
             return self._give_up(ExitCode.FAILED, f"the slice has failed with {state.error}")
         return self._replace(f"{state.name}{f' ({state.error})' if state.error else ''}")
 
-    def _handle_failed_status(self, ran: CompletedProcess[str]) -> Outcome | None:
-        if "NOT_FOUND" in ran.stderr:
-            return self._give_up(ExitCode.PREEMPTED, "the slice does not exist; a user has deleted it")
+    def _handle_failure(self, what: str) -> Outcome | None:
         self._failures += 1
-        self._report(f"cannot see the slice: {_last_error(ran)}")
+        self._report(what)
         if self._failures < _FAILURES_IN_A_ROW:
             return None
-        note = f"gcloud has failed {self._failures} times in a row: {_last_error(ran)}. {self._runs_on}"
+        note = f"gcloud has failed {self._failures} times in a row: {what}. {self._runs_on}"
         return Outcome(code=ExitCode.RETRY, note=note)
 
     def _replace(self, why: str) -> Outcome | None:
         """Deletes the rest of the slice and requests another one until it exists; returns an outcome on failure."""
         while True:
-            status = self._read(files.join(self._model_dir, _STATUS)) or {}
-            step = status.get("last_checkpoint_step")
+            step = None
+            with contextlib.suppress(_UnreadableError):
+                step = (self._read(files.join(self._model_dir, _STATUS)) or {}).get("last_checkpoint_step")
             seconds = self._restarts.next(step)
             if isinstance(seconds, str):
                 return self._give_up(ExitCode.FAILED, f"{why}: {seconds}")
@@ -166,8 +180,8 @@ class SliceSupervisor:
             if failed is None:
                 return None
             if not any(sign in failed.stderr for sign in _TRANSIENT):
-                return self._give_up(ExitCode.FAILED, f"{why}, and no other slice: {_last_error(failed)}")
-            why = _last_error(failed)
+                return self._give_up(ExitCode.FAILED, f"{why}, and no other slice: {last_error(failed)}")
+            why = last_error(failed)
 
     def _end(self, code: int) -> Outcome:
         """Deletes the slice of a job that has ended, unless the profile keeps it."""
@@ -176,7 +190,7 @@ class SliceSupervisor:
         if not self._target.profile.keep:
             for argv in self._target.cancel(self._name):
                 ran = self._host.run(argv)
-                failure = f"the slice cannot be deleted: {_last_error(ran)}. {self._how_to_delete}"
+                failure = f"the slice cannot be deleted: {last_error(ran)}. {self._how_to_delete}"
                 self._host.say(failure if ran.returncode else "slice deleted")
         return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
 
@@ -199,15 +213,19 @@ class SliceSupervisor:
             self._host.say(text)
 
     def _read(self, url: str) -> dict[str, Any] | None:
-        """Returns the content of a JSON file of the run directory; None if it cannot be read now."""
-        ran = self._host.run(("gcloud", "storage", "cat", url))
-        if ran.returncode:
+        """Returns the content of a JSON file of the run directory; None if there is no such file.
+
+        Raises:
+          _UnreadableError: gcloud has failed, or the file holds something else.
+        """
+        ran = self._host.ask(("gcloud", "storage", "cat", url))
+        if "matched no objects" in ran.stderr:
             return None
-        values = json.loads(ran.stdout)
+        if ran.returncode:
+            raise _UnreadableError(f"cannot read {url}: {last_error(ran)}")
+        try:
+            values = json.loads(ran.stdout)
+        except ValueError as error:
+            raise _UnreadableError(f"cannot read {url}: {error}") from error
         assert isinstance(values, dict)
         return values
-
-
-def _last_error(ran: CompletedProcess[str]) -> str:
-    """Returns the last line that a command has written to stderr."""
-    return next((line for line in reversed(ran.stderr.splitlines()) if line.strip()), f"exit code {ran.returncode}")

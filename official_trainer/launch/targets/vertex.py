@@ -9,9 +9,9 @@ This has never run on Vertex AI. gcloud itself has run, against a server that an
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from subprocess import CompletedProcess
 from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
@@ -20,13 +20,14 @@ from official_trainer.errors import nearest
 from official_trainer.launch import rerun
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
-from official_trainer.launch.target import Argv, Rendered, Target
+from official_trainer.launch.target import Argv, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import (
     NEEDS,
     SECRETS_GO,
     label_problems,
     missing_fields,
+    read_states,
     unseen_files,
 )
 
@@ -42,7 +43,7 @@ FIELDS = (
 _OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ACCELERATOR = re.compile(r"(?:NVIDIA|TPU)(?:_[A-Z0-9]+)+")
-_ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,8 @@ class VertexTarget(Target[VertexProfile]):
         if EVALUATOR in counts and PS not in counts:
             what = "evaluator: gcloud refuses a job in which only the pool of parameter servers is empty"
             yield f"{what}; leave it out, and evaluate with --mode=train_and_eval"
+        if job.predicts and sum(counts.values()) > 1:
+            yield "workers: Vertex AI ends a job with its first process, while others still predict; set workers to 1"
         if not job.model_dir.startswith(("gs://", "/gcs/")):
             yield f"--model_dir={job.model_dir}: the machines cannot see it; use a gs:// URL"
         yield from unseen_files(job)
@@ -144,8 +147,15 @@ class VertexTarget(Target[VertexProfile]):
     def status(self, job_id: str) -> Argv:
         return self._gcloud("describe", job_id, "--format=json(state,createTime,startTime,endTime,error)")
 
-    def is_running(self, code: int, output: str) -> bool:
-        return code == 0 and json.loads(output).get("state") not in _ENDED
+    def query(self, job_ids: Sequence[str]) -> Argv:
+        if len(job_ids) == 1:
+            return self.status(*job_ids)
+        numbers = "|".join(job_id.rpartition("/")[2] for job_id in job_ids)
+        words = (f'--filter=name~"/({numbers})$"', f"--limit={len(job_ids)}")  # it reads no further once it has all
+        return self._gcloud("list", *(words if job_ids else ()), "--format=json(name,state)")
+
+    def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
+        return read_states(job_ids, ran, lambda described: described["state"].removeprefix("JOB_STATE_"), _ENDED)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         if follow:

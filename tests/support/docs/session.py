@@ -273,7 +273,8 @@ class Session:
 def _trains_there(line):
     """Whether a command line is a training in `runs/digits`."""
     trains = r"(train\.py|official-trainer (train|check|launch)) .*--model_dir[= ]runs/digits(?![\w-])"
-    return re.search(trains, line) is not None and "--mode=predict" not in line and "--mode=eval" not in line
+    others = ("--mode=predict", " -- predict ", "--mode=eval")
+    return re.search(trains, line) is not None and not any(each in line for each in others)
 
 
 def _experiment(argv):

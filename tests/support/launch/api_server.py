@@ -75,8 +75,11 @@ class ApiServer:
         *_, plural, name = ["", "", *path.split("/")]
         if name in KINDS:
             plural, name = name, None
+        if plural == "namespaces":  # which kubectl looks for when an object in it is not there
+            return 200, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         if plural in self.forbidden and method == "GET":
-            return 403, _failure("Forbidden", f"{plural} is forbidden", 403)
+            what = f'{_qualified(plural)} "{name}" is forbidden: User "me" cannot get resource "{plural}"'
+            return 403, _failure("Forbidden", what, 403)
         if name == "log":
             return 200, b"step 1\nstep 2\n"
         if method == "POST":
@@ -85,7 +88,7 @@ class ApiServer:
             return 200, self._listed(plural, query)
         found = self.objects.get((plural, name))
         if found is None:
-            return 404, _failure("NotFound", f'{plural} "{name}" not found', 404)
+            return 404, _failure("NotFound", f'{_qualified(plural)} "{name}" not found', 404)
         if method == "DELETE":
             del self.objects[plural, name]
         return 200, _typed(plural, found)
@@ -127,6 +130,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def _typed(plural, value):
     group, version, kind = KINDS[plural]
     return {"apiVersion": f"{group}/{version}".lstrip("/"), "kind": kind, **value}
+
+
+def _qualified(plural):
+    return ".".join(filter(None, (plural, KINDS[plural][0])))
 
 
 def _failure(reason, message, code):

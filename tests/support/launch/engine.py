@@ -4,7 +4,7 @@ import dataclasses
 
 from official_trainer.config import Positive
 from official_trainer.launch.profile import Profile
-from official_trainer.launch.target import Rendered, Target
+from official_trainer.launch.target import GONE, JobState, Phase, Rendered, Target, unknown
 
 _PROGRAM = """#!/usr/bin/env python3
 import json, os, signal, sys, time
@@ -23,9 +23,24 @@ if words[0] == "start":
     print(os.environ.get("ENGINE_SAYS", name))
 elif words[0] == "stop":
     if os.path.exists(os.path.join(jobs, words[1])):
-        open(os.path.join(jobs, words[1]), "w").write("ENDED")
+        open(os.path.join(jobs, words[1]), "w").write("CANCELLED")
 elif words[0] == "status":
-    print(words[1], open(os.path.join(jobs, words[1])).read())
+    how = os.environ.get("ENGINE_ANSWERS")
+    if how == "never":
+        os.fork()  # a script around the real program has a second process, too
+        with open(os.path.join(here, "pids"), "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(600)
+    elif how == "late":
+        time.sleep(0.2)
+    elif how:
+        sys.exit(print(how))
+    missing = [word for word in words[1:] if not os.path.exists(os.path.join(jobs, word))]
+    for word in words[1:]:
+        if word not in missing:
+            print(word, open(os.path.join(jobs, word)).read())
+    if missing:
+        sys.exit("".join(f"engine: no such job: {word}\\n" for word in missing))
 elif words[0] == "logs":
     print("a line", flush=True)
     time.sleep(60 if "-f" in words else 0)
@@ -72,8 +87,19 @@ class Scripted(Target):
     def status(self, job_id):
         return ("engine", "status", job_id)
 
-    def is_running(self, code, output):
-        return code == 0 and "RUNNING" in output
+    def query(self, job_ids):
+        return ("engine", "status", *job_ids)
+
+    def states(self, job_ids, ran):
+        rows = dict(row for row in map(str.split, ran.stdout.splitlines()) if len(row) == 2)
+        for job_id in job_ids:
+            if f"no such job: {job_id}\n" in ran.stderr:
+                yield GONE
+            elif state := rows.get(job_id):
+                phase = Phase.RUNNING if state in ("PENDING", "RUNNING") else Phase.ENDED
+                yield JobState(phase, state.lower())
+            else:
+                yield unknown(ran)
 
     def logs(self, job_id, *, follow):
         return ("engine", "logs", job_id, *(["-f"] if follow else []))

@@ -24,12 +24,13 @@ class Google:
       jobs: custom jobs by their number.
       objects: content by `BUCKET/NAME`.
       refusals: (code, status, message) for the next requests that make a slice.
+      is_denied: whether nothing may be seen.
       now: what its clock says.
     """
 
     def __init__(self):
         self.asked, self.slices, self.jobs, self.objects, self.refusals = [], {}, {}, {}, []
-        self.address = ""
+        self.address, self.is_denied = "", False
         self.now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
     def set_state(self, path, name, **data):
@@ -48,6 +49,9 @@ class Google:
 
     def answer(self, method, path, query, body):
         """Returns (HTTP status, what is answered)."""
+        if self.is_denied and method == "GET":
+            message = f"Permission denied on resource '{path}'"
+            return 403, {"error": {"code": 403, "status": "PERMISSION_DENIED", "message": message}}
         if path.startswith("/v2/projects"):
             return self._tpu(method, path, query, body)
         if path.startswith("/v1/projects"):
@@ -69,6 +73,8 @@ class Google:
             return 200, {}
         if kind == "operations":
             return 200, {"name": path.removeprefix("/v2/"), "done": True, "response": {}}
+        if method == "GET" and not name:
+            return 200, {kind: [each for key, each in self.slices.items() if key.startswith(f"{kind}/")]}
         name = name or next((query[key] for key in _IDS if key in query), None)
         key, full = (
             f"{kind}/{name}",
@@ -98,6 +104,8 @@ class Google:
 
     def _vertex(self, method, path, body):
         number = path.rpartition("/")[2].partition(":")[0]
+        if method == "GET" and number == "customJobs":
+            return 200, {"customJobs": list(self.jobs.values())}
         if method == "POST" and number == "customJobs":
             number = str(len(self.jobs) + 1)
             name = f"{path.removeprefix('/v1/')}/{number}"

@@ -66,8 +66,13 @@ def refused(capsys, *words):
         (["local", "digits_cnn", "--mode=predict", "--format=csv"], "--format=csv: expected one of tfrecord, jsonl"),
         (["local", "digits_cnn", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
         (
-            ["slurm", "digits_cnn", "--mode=predict", "--model_dir=run"],
-            "--mode=predict: `launch slurm` starts what trains; start `official-trainer predict` as the tasks of a",
+            ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
+            "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
+            "/runs/x, or leave it out",
+        ),
+        (
+            ["slurm", "--", "predict", "digits_cnn", "--mode=train"],
+            "--mode=train with `-- predict`: keep one of the two",
         ),
         (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
         (["local", "digits_cnn", "--mode=tran"], "--mode=tran: no such mode; did you mean train?"),

@@ -9,12 +9,13 @@ import sys
 import pytest
 
 from official_trainer import cli
+from official_trainer.cli import job as verb
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.target import Rendered, Target
 from tests import ROOT
 from tests.support.launch import engine as scripted
-from tests.support.launch.jobs import until
+from tests.support.launch.jobs import is_alive, until
 from tests.support.workspace import copy_workspace
 
 
@@ -327,13 +328,217 @@ def test_a_job_that_runs_is_not_submitted_again(workspace, capfd):
     name = submit(capfd)
     words = ["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"]
     said = refused(capfd, ExitCode.CONFIG, *words)
-    assert f"{name} was submitted to scripted as id-1" in said and f"job cancel {name}" in said
-    assert "has not ended" in refused(capfd, ExitCode.CONFIG, "job", "resume", name)
+    assert f"{name} was submitted to scripted as id-1" in said and "has not ended (running), and another" in said
+    assert f"`official-trainer job cancel {name}` ends it" in said
+    said = refused(capfd, ExitCode.CONFIG, "job", "resume", name)
+    assert "has not ended (running), so there is nothing to resume" in said
     assert cli.main(["job", "cancel", name]) == 0
     assert submit(capfd) == name
     assert cli.main(["job", "cancel", name]) == 0
     assert cli.main(["job", "resume", name]) == 0
     assert json.loads((workspace / "launches" / name / "launch.json").read_text())["id"] == "id-3"
+
+
+UNKNOWN = {
+    "fails": ({"ENGINE_FAILS": "status"}, "engine: no such queue"),
+    "prints something else": (
+        {"ENGINE_ANSWERS": "Welcome to the lab!"},
+        "engine printed 'Welcome to the lab!', which says nothing of the job",
+    ),
+    "never answers": ({"ENGINE_ANSWERS": "never"}, "engine did not answer within 1 s"),
+    "is missing": ({"PATH": "/nowhere"}, "engine is not on the PATH, and `scripted` needs it: install it from nowhere"),
+}
+
+
+@pytest.fixture(params=UNKNOWN)
+def unknown(request, workspace, capfd, monkeypatch):
+    """The name of a job whose engine cannot be asked, and what is said of that; no process of the engine is left."""
+    environ, why = UNKNOWN[request.param]
+    name = submit(capfd)
+    monkeypatch.setattr(submission, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(verb, "_LIST_SECONDS", 1.0)
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    yield name, why
+    path = workspace.parent / "bin" / "pids"
+    pids = path.read_text().split() if path.exists() else []
+    assert bool(pids) == (request.param == "never answers")
+    until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def test_a_job_is_not_started_again_unless_it_has_ended(workspace, capfd, unknown):
+    """N20: an engine that cannot say so has not said so; the message has its reason, and what to do."""
+    name, why = unknown
+    asked = len(calls(workspace))
+    for words in (["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"], ["job", "resume", name]):
+        said = refused(capfd, ExitCode.FAILED, *words)
+        assert f"error: {name} was submitted to scripted as id-1 at " in said
+        assert f", and it is not known whether it has ended, so nothing was started: {why}\n" in said
+        assert "check: engine status id-1\nOnce that works, run this command again." in said
+        assert f"If the job still runs, `official-trainer job cancel {name}` ends it; " in said
+        assert f"if scripted no longer exists, remove launches/{name}\n" in said
+    assert {words[1] for words in calls(workspace)[asked:]} <= {"status"}
+
+
+def test_a_list_says_what_is_unknown(workspace, capfd, unknown):
+    """N20: and why, below it; it does not fail."""
+    name, why = unknown
+    assert cli.main(["job", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines()[1].split()[:4] == [name, "scripted", "id-1", "unknown"]
+    assert err == f"note: the state of {name} is unknown: {why}\n"
+
+
+def test_an_answer_that_comes_late(workspace, capfd, monkeypatch):
+    """N20: is waited for."""
+    name = submit(capfd)
+    assert cli.main(["job", "cancel", name]) == 0
+    monkeypatch.setenv("ENGINE_ANSWERS", "late")
+    assert submit(capfd) == name
+
+
+def test_a_job_that_the_engine_no_longer_has(workspace, capfd):
+    """N20: has ended."""
+    name = submit(capfd)
+    (workspace.parent / "bin" / "jobs" / "id-1").rename(workspace.parent / "bin" / "jobs" / "kept")
+    assert cli.main(["job", "list"]) == 0
+    assert capfd.readouterr().out.splitlines()[1].split()[3] == "ended"
+    assert submit(capfd) == name
+
+
+def test_a_list_asks_once(workspace, capfd):
+    """N20: for all jobs of an engine; a target that is gone, and its jobs, are in it too."""
+    name = submit(capfd)
+    for place in ("second", "third", "fourth"):
+        assert launch("--submit", "digits_mlp", f"--model_dir={place}") == 0
+    jobs = workspace.parent / "bin" / "jobs"
+    for number, state in enumerate(("PENDING", "COMPLETED", "FAILED"), start=2):
+        (jobs / f"id-{number}").write_text(state)
+    gone = json.loads((workspace / "launches" / name / "launch.json").read_text())
+    (workspace / "launches" / "older").mkdir()
+    older = {**gone, "name": "older", "target": "scriptd", "submitted_at": "2020"}
+    (workspace / "launches" / "older" / "launch.json").write_text(json.dumps(older))
+    asked = len(calls(workspace))
+    capfd.readouterr()
+    assert cli.main(["job", "list"]) == 0
+    out, err = capfd.readouterr()
+    states = {row[2]: row[3] for row in map(str.split, out.splitlines()[1:]) if row[0] != "older"}
+    assert states == {"id-1": "running", "id-2": "pending", "id-3": "completed", "id-4": "failed"}
+    assert len(calls(workspace)) == asked + 1
+    assert out.splitlines()[-1].split()[:4] == ["older", "scriptd", "id-1", "unknown"]
+    assert "the state of older is unknown: older: no such target: scriptd; did you mean scripted?" in err
+    assert "was it removed? Once the job has ended, remove launches/older" in err
+
+
+class Watching:
+    """Stands for the signals of a terminal: at each wait, the job is in its next state; then the user leaves."""
+
+    def __init__(self, path, *states):
+        self.path, self.states, self.waits = path, list(states), []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+        if not self.states:
+            return True
+        if (state := self.states.pop(0)) is None:
+            self.path.unlink()
+        else:
+            self.path.write_text(state)
+        return False
+
+
+def watch(workspace, capfd, monkeypatch, *states):
+    """Returns exit code, what was printed without times, and stderr."""
+    name = submit(capfd)
+    record = json.loads((workspace / "launches" / name / "launch.json").read_text())
+    path = workspace.parent / "bin" / "jobs" / record["id"]
+    path.write_text("PENDING")
+    watching = Watching(path, *states)
+    monkeypatch.setattr(verb, "Signals", lambda: watching)
+    code = cli.main(["job", "watch", name])
+    out, err = capfd.readouterr()
+    assert set(watching.waits) == {30.0}
+    return code, [line.partition(" ")[2] for line in out.splitlines()], err
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("COMPLETED", ExitCode.DONE),
+        ("SUCCEEDED", ExitCode.DONE),
+        ("FAILED", ExitCode.FAILED),
+        ("CANCELLED", ExitCode.PREEMPTED),
+        ("TIMEOUT", ExitCode.FAILED),
+    ],
+)
+def test_a_job_is_watched_to_its_end(workspace, capfd, monkeypatch, end, code):
+    """N20: each state once; the exit code says how it ended."""
+    found = watch(workspace, capfd, monkeypatch, "PENDING", "RUNNING", "RUNNING", end)
+    assert found == (code, ["pending", "running", end.lower()], "")
+
+
+def test_a_job_that_goes_while_it_is_watched(workspace, capfd, monkeypatch):
+    """N20: how it ended is not known, and the exit code is that."""
+    code, said, err = watch(workspace, capfd, monkeypatch, "RUNNING", None)
+    assert (code, said) == (ExitCode.RETRY, ["pending", "running", "ended"])
+    assert "scripted no longer has the job, so it is not known how it ended; " in err
+    assert f"the run's own status is in {workspace / 'run'}\n" in err
+
+
+def test_an_engine_that_answers_a_watch_no_more(workspace, capfd, monkeypatch):
+    """N20: for ten minutes; a failure now and then is only said."""
+    failing = ["x y z"] * 19  # what it prints is no state
+    code, said, _ = watch(workspace, capfd, monkeypatch, *failing, "RUNNING", "COMPLETED")
+    unknown = "unknown: engine printed 'id-{} x y z', which says nothing of the job"
+    assert (code, said) == (0, ["pending", unknown.format(1), "running", "completed"])
+    code, said, err = watch(workspace, capfd, monkeypatch, *failing, "x y z", "RUNNING")
+    assert (code, said) == (ExitCode.RETRY, ["pending", unknown.format(2)])
+    assert "scripted has not answered 20 times in a row, so it is not known how it ended" in err
+
+
+def test_a_watch_that_is_left(workspace, capfd, monkeypatch):
+    """N20: by Ctrl-C; the job goes on."""
+    assert watch(workspace, capfd, monkeypatch)[:2] == (130, ["pending"])
+
+
+def test_a_slice_is_not_watched(workspace, capfd, monkeypatch):
+    """N20: its state does not say whether training has ended."""
+    monkeypatch.setattr(scripted.Scripted, "is_supervised", True)
+    name = submit(capfd)
+    said = refused(capfd, ExitCode.CONFIG, "job", "watch", name)
+    assert f"{name}: scripted does not know whether training has ended; " in said
+    assert f"`official-trainer job supervise {name}` knows, and ends with its exit code" in said
+
+
+def test_a_terminal_is_not_shown_what_every_script_has(workspace, capfd, monkeypatch):
+    """N20: a file or a pipe gets all of it."""
+    text = "#SBATCH --x\n# <the same in every job>\na\nb\n# </the same in every job>\nsrun train\n"
+    rendered = Rendered(files={"job.sbatch": text}, submit=(("engine", "start"),))
+    monkeypatch.setattr(scripted.Scripted, "render", lambda self, job: rendered)
+    assert launch("digits_mlp") == 0
+    assert capfd.readouterr().out == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert launch("digits_mlp") == 0
+    left_out = "# … 2 lines that are the same in every job; `> job.sbatch` saves all\n"
+    assert capfd.readouterr().out == f"#SBATCH --x\n{left_out}srun train\n"
+
+
+def test_predictions_are_a_job_of_their_own(workspace, capfd):
+    """N20: beside the training of their run, and beside those in another folder."""
+    names = {submit(capfd)}
+    for words in ((), ("--output=run/best", "--checkpoint=best")):
+        assert launch("--submit", "--workers=2", "--", "predict", "digits_mlp", "--model_dir=run", *words) == 0
+        names.add(name := capfd.readouterr().out.partition(" ")[0])
+    assert len(names) == 3 and {each.rpartition("-")[0] for each in names} == {"digits-mlp", "digits-mlp-predict"}
+    text = (workspace / "launches" / name / "job.txt").read_text()
+    assert "'--mode=predict'" in text and f"'--output={workspace / 'run' / 'best'}'" in text
 
 
 def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkeypatch):
@@ -346,16 +551,17 @@ def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkey
     assert cli.main(["job", "logs", name]) == 0
     assert capfd.readouterr().out == "a line\n"
     assert cli.main(["job", "list"]) == 0
-    assert [line.split()[:3] for line in capfd.readouterr().out.splitlines()[1:]] == [[name, "scripted", "id-1"]]
+    rows = [line.split()[:4] for line in capfd.readouterr().out.splitlines()[1:]]
+    assert rows == [[name, "scripted", "id-1", "running"]]
     monkeypatch.setenv("ENGINE_FAILS", "status")
     assert cli.main(["job", "status", name]) == 3
-    assert f"note: scripted knows no status; the run's own is in {workspace / 'run'}" in capfd.readouterr().err
+    assert f"note: scripted has no status to show; the run's own is in {workspace / 'run'}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "job what? expected one of status, logs, cancel, resume, supervise, list, not nothing"),
+        ([], "job what? expected one of status, watch, logs, cancel, resume, supervise, list, not nothing"),
         (["stop", "x"], "not stop"),
         (["statsu", "x"], "did you mean status?"),
         (["status"], "which job? digits-mlp-"),

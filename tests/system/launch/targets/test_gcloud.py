@@ -14,7 +14,8 @@ import pytest
 from official_trainer import cli
 from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
-from official_trainer.launch import targets
+from official_trainer.launch import submission, targets
+from official_trainer.launch.target import GONE
 from official_trainer.launch.targets import tpu_supervise
 from tests.support.launch import fake_google
 from tests.support.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
@@ -47,6 +48,12 @@ def run(argv, folder):
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def state_of(target, folder):
+    """Returns the state of the slice NAME, by gcloud."""
+    (state,) = target.states([NAME], submission.run_detached(target, target.query([NAME]), str(folder)))
+    return state
 
 
 class Watching:
@@ -119,6 +126,37 @@ def test_a_slice_from_its_request_to_its_end(google, workspace, monkeypatch, cap
     assert "training has ended with exit code 3" in err
 
 
+def test_the_states_of_jobs(google, workspace, monkeypatch, capfd):
+    """N20: each place is asked once; a user who may not see a job starts no second one."""
+    monkeypatch.setattr(verb, "_LIST_SECONDS", 120)
+    names, words = {}, {}
+    for engine, text in (("tpu", TPU), ("vertex", VERTEX)):
+        (workspace / f"{engine}.yaml").write_text(text)
+        for number in range(2):
+            run_directory = f"--model_dir=gs://my-bucket/{engine}{number}"
+            words[engine] = ["launch", engine, f"--profile={engine}.yaml", "--submit", "digits_mlp", run_directory]
+            assert cli.main(words[engine]) == 0
+            names[engine, number] = capfd.readouterr().out.partition(" ")[0]
+    google.set_state(f"queuedResources/{names['tpu', 0]}", "SUSPENDED")
+    del google.slices[f"queuedResources/{names['tpu', 1]}"], google.jobs["1"]
+    google.jobs["2"]["state"] = "JOB_STATE_RUNNING"
+    assert cli.main(["job", "list"]) == 0
+    out, err = capfd.readouterr()
+    states = {row[0]: row[3] for row in map(str.split, out.splitlines()[1:])}
+    expected = {("tpu", 0): "suspended", ("tpu", 1): "ended", ("vertex", 0): "ended", ("vertex", 1): "running"}
+    assert states == {names[key]: state for key, state in expected.items()} and not err
+    google.is_denied, before = True, list(google.asked)
+    for engine in ("tpu", "vertex"):  # of which one has ended, and one has not
+        assert cli.main(words[engine]) == ExitCode.FAILED
+        said = capfd.readouterr().err
+        assert re.search(r"so nothing was started: ERROR: \(gcloud\..*describe\) PERMISSION_DENIED: Permission", said)
+    assert cli.main(["job", "list"]) == 0
+    out, err = capfd.readouterr()
+    assert {row.split()[3] for row in out.splitlines()[1:]} == {"unknown"}
+    assert err.count("PERMISSION_DENIED") == 2
+    assert google.asked == before
+
+
 def test_a_flag_that_there_is_not(google, tmp_path):
     """N20: gcloud refuses it, so the flags that are rendered are flags."""
     (argv,) = rendered("tpu", TPU).submit
@@ -145,15 +183,14 @@ def test_a_tpu_vm(google, tmp_path):
     assert body["serviceAccount"]["email"] == "trainer@my-project.iam.gserviceaccount.com"
     assert body["metadata"]["startup-script"] == files.files["startup.sh"]
     google.set_state(f"nodes/{NAME}", "PREEMPTED")
-    assert not target.is_running(0, run(target.status(NAME), tmp_path))
+    assert state_of(target, tmp_path).text == "preempted"
     for argv in target.resume(NAME, files.submit):
         run(argv, tmp_path)
-    assert target.is_running(0, run(target.status(NAME), tmp_path))
+    assert state_of(target, tmp_path).text == "ready"
     run(*target.cancel(NAME), tmp_path)
     kind = f"nodes/{NAME}"
     assert google.made() == [("POST", kind), ("DELETE", kind), ("POST", kind), ("DELETE", kind)]
-    done = subprocess.run(target.status(NAME), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode and "NOT_FOUND" in done.stderr
+    assert state_of(target, tmp_path) is GONE
 
 
 @pytest.mark.full

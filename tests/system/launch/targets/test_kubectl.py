@@ -1,5 +1,6 @@
 """Jobs on Kubernetes from the command line: the real kubectl, asking an API server on loopback that runs nothing."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd):
     assert line in capfd.readouterr().out.splitlines()
 
     assert job("resume", name) == ExitCode.CONFIG
-    assert "has not ended, so there is nothing to resume" in capfd.readouterr().err
+    assert "has not ended (running), so there is nothing to resume" in capfd.readouterr().err
     assert job("cancel", name) == 0
     assert ("jobsets", name) not in api.objects
     (deleted,) = [body for method, _, body in api.requests if method == "DELETE"]
@@ -114,6 +115,67 @@ def test_a_job_that_has_ended_is_replaced(api, capfd, state):
     assert job("resume", name) == 0
     assert "status" not in api.objects["jobsets", name]
     assert [method for method, *_ in api.requests if method != "GET"] == ["POST", "DELETE", "POST"]
+
+
+def changes(api):
+    """Returns what was asked of the server that changes something."""
+    return [method for method, *_ in api.requests if method != "GET"]
+
+
+def test_a_user_who_may_not_list_pods(api, capfd):
+    """N20: learns the state of a job, and does not delete one that has not ended."""
+    name = submit(capfd)
+    api.forbidden = {"pods"}
+    assert job("list") == 0
+    assert capfd.readouterr().out.splitlines()[1].split()[3] == "running"
+    assert job("resume", name) == ExitCode.CONFIG
+    assert "has not ended (running), so there is nothing to resume" in capfd.readouterr().err
+    assert changes(api) == ["POST"]
+
+
+def test_a_user_who_may_not_see_jobs(api, capfd):
+    """N20: nothing is deleted or created, because nobody knows whether the job has ended."""
+    name = submit(capfd)
+    api.forbidden = {"jobsets"}
+    why = f'Error from server (Forbidden): jobsets.jobset.x-k8s.io "{name}" is forbidden: User "me" cannot get resource'
+    for command in (lambda: job("resume", name), lambda: launch(PROFILE, "--submit")):
+        assert command() == ExitCode.FAILED
+        said = capfd.readouterr().err
+        assert f"it is not known whether it has ended, so nothing was started: {why}" in said
+        assert f"check: kubectl --context=lab --namespace=team get jobsets.jobset.x-k8s.io {name} " in said
+    assert changes(api) == ["POST"]
+    assert job("list") == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines()[1].split()[3] == "unknown" and f"the state of {name} is unknown: {why}" in err
+
+
+def test_a_server_that_is_not_there(api, capfd, tmp_path):
+    """N20: nothing is known of its jobs."""
+    name = submit(capfd)
+    config = tmp_path / "kubeconfig"
+    config.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", config.read_text()))
+    assert job("resume", name) == ExitCode.FAILED
+    assert "so nothing was started: The connection to the server 127.0.0.1:1 was refused" in capfd.readouterr().err
+
+
+def test_jobs_of_a_namespace_are_asked_for_at_once(api, capfd):
+    """N20: also those that are gone, and those that Kueue keeps waiting."""
+    names = []
+    for number in range(3):
+        Path("cluster.yaml").write_text(PROFILE)
+        words = ["--profile=cluster.yaml", "--submit", "--", "digits_mlp", f"--model_dir=gs://bucket/{number}"]
+        assert cli.main(["launch", "kubernetes", *words]) == 0
+        names.append(capfd.readouterr().out.partition(" ")[0])
+    del api.objects["jobsets", names[0]]
+    api.objects["jobsets", names[1]]["spec"]["suspend"] = True
+    api.objects["jobsets", names[2]]["status"] = {"terminalState": "Failed"}
+    assert job("list") == 0
+    out, err = capfd.readouterr()
+    states = {row[0]: row[3] for row in map(str.split, out.splitlines()[1:])}
+    assert states == dict(zip(names, ("ended", "suspended", "failed"), strict=True))
+    assert not err
+    assert job("watch", names[2]) == ExitCode.FAILED
+    assert capfd.readouterr().out.endswith(" failed\n")
 
 
 def test_a_job_of_this_name_that_somebody_else_submitted(api, capfd):

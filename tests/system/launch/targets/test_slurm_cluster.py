@@ -4,12 +4,14 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
 from official_trainer import cli
+from official_trainer.cli import job as verb
 from tests.support import runs
 from tests.support.sweeps.postgresql import needs_postgresql, postgresql
 
@@ -72,6 +74,21 @@ def test_two_nodes_train_one_run(slurm, capfd):
     assert sorted(os.listdir(Path("launches", record["name"]))) == ["job.sbatch", "launch.json", "slurm.out"]
 
 
+def test_two_nodes_share_predictions(slurm, capfd):
+    """N20: each writes its files; the job has a name and a record beside those of the training."""
+    profile()
+    training = submit(capfd, "digits_mlp", SMOKE, "--mode=train", "--model_dir=run")
+    ended(slurm, training)
+    record = submit(capfd, "predict", "digits_mlp", SMOKE, "--model_dir=run", "--format=jsonl", "--shard_size=64")
+    assert record["name"] != training["name"] and record["model_dir"] == training["model_dir"]
+    ended(slurm, record)
+    assert state(capfd, record) == ["COMPLETED", "0"], log(record)
+    found = json.loads(Path("run/predictions/predictions.json").read_text())
+    rows = [json.loads(line) for path in Path("run/predictions").glob("*.jsonl") for line in path.open()]
+    assert len(rows) == sum(shard["rows"] for shard in found["shards"]) == 360
+    assert re.findall(r"(?m)^([01]): .*predictions of ckpt-20 in", log(record)) in (["0", "1"], ["1", "0"])
+
+
 def test_each_process_has_gpus_of_its_own(slurm, capfd, tmp_path):
     """N20: in all roles, by what Slurm says it may see; the devices are stand-ins."""
     says = tmp_path / "says"
@@ -89,6 +106,84 @@ def test_each_process_has_gpus_of_its_own(slurm, capfd, tmp_path):
         ("0", "n1 0,1"),
         ("1", "n2 0,1"),
     ]
+
+
+WAITS = """#!/bin/sh
+until [ -e "go" ]; do sleep 0.1; done
+"""
+
+
+def waiting(tmp_path):
+    """Writes a profile for a job of one process, which ends once the file `go` is there."""
+    (tmp_path / "waits").write_text(WAITS)
+    (tmp_path / "waits").chmod(0o755)
+    profile(nodes=1, workers=1, python=str(tmp_path / "waits"))
+
+
+def test_two_jobs_of_one_run_directory_follow_each_other(slurm, capfd, tmp_path, monkeypatch):
+    """N20: also if the record of the first is lost; what is requeued does not wait for itself, nor for the second."""
+    waiting(tmp_path)
+    first = submit(capfd, "digits_mlp", "--model_dir=run")
+    slurm.until(lambda: slurm.jobs()[first["id"]] == "RUNNING", "the first job runs")
+    shutil.rmtree("launches")
+    second = submit(capfd, "digits_mlp", "--model_dir=run")
+    assert (second["name"], second["id"] != first["id"]) == (first["name"], True)
+    reason = ("squeue", "--noheader", "--format=%T %r", f"--jobs={second['id']}")
+    slurm.until(lambda: slurm(*reason).stdout == "PENDING Dependency\n", "the second waits, beside a node that is free")
+    assert slurm("scontrol", "requeue", first["id"]).returncode == 0
+    slurm.until(lambda: slurm.jobs()[first["id"]] == "PENDING", "the first is back in the queue")
+    slurm.until(lambda: slurm.jobs()[first["id"]] == "RUNNING", "the first runs again")
+    assert slurm.jobs()[second["id"]] == "PENDING"
+    Path("go").touch()
+    monkeypatch.setattr(verb, "_POLL_SECONDS", 0.1)
+    states = [line.split()[1] for line in job(capfd, "watch", second["name"]).splitlines()]
+    assert states[0] == "pending" and states[-1] == "completed"
+    assert not slurm.jobs()
+
+
+def test_a_controller_that_cannot_be_asked(slurm, capfd, tmp_path, monkeypatch):
+    """N20: no second job is submitted; `job list` says that it does not know."""
+    waiting(tmp_path)
+    record = submit(capfd, "digits_mlp", "--model_dir=run")
+    other = submit(capfd, "digits_mlp", "--model_dir=other")
+    again = ["launch", "slurm", "--profile=launch/two.yaml", "--submit", "digits_mlp", "--model_dir=run"]
+    slurm.until(lambda: slurm.jobs()[record["id"]] == "RUNNING", "the job runs")
+    text = Path(os.environ["SLURM_CONF"]).read_text()
+    (tmp_path / "elsewhere.conf").write_text(re.sub(r"(?m)^SlurmctldPort=.*", "SlurmctldPort=1", text))
+    with monkeypatch.context() as changed:
+        changed.setenv("SLURM_CONF", str(tmp_path / "elsewhere.conf"))
+        changed.setattr(verb, "_LIST_SECONDS", 60)
+        assert cli.main(again) == 1
+        why = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+        assert f"it is not known whether it has ended, so nothing was started: {why}\n" in capfd.readouterr().err
+        assert cli.main(["job", "list"]) == 0
+        out, err = capfd.readouterr()
+        assert [row.split()[3] for row in out.splitlines()[1:]] == ["unknown", "unknown"] and why in err
+    assert cli.main(again) == 2
+    assert "has not ended (running)" in capfd.readouterr().err
+    assert slurm.jobs().keys() == {record["id"], other["id"]}
+    monkeypatch.setenv("SQUEUE_PARTITION", "high")  # the jobs are in another one
+    assert cli.main(again) == 1
+    assert "squeue printed 'JOBID" in capfd.readouterr().err
+    monkeypatch.delenv("SQUEUE_PARTITION")
+    Path("go").touch()
+
+
+def test_a_job_that_slurm_has_forgotten(slurm, capfd, tmp_path):
+    """N20: has ended, asked alone or with others, and may be submitted again."""
+    waiting(tmp_path)
+    Path("go").touch()
+    record = submit(capfd, "digits_mlp", "--model_dir=run")
+    ended(slurm, record)
+    path = Path("launches", record["name"], "launch.json")
+    path.write_text(json.dumps({**record, "id": "999999"}))
+    assert [row.split()[3] for row in job(capfd, "list").splitlines()[1:]] == ["ended"]
+    assert cli.main(["job", "watch", record["name"]]) == 75
+    other = submit(capfd, "digits_mlp", "--model_dir=other")
+    ended(slurm, other)
+    states = {row.split()[2]: row.split()[3] for row in job(capfd, "list").splitlines()[1:]}
+    assert states == {"999999": "ended", other["id"]: "completed"}
+    ended(slurm, submit(capfd, "digits_mlp", "--model_dir=run"))
 
 
 @pytest.mark.full

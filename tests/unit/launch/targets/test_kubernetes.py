@@ -595,17 +595,3 @@ def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
     target = target_for("")
     done = target.render(job_for(target.profile, name="digits"))
     assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
-
-
-@pytest.mark.parametrize(
-    ("state", "is_running"),
-    [("<none>", True), ("Completed", False), ("Failed", False)],
-)
-def test_whether_a_job_still_runs(state, is_running):
-    table = f"KIND STATE NAME\nJobSet digits {state} <none>\nPod digits-worker-0-0-xyz <none> Succeeded\n"
-    assert target_for("").is_running(0, table) is is_running
-
-
-def test_a_job_that_is_gone_does_not_run():
-    assert not target_for("").is_running(0, "")
-    assert not target_for("").is_running(1, "")

@@ -69,15 +69,32 @@ def test_every_option_is_a_line_for_sbatch():
         sbatch=("--reservation=night", "--exclusive"),
     )
     assert header(script(profile)) == [
-        "--job-name=x-1", "--partition=low,high", "--account=us", "--qos=long", "--constraint=[rack1|rack2]&intel",
+        "--job-name=x-1", "--dependency=singleton",
+        "--partition=low,high", "--account=us", "--qos=long", "--constraint=[rack1|rack2]&intel",
         "--time=1-12:00:00", "--signal=TERM@41", "--nodes=2", "--ntasks=3", "--ntasks-per-node=2", "--cpus-per-task=8",
         "--gpus-per-task=2", "--mem-per-cpu=1600M", "--requeue", "--open-mode=append",
         "--output=slurm.out", "--reservation=night", "--exclusive",
     ]  # fmt: skip
     assert header(script(SlurmProfile(signal_seconds=9, requeue=False))) == [
-        "--job-name=x-1", "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
+        "--job-name=x-1", "--dependency=singleton",
+        "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
         "--output=slurm.out",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "singleton"),
+        (("--dependency=afterok:1:2",), "afterok:1:2,singleton"),
+        (("--dep=afterok:1", "--exclusive", "--dependency=after:3+5"), "afterok:1,after:3+5,singleton"),
+        (("--dependency=singleton",), "singleton"),
+    ],
+)
+def test_two_jobs_of_one_name_do_not_run_at_the_same_time(options, expected):
+    """N20: whatever else a job waits for; the name is that of the run directory."""
+    found = [option for option in header(script(SlurmProfile(sbatch=options))) if option.startswith("--dep")]
+    assert found == [f"--dependency={expected}"]
 
 
 def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
@@ -296,6 +313,16 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
         ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
         ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; a sweep sets it"),
+        (
+            {"sbatch": ["--clusters=x"]},
+            "--clusters is set from other fields of the profile; `job` has to ask the same cluster, so set "
+            "SLURM_CLUSTERS in your shell",
+        ),
+        (
+            {"sbatch": ["--dependency=afterok:1?afterok:2"]},
+            "'--dependency=afterok:1?afterok:2': the job also waits for others of its name (singleton), which Slurm "
+            "cannot combine with `?`; write conditions with a comma",
+        ),
         ({"sbatch": ["--output=x"]}, "`job logs` looks for its files, so leave it out"),
         (
             {"srun": ["container-image=x"]},
@@ -383,8 +410,6 @@ def test_the_commands_of_slurm():
     assert target.logs("12", follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
     assert (target.restarts(), Slurm(SlurmProfile(requeue=False)).restarts()) == (10, 0)
     assert target.cancel("12") == (("scancel", "12"),)
-    assert target.is_running(0, "JOBID STATE\n12 PENDING") and not target.is_running(0, "JOBID STATE\n12 COMPLETED")
-    assert not target.is_running(1, "")
 
 
 def test_a_script_has_nothing_of_the_users_shell(monkeypatch):

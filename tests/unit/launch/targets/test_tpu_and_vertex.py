@@ -204,6 +204,13 @@ def test_jobs_that_vertex_ai_cannot_run(text, changes, said):
     assert said in found and bool(said) == bool(found)
 
 
+def test_predictions_on_vertex_ai():
+    """N20: of one process, because the end of the first one is that of the job."""
+    said = "workers: Vertex AI ends a job with its first process, while others still predict; set workers to 1"
+    assert problems("vertex", f"{VERTEX}workers: 2", "--mode=predict") == said
+    assert not problems("vertex", VERTEX, "--mode=predict")
+
+
 def test_a_data_service_is_nowhere_on_google_cloud():
     for target, text in (("tpu", TPU), ("vertex", VERTEX)):
         profile = profile_of(target, text)
@@ -323,31 +330,12 @@ def test_commands_for_a_slice():
             ("FAILED", "", "3: bad", False),
         ),
         ({"state": {"state": "FAILED", "failedData": {"error": {"message": "bad"}}}}, ("FAILED", "", "bad", False)),
-        ({}, ("STATE_UNSPECIFIED", "", "", False)),
     ],
 )
 def test_states_of_slices(answer, expected):
     """N20: as both kinds say them."""
-    state = state_of(json.dumps(answer))
+    state = state_of(answer)
     assert (state.name, state.created, state.error, state.by_user) == expected
-
-
-@pytest.mark.parametrize(
-    ("target", "code", "answer", "expected"),
-    [
-        ("tpu", 0, {"state": {"state": "WAITING_FOR_RESOURCES"}}, True),
-        ("tpu", 0, {"state": "READY"}, True),
-        ("tpu", 0, {"state": "PREEMPTED"}, False),
-        ("tpu", 0, {"state": {"state": "SUSPENDING"}}, False),
-        ("tpu", 1, None, False),
-        ("vertex", 0, {"state": "JOB_STATE_RUNNING"}, True),
-        ("vertex", 0, {"state": "JOB_STATE_CANCELLED"}, False),
-        ("vertex", 1, None, False),
-    ],
-)
-def test_whether_a_job_has_ended(target, code, answer, expected):
-    """N20: what `job resume` asks."""
-    assert target_for(target, "").is_running(code, json.dumps(answer) if answer else "") is expected
 
 
 def test_commands_for_a_custom_job():

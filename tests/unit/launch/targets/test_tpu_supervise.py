@@ -21,6 +21,9 @@ from tests.support.workspace import copy_workspace
 RUN = "gs://bucket/run"
 EXIT, STATUS = f"{RUN}/.launch/exit.json", f"{RUN}/status.json"
 GONE = CompletedProcess((), 1, "", "ERROR: (gcloud) NOT_FOUND: Resource 'x' was not found\n")
+NO_FILE = CompletedProcess(
+    (), 1, "", "ERROR: (gcloud.storage.cat) The following URLs matched no objects or files:\nx\n"
+)
 FINE = CompletedProcess((), 0, "", "")
 
 
@@ -40,13 +43,13 @@ class Slice:
     def __init__(self, *steps, create=(), stay=10):
         self.steps, self.create, self.stay = list(steps), list(create), stay
         self.state, self.hour, self.described = {"state": {"state": "ACTIVE"}}, 1, None
-        self.calls, self.said, self.waits, self.files = [], [], [], {}
+        self.calls, self.said, self.waits, self.files, self.unread = [], [], [], {}, None
 
     def run(self, argv):
         words = " ".join(argv)
         if " storage cat " in words:
             text = self.files.get(argv[-1])
-            return failed("no URLs matched") if text is None else CompletedProcess((), 0, json.dumps(text), "")
+            return self.unread or (NO_FILE if text is None else CompletedProcess((), 0, json.dumps(text), ""))
         if " describe " in words:
             answer = {**self.state, "createTime": f"2026-01-01T{self.hour:02}:00:00.5Z"}
             return self.described or CompletedProcess((), 0, json.dumps(answer), "")
@@ -66,7 +69,7 @@ class Slice:
 
     def supervise(self, text=""):
         text = f"{TPU}{text}"
-        host = Host(run=self.run, say=self.said.append, wait=self.wait)
+        host = Host(run=self.run, ask=self.run, say=self.said.append, wait=self.wait)
         return targets.get("tpu")(profile_of("tpu", text)).supervise(NAME, rendered("tpu", text).submit, RUN, host)
 
 
@@ -237,6 +240,35 @@ def test_what_somebody_has_taken_away_stays_away():
     assert not slice_.calls
 
 
+@pytest.mark.parametrize(
+    ("unread", "said"),
+    [
+        (failed("timed out"), f"cannot read {EXIT}: ERROR: (gcloud) timed out"),
+        (CompletedProcess((), 0, "{", ""), f"cannot read {EXIT}: Expecting property name"),
+    ],
+)
+def test_a_slice_is_not_replaced_while_it_is_unknown_how_training_ended(unread, said):
+    """N20: another slice costs money, and has nothing to do if training has ended."""
+    slice_ = Slice(nothing, nothing, lambda slice_: setattr(slice_, "unread", None))
+    ends(0)(slice_)
+    loses("PREEMPTED")(slice_)
+    slice_.unread = unread
+    assert slice_.supervise().code == 0
+    assert [text for text in slice_.said if text.startswith(said)] and slice_.calls == ["delete"]
+    slice_ = Slice(stay=99)
+    slice_.unread = unread
+    outcome = slice_.supervise()
+    assert outcome.code == ExitCode.RETRY and f"gcloud has failed 20 times in a row: {said}" in outcome.note
+
+
+def test_an_answer_that_is_no_description():
+    """N20: is one that fails."""
+    slice_ = Slice(nothing, lambda slice_: setattr(slice_, "described", None), ends(0))
+    slice_.described = CompletedProcess(("gcloud",), 0, "Hello", "")
+    assert slice_.supervise().code == 0
+    assert slice_.said[0] == "cannot see the slice: gcloud printed 'Hello', which says nothing of the job"
+
+
 def test_gcloud_that_fails_for_a_while():
     """N20: an hour without a network ends it, minutes do not; the slice does not care."""
     slice_ = Slice(*[nothing] * 5, lambda slice_: setattr(slice_, "described", None), ends(0))
@@ -247,7 +279,10 @@ def test_gcloud_that_fails_for_a_while():
     slice_.described = failed("timed out")
     outcome = slice_.supervise()
     assert outcome.code == ExitCode.RETRY
-    assert "gcloud has failed 20 times in a row: ERROR: (gcloud) timed out. The slice still runs" in outcome.note
+    assert (
+        "gcloud has failed 20 times in a row: cannot see the slice: ERROR: (gcloud) timed out. The slice still runs"
+        in outcome.note
+    )
 
 
 def test_leaving_leaves_the_slice():
