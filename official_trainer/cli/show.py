@@ -1,7 +1,7 @@
 """Show the values of an experiment or a run, and who set each.
 
 Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown;
-with --time, where the time of a run went.
+with --time, where the time of a run went; with --code, how its code differs from that of the workspace.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -21,7 +21,7 @@ from official_trainer.cli.parser import UsageError
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
 
-USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time] [--json] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT|MODEL_DIR [--explain=PATH|--diff[=OTHER]|--time|--code] [--json] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer show digits_cnn", "every value, and who set it"),
     ("official-trainer show digits_cnn --explain=trainer.train_steps", "one field: meaning, allowed values, origin"),
@@ -29,6 +29,7 @@ EXAMPLES = (
     ("official-trainer show runs/digits", "the values that a run used"),
     ("official-trainer show runs/digits --diff", "only those that differ from the experiment's own"),
     ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
+    ("official-trainer show runs/digits --code", "what was edited since its job was submitted"),
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
@@ -50,6 +51,7 @@ def add_flags(parser: flags.Parser) -> None:
         "show only what differs from the experiment's own values, or from those of a file, a run or another experiment",
     )
     parser.switch("time", "show where the time of a run went, up to its last checkpoint if it goes on")
+    parser.switch("code", "show how the code that a submitted job runs differs from that of the workspace now")
     parser.switch("json", "print JSON, with the origin of each value")
 
 
@@ -67,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     run_dir = _run_dir(arguments)
     if arguments.time:
         terminal.show(_time(run_dir, arguments))
+        return 0
+    if arguments.code:
+        terminal.show(_code(run_dir, arguments))
         return 0
     if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
@@ -112,6 +117,34 @@ def _time(run_dir: str | None, arguments: argparse.Namespace) -> str:
     from official_trainer.runs.health import time_account
 
     return "\n".join(time_account.in_lines(time))
+
+
+def _code(run_dir: str | None, arguments: argparse.Namespace) -> str:
+    """Returns how the snapshot of a run differs from its workspace now.
+
+    Raises:
+      UsageError: no run is named, it runs no snapshot, that or the workspace is gone, or other flags ask for something
+        else.
+    """
+    if run_dir is None:
+        raise UsageError("--code needs the directory of a run, such as: official-trainer show runs/digits --code")
+    if arguments.explain or arguments.json or arguments.diff is not None or flags.changes_config(arguments):
+        raise UsageError("--code cannot be combined with --explain, --diff, --json or changes of the config")
+    from official_trainer import snapshot
+
+    path = files.join(run_dir, files.RUN_FILE)
+    run = files.read_json(path) if files.exists(path) else {}
+    if not (code := run.get("code")):
+        revision = run.get("git_revision") or "unknown"
+        raise UsageError(f"{path} names no snapshot: the run was started from a workspace, whose commit is {revision}")
+    kept = snapshot.at(code["path"])
+    if kept is None:
+        raise UsageError(f"the code of this run was in {code['path']}, which is gone")
+    if not os.path.isdir(kept.workspace):
+        raise UsageError(f"the code of this run is in {kept.path}; its workspace {kept.workspace} is gone")
+    lines = list(kept.difference(kept.workspace))
+    same = f"the code in {kept.workspace} is that of the run"
+    return "".join([f"--- {kept.path}\n+++ {kept.workspace}\n", *lines]).rstrip("\n") if lines else same
 
 
 def _run_dir(arguments: argparse.Namespace) -> str | None:

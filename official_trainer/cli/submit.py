@@ -7,28 +7,32 @@ Does not own: `launch` (`launch.py`), rendering (`launch/`), running jobs (`job.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_trainer import files
+from official_trainer import files, snapshot
 from official_trainer.cli import flags, job_spec, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
-from official_trainer.errors import ExitCode, secret_in, without_secrets
+from official_trainer.errors import ExitCode, first_few, secret_in, without_secrets
 from official_trainer.launch import submission, targets
 from official_trainer.launch.profile import Profile, Resources
-from official_trainer.launch.spec import JobSpec, is_in
+from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
+from official_trainer.snapshot import Snapshot
 
 _ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")
 _CALLED = {PS: "parameter server"}
@@ -44,10 +48,11 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     _refuse_idle(arguments, target_class)
     engine, job = checked(arguments, target_class)
     job_spec.check_placeholders(arguments, target_class.profile_class(), starts=arguments.submit)
+    folder = folder_of(arguments, job.name)
+    job = _with_code(arguments, engine, job, folder)
     if problems := [*_unwritable(job, engine.profile.secrets_go), *engine.problems(job)]:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job)
-    folder = folder_of(arguments, job.name)
     if not arguments.submit:
         _show(rendered, folder)
         _summarise(engine, job, rendered, folder)
@@ -66,8 +71,61 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         profile=engine.profile.as_dict(),
         is_sweep=job.is_sweep,
     )
-    report_submitted(submission.submit(folder, engine, rendered, record), folder, engine)
+    with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
+        submitted = submission.submit(folder, engine, rendered, record)
+    report_submitted(submitted, folder, engine)
+    if job.code is not None:
+        print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
+
+
+def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec, folder: str) -> JobSpec:
+    """Returns the job with the snapshot that it will run, if its target takes one and it has a workspace.
+
+    Raises:
+      ConfigChangeError: the job would continue a run whose newest checkpoint other code has saved.
+    """
+    workspace = target.workspace(arguments)
+    form = engine.code_as(job.model_dir)
+    if workspace is None or form is None or not is_in(job.cwd, str(workspace)):
+        return job
+    code = snapshot.planned(str(workspace), folder)
+    if not job.is_sweep and os.path.isdir(job.model_dir):
+        config_changes.check_code(job.model_dir, code, allow_config_change=arguments.allow_config_change)
+    return with_code(job, code, code.path if form == "folder" else "")
+
+
+@contextlib.contextmanager
+def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
+    """Makes a snapshot for a `with` block that submits its job; removes it if that fails.
+
+    Args:
+      code: as it was planned; None makes nothing.
+      is_packed: whether the engine gets an archive of it.
+
+    Raises:
+      UsageError: a file was edited since it was planned.
+    """
+    if code is None:
+        yield
+        return
+    is_new = not os.path.exists(code.path)
+    taken = snapshot.take(code.workspace, os.path.dirname(code.path))
+    try:
+        if taken.path != code.path:
+            changed = first_few(code.changed(taken.sums))
+            raise UsageError(f"{changed} changed while the job was being submitted; submit it again")
+        if is_packed:
+            snapshot.pack(code)
+        yield
+    except BaseException:
+        if is_new or taken.path != code.path:
+            shutil.rmtree(taken.path, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(taken.archive)
+            with contextlib.suppress(OSError):  # the folder holds an earlier job
+                os.removedirs(os.path.dirname(code.path))
+        raise
 
 
 def folder_of(arguments: argparse.Namespace, name: str) -> str:
@@ -207,6 +265,7 @@ def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: st
     rows = [
         ("processes", _processes(engine.profile, job)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
+        *([("code", f"as it is now, {len(job.code.sums)} files, which --submit copies")] if job.code else []),
         ("max_restarts", str(engine.restarts())),
         ("--submit", f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"),
     ]

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
+from official_trainer.snapshot import Snapshot
 
 _EVALUATOR_MODE = "continuous_eval"
 
@@ -21,6 +22,9 @@ DATA_ROLES = (DISPATCHER, DATA_WORKER)
 """The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
 
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=(/.*)")
+
+PLACE = ".launch"
+"""The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""
 
 ALL_ROLES = (*ROLES, *DATA_ROLES)
 
@@ -57,6 +61,7 @@ class JobSpec:
       strategy: its `runtime.distribution_strategy`.
       grace_seconds: how long a process may save after SIGTERM before it is killed.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
+      code: the snapshot that it runs; None for what the engine or the profile has.
     """
 
     roles: tuple[Role, ...]
@@ -66,6 +71,15 @@ class JobSpec:
     cwd: str = ""
     strategy: str = ""
     is_sweep: bool = False
+    code: Snapshot | None = None
+
+    @property
+    def archive(self) -> tuple[str, str] | None:
+        """The archive of its code: the name in the folder of the job, and the URL in its run directory."""
+        if self.code is None:
+            return None
+        name = posixpath.basename(self.code.archive)
+        return name, posixpath.join(self.model_dir, PLACE, name)
 
     @property
     def has_servers(self) -> bool:
@@ -186,6 +200,26 @@ def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
+
+
+def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
+    """Returns the job with a snapshot in the place of its workspace.
+
+    Args:
+      job: its directory, and files that its flags name, may be in the workspace.
+      code: the snapshot.
+      folder: where it will be; empty for the current directory of each process.
+    """
+
+    def moved(path: str) -> str:
+        return posixpath.normpath(posixpath.join(folder, posixpath.relpath(path, code.workspace)))
+
+    def word_moved(word: str) -> str:
+        match = _FILE_WORD.fullmatch(word)
+        return word.replace(match[1], moved(match[1])) if match and is_in(match[1], code.workspace) else word
+
+    roles = tuple(dataclasses.replace(role, argv=tuple(map(word_moved, role.argv))) for role in job.roles)
+    return dataclasses.replace(job, roles=roles, cwd=moved(job.cwd), code=code)
 
 
 def is_in(path: str, folder: str) -> bool:

@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from official_trainer import config, files
+from official_trainer import config, files, snapshot
 from official_trainer.errors import ExitCode, UserError, nearest, shorten
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 
-FOLDER = "launches"
+FOLDER = snapshot.LAUNCHES
 RECORD = "launch.json"
 ANSWER_SECONDS = 60.0
 """How long an engine may take to say how a job is."""

@@ -13,7 +13,7 @@ import enum
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from official_trainer.errors import shorten
 from official_trainer.launch.profile import Profile
@@ -138,6 +138,11 @@ class Target(abc.ABC, Generic[P]):
         """
         del output
         return name
+
+    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
+        """As what a job in this run directory gets a snapshot of the workspace, from its own folder; None for none."""
+        del model_dir
+        return None
 
     def restarts(self) -> int:
         """Returns the most restarts of the job."""

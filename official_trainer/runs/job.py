@@ -7,13 +7,14 @@ Does not own: building or running anything.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files
+from official_trainer import files, snapshot
 from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
@@ -21,6 +22,7 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError
 from official_trainer.runs.resume import config_changes, garden_run
+from official_trainer.snapshot import Snapshot
 from official_trainer.tasks import registry
 from official_trainer.tracking.record import check_name
 
@@ -110,6 +112,12 @@ class Job:
         """The resolved config."""
         return self.resolved.config
 
+    @functools.cached_property
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that this process runs the code of; None outside of one."""
+        workspace = registry.find_workspace()
+        return None if workspace is None else snapshot.at(workspace)
+
     @property
     def metadata(self) -> dict[str, Any]:
         """What every checkpoint's manifest holds about the run."""
@@ -118,18 +126,20 @@ class Job:
             "config_digest": self.config_digest,
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
             **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
+            **({config_changes.CODE_KEY: self.snapshot.record} if self.snapshot is not None else {}),
         }
 
     @property
     def launch(self) -> dict[str, Any]:
         """How this process was started, for the record."""
-        workspace = registry.find_workspace()
+        workspace, code = registry.find_workspace(), self.snapshot
         return {
             "experiment": self.experiment,
             "mode": self.mode,
             "argv": self.argv,
             "imports": self.imports,
-            "workspace": None if workspace is None else str(workspace),
+            "workspace": code.workspace if code is not None else None if workspace is None else str(workspace),
+            "code": None if code is None else code.record,
             "config_digest": self.config_digest,
         }
 
@@ -139,8 +149,14 @@ class Job:
         Raises:
           ConfigError: a change is not safe, and changes are not allowed.
         """
-        allow = self.allow_config_change
-        return config_changes.check(self.model_dir, self.resolved, self.gin, allow_config_change=allow, step=step)
+        return config_changes.check(
+            self.model_dir,
+            self.resolved,
+            self.gin,
+            self.snapshot,
+            allow_config_change=self.allow_config_change,
+            step=step,
+        )
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

@@ -13,13 +13,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
 from official_trainer.distributed.tpu import LOCAL
 from official_trainer.errors import START_AGAIN, ExitCode, first_few, shorten
-from official_trainer.launch.profile import Resources
+from official_trainer.launch import fetch
+from official_trainer.launch.profile import SNAPSHOT, Resources
 from official_trainer.launch.spec import JobSpec, Role, files_of_this_machine, idle_tpu, is_in, literal
 from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets import kubernetes_fragments as fragments
@@ -34,6 +35,7 @@ FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAI
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _FILE = "jobset.yaml"
+_BUCKET = "gs://"
 _CONTAINER = "trainer"
 _GROUP = 1000  # of the user in launch/Dockerfile
 _EVICTED = "DisruptionTarget"  # the condition of a pod that the cluster ends: a drained node, preemption, a spot node
@@ -52,8 +54,12 @@ class Kubernetes(Target[KubernetesProfile]):
 
     name = "kubernetes"
     profile_class = KubernetesProfile
-    needs = "kubectl, with a context for the cluster"
+    needs = "kubectl, with a context for the cluster; gcloud uploads the code of a job whose run directory is at gs://"
     runs_sweeps = True
+
+    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
+        source = self.profile.source or (SNAPSHOT if model_dir.startswith(_BUCKET) else "image")
+        return "archive" if source == SNAPSHOT else None
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
@@ -64,6 +70,9 @@ class Kubernetes(Target[KubernetesProfile]):
         if len(longest) > LONGEST_LABEL:
             what = f"name: a pod would have the name {longest}, of {len(longest)} characters"
             yield f"{what}, and {LONGEST_LABEL} are allowed; set a shorter `name` in the profile"
+        if profile.source == SNAPSHOT and not job.model_dir.startswith(_BUCKET):
+            what = f"the pods get a snapshot from the run directory, and --model_dir={job.model_dir} is in no bucket"
+            yield f"source: {what}; use a gs:// URL, or source: image, and an image with the workspace"
         yield from _unseen_files(job, profile)
         yield from dict.fromkeys(_fragment_problems(job, profile))
         if profile.tpu is not None:
@@ -72,7 +81,8 @@ class Kubernetes(Target[KubernetesProfile]):
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
         create = self._kubectl("create", f"--filename={_FILE}")
-        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(create,))
+        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", *job.archive)]
+        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(*uploads, create))
 
     def status(self, job_id: str) -> Argv:
         columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
@@ -291,10 +301,11 @@ def _security(profile: KubernetesProfile) -> dict[str, Any]:
 
 def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
     module, *words = role.argv
+    fetched = [] if job.archive is None else ["python", *fetch.words(job.archive[1])]
     return {
         "name": _CONTAINER,
         "image": profile.image,
-        "command": ["python", "-m", module],
+        "command": [*fetched, "python", "-m", module],
         "args": [literal(word) for word in words],
         "env": _environ(job, role, profile),
         "resources": _resources(profile.resources_of(role.name), profile),

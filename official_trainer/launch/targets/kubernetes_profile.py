@@ -144,7 +144,9 @@ class KubernetesProfile(Profile):
     Attributes:
       context: of kubectl's configuration; empty for the current one.
       namespace: of the job; empty for that of the context.
-      image: of the container, with the workspace as its working directory.
+      image: of the container, with this package.
+      source: the code: `snapshot` for what is in the workspace when the job is submitted, `image` for what is in the
+        image's working directory; null for a snapshot where the run directory is at gs://, else the image.
       image_pull_secrets: names of Secrets for pulling the image.
       service_account: of the pods; empty for the namespace's default.
       queue: Kueue's local queue; empty for none.
@@ -164,6 +166,7 @@ class KubernetesProfile(Profile):
     context: str = ""
     namespace: str = ""
     image: str = ""
+    source: Literal["snapshot", "image"] | None = None
     image_pull_secrets: tuple[str, ...] = ()
     service_account: str = ""
     queue: str = ""

@@ -17,13 +17,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from subprocess import CompletedProcess
-from typing import Annotated
+from typing import Annotated, Literal
 
 from official_trainer.config import Between, Positive
 from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
 from official_trainer.distributed.environment import HOSTS, ROLE
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.profile import Profile, Resources, command_problems, flag_problems
+from official_trainer.launch.profile import SNAPSHOT, Profile, Resources, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, is_in
 from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets.rendering import script
@@ -88,6 +88,7 @@ class SlurmProfile(Profile):
       python: the interpreter on the nodes; empty for the one that submits.
       setup_script: a shell script that is sourced first.
       setup: commands that run first, each as a list of words: `[[module, load, cuda]]`.
+      source: `snapshot`: the job runs the code as it was when it was submitted; `workspace`: as it is at each start.
       node_local: folders that each node has for itself, where run directories are refused.
       sbatch: other options of sbatch, such as `--reservation=night`.
       srun: other options of srun for each step, such as those of a container.
@@ -105,6 +106,7 @@ class SlurmProfile(Profile):
     python: str = ""
     setup_script: str = ""
     setup: tuple[tuple[str, ...], ...] = ()
+    source: Literal["snapshot", "workspace"] = SNAPSHOT
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
@@ -151,6 +153,9 @@ class Slurm(Target[SlurmProfile]):
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
     runs_sweeps = True
+
+    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
+        return "folder" if self.profile.source == SNAPSHOT else None
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile

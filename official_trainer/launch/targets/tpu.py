@@ -14,12 +14,13 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from subprocess import CompletedProcess
+from typing import Literal
 
 from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.launch import rerun
-from official_trainer.launch.profile import Resources
-from official_trainer.launch.spec import JobSpec, idle_tpu
+from official_trainer.launch.profile import SNAPSHOT, Resources
+from official_trainer.launch.spec import PLACE, JobSpec, idle_tpu
 from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 from official_trainer.launch.targets.tpu_profile import (
@@ -30,7 +31,7 @@ from official_trainer.launch.targets.tpu_profile import (
     split_git,
     unseen_files,
 )
-from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, PLACE, SliceSupervisor, state_of
+from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, SliceSupervisor, state_of
 from official_trainer.launch.verdict import Outcome
 
 FOLDER = "/var/lib/official-trainer"
@@ -46,7 +47,6 @@ _NEEDED = {
     "zone": "us-central2-b",
     "accelerator_type": "v4-8",
     "runtime_version": "tpu-ubuntu2204-base",
-    "source": "gs://my-bucket/code.tar.gz",
 }
 
 
@@ -58,9 +58,13 @@ class TpuTarget(Target[TpuProfile]):
     needs = NEEDS
     is_supervised = True
 
+    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
+        return "archive" if self.profile.source == SNAPSHOT else None
+
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
         yield from missing_fields(profile, _NEEDED)
+        yield from self._code_problems(job)
         for role in job.roles:  # one process drives a slice, with any number of hosts
             if role.name == WORKER and role.count > 1:
                 what = f"workers={role.count}: one process drives a whole slice"
@@ -79,11 +83,26 @@ class TpuTarget(Target[TpuProfile]):
             )
         yield from unseen_files(job)
 
+    def _code_problems(self, job: JobSpec) -> Iterator[str]:
+        """Yields why the machines, which are paid for, would have no code or could not install it."""
+        if self.code_as(job.model_dir) and job.code is None:
+            yield (
+                "source: this command runs in no workspace, so there is no code to copy; run it in a folder with "
+                "experiments/, or name an archive or a commit"
+            )
+        projects = ("pyproject.toml", "setup.py")
+        if job.code is not None and "." in self.profile.install and not {*projects} & job.code.sums.keys():
+            yield (
+                f"install: {job.code.workspace} has no {' or '.join(projects)}, which `pip install .` needs; add one, "
+                "or set install to the packages that the code needs, official-trainer among them"
+            )
+
     def render(self, job: JobSpec) -> Rendered:
         (delete,) = self.cancel(job.name)
         clear = script("tpu_clear.sh", describe=shlex.join(self.status(job.name)), delete=shlex.join(delete))
         texts = {_STARTUP: startup_script(job, self.profile), _CLEAR: clear}
-        return Rendered(files=texts, submit=(self._create(job.name),))
+        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", *job.archive)]
+        return Rendered(files=texts, submit=(*uploads, self._create(job.name)))
 
     def status(self, job_id: str) -> Argv:
         return self._gcloud("describe", job_id, _SHOWN)
@@ -152,7 +171,7 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
         place=shlex.quote(files.join(job.model_dir, PLACE)),
         grace=f"{job.grace_seconds:.0f}",
         commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
-        fetch=_fetch(profile.source),
+        fetch=_fetch(profile.source if job.archive is None else job.archive[1]),
         python=shlex.quote(profile.python),
         words=shlex.join(profile.install),
         tensorflow_tpu=shlex.quote(profile.tensorflow_tpu),

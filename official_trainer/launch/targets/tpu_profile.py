@@ -15,7 +15,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 from official_trainer.config import FrozenDict
-from official_trainer.launch.profile import Profile, command_problems, flag_problems
+from official_trainer.launch.profile import SNAPSHOT, Profile, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, files_of_this_machine
 from official_trainer.launch.target import GONE, JobState, Phase, unknown
 
@@ -59,7 +59,8 @@ class TpuProfile(Profile):
       internal_ips: whether the machines have no external addresses; they need Cloud NAT then, to install.
       service_account: with which the machines read and write; empty for the project's default.
       labels: of the slice.
-      source: the code: `gs://….tar.gz`, or `git+https://…@COMMIT`, with `experiments/` at its top.
+      source: the code: `snapshot` for what is in the workspace when the job is submitted, `gs://….tar.gz`, or
+        `git+https://…@COMMIT`, each with `experiments/` at its top.
       setup: commands, each a list of words, that each host runs once as root, before all else.
       install: arguments of `pip install`, in the folder of the source; `-r` and a lock file install its versions.
       python: version of Python.
@@ -83,7 +84,7 @@ class TpuProfile(Profile):
     internal_ips: bool = False
     service_account: str = ""
     labels: dict[str, str] = FrozenDict()
-    source: str = ""
+    source: str = SNAPSHOT
     setup: tuple[tuple[str, ...], ...] = ()
     install: tuple[str, ...] = (".",)
     python: str = "3.11"
@@ -113,9 +114,9 @@ class TpuProfile(Profile):
         if self.valid_until and not _DURATION.fullmatch(self.valid_until):
             what = f"{self.valid_until!r} is not a valid duration; use a number and s, m, h or d, such as 6h"
             yield "valid_until", what
-        if self.source and not self.source.startswith("gs://") and split_git(self.source) is None:
-            what = f"{self.source!r} cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT"
-            yield "source", what
+        if self.source != SNAPSHOT and not self.source.startswith("gs://") and split_git(self.source) is None:
+            what = f"{self.source!r} cannot be downloaded by a machine"
+            yield "source", f"{what}; use {SNAPSHOT}, gs://….tar.gz or git+https://…@COMMIT"
         if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
             yield "source", f"{self.source} is not a .tar.gz; pack the folder that holds experiments/ with tar -czf"
         yield from command_problems("setup", self.setup)

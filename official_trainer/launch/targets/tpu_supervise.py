@@ -18,6 +18,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import ExitCode
+from official_trainer.launch.spec import PLACE
 from official_trainer.launch.target import GONE, Argv, Host, Phase, Target, last_error
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.verdict import Outcome, Restarts
@@ -26,7 +27,6 @@ POLL_SECONDS = 30.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back within seconds
 _FAILURES_IN_A_ROW = 20  # of gcloud: ten minutes without a network
 
-PLACE = ".launch"  # with the dot, the run directory still counts as one in which nothing has run
 """The folder of the run directory in which a slice leaves files."""
 
 LOG = "train.log"

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.errors import nearest
-from official_trainer.launch import rerun
-from official_trainer.launch.profile import Profile, Resources
+from official_trainer.launch import fetch, rerun
+from official_trainer.launch.profile import SNAPSHOT, Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
 from official_trainer.launch.target import Argv, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
@@ -53,7 +53,9 @@ class VertexProfile(Profile):
     Attributes:
       project: Google Cloud project.
       region: such as us-central1.
-      image_uri: container image with the package, and the workspace as its working directory.
+      image_uri: container image with the package.
+      source: the code: `snapshot` for what is in the workspace when the job is submitted, or `image` for what is in the
+        working directory of the image.
       machine_type: of all processes except parameter servers, such as n1-standard-8.
       ps_machine_type: of parameter servers; empty for the same type.
       accelerator_type: the API's name of the GPU, such as NVIDIA_TESLA_T4.
@@ -71,6 +73,7 @@ class VertexProfile(Profile):
     project: str = ""
     region: str = ""
     image_uri: str = ""
+    source: Literal["snapshot", "image"] = SNAPSHOT
     machine_type: str = ""
     ps_machine_type: str = ""
     accelerator_type: str = ""
@@ -117,6 +120,9 @@ class VertexTarget(Target[VertexProfile]):
     profile_class = VertexProfile
     needs = NEEDS
 
+    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
+        return "archive" if self.profile.source == SNAPSHOT else None
+
     def problems(self, job: JobSpec) -> Iterator[str]:
         yield from missing_fields(self.profile, _NEEDED)
         for role in job.roles:
@@ -135,9 +141,10 @@ class VertexTarget(Target[VertexProfile]):
     def render(self, job: JobSpec) -> Rendered:
         labels = ",".join(f"{key}={value}" for key, value in self.profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
+        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", job.archive[0], _url(job.archive[1]))]
         return Rendered(
             files={JOB: dump_yaml(_job_spec(job, self.profile))},
-            submit=(self._gcloud("create", *words, "--format=value(name)"),),
+            submit=(*uploads, self._gcloud("create", *words, "--format=value(name)")),
         )
 
     def id_of(self, name: str, output: str) -> str:
@@ -216,17 +223,22 @@ def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:
     """
     roles = {role.name: role for role in job.roles}
     leader = roles.get(CHIEF) or roles[WORKER]
-    pools = [_pool(leader, 1, vertex)]
+    pools = [_pool(job, leader, 1, vertex)]
     for name in (WORKER, PS, EVALUATOR):
         role = roles.get(name)
         count = role.count - (role is leader) if role else 0
-        pools.append(_pool(role, count, vertex) if role and count else {})
+        pools.append(_pool(job, role, count, vertex) if role and count else {})
     while not pools[-1]:
         pools.pop()
     return pools
 
 
-def _pool(role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
+def _url(path: str) -> str:
+    """Returns the URL of what the machines see at `/gcs/BUCKET`."""
+    return f"gs://{path.removeprefix('/gcs/')}" if path.startswith("/gcs/") else path
+
+
+def _pool(job: JobSpec, role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
     is_server = role.name == PS
     gpus = 0 if is_server else vertex.resources.gpus
     machine = {
@@ -235,9 +247,10 @@ def _pool(role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
         "acceleratorCount": gpus or None,
     }
     environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1", **role.environ, **vertex.environ}
+    fetched = [] if job.archive is None else ["python", *fetch.words(_url(job.archive[1]))]
     container = {
         "imageUri": vertex.image_uri,
-        "command": ["python", *rerun.words(vertex.max_restarts), "python", "-m"],
+        "command": [*fetched, "python", *rerun.words(vertex.max_restarts), "python", "-m"],
         "args": list(role.argv),
         "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }

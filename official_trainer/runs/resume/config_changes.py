@@ -1,5 +1,7 @@
 """The config that a run continues with: what has changed since its checkpoint, what of that is refused, its files.
 
+The code counts too, where both are of snapshots.
+
 Owns: the class of each change, the refusal and the notice of changes; `params.yaml` and its history, `config.MODE.gin`
 and `operative_config.MODE.gin` (Model Garden's name), their checksums. Does not own: comparing configs
 (`config/compare.py`), binding (`garden/gin_bindings.py`), whether the checkpoint's variables fit
@@ -23,19 +25,24 @@ from typing import Any, Literal
 
 from official_trainer import config as configuration
 from official_trainer import files
+from official_trainer import snapshot as snapshots
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
 from official_trainer.config.reading import plain
-from official_trainer.errors import shorten
+from official_trainer.errors import first_few, shorten
 from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 from official_trainer.runs.resume import garden_run
+from official_trainer.snapshot import Snapshot
 
 _logger = logging.getLogger(__name__)
 
 GIN_KEY = "gin"
 """Where a manifest's metadata holds gin's bindings, values by name; not there if there are none."""
+
+CODE_KEY = "code"
+"""Where a manifest's metadata holds `Snapshot.record`; not there if the code was that of no snapshot."""
 
 CONFIG_KEY = "config"
 """Where a manifest's metadata holds the config, as `configuration.dump` writes it."""
@@ -141,6 +148,22 @@ class GinChange(Change):
         return f"gin {self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CodeChange(Change):
+    """Another snapshot than that of the checkpoint; a value is its checksum.
+
+    Attributes:
+      files: those that differ; empty if the earlier snapshot is gone.
+    """
+
+    kind: Kind = "guarded"
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"; changed: {first_few(self.files)}" if self.files else ""
+        return f"{self.path}: {self.before} -> {self.after}{where}"
+
+
 _HEADINGS: Mapping[Kind, str] = {
     "guarded": "Changes what the run computes from here on",
     "variables": "May change which variables there are, or their shapes; then the checkpoint cannot be continued",
@@ -164,16 +187,20 @@ class ConfigChangeError(ConfigError):
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"--model_dir={self._model_dir}: the config is not the one that ckpt-{self._step} was saved with"
+        is_code = all(isinstance(change, CodeChange) for change in self.changes if change.kind != "safe")
+        what = f"the {'code' if is_code else 'config'} is not the one that ckpt-{self._step} was saved with"
+        yield f"--model_dir={self._model_dir}: {what}"
         for kind, heading in _HEADINGS.items():
             if found := [change for change in self.changes if change.kind == kind]:
                 yield f"{heading}:"
                 yield from (f"  {change}" for change in found)
-        yield "To continue with the new values, add --allow_config_change"
+        yield f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change"
         undo = [f"{c.flag} {shlex.quote(text)}" for c in self.changes if c.kind != "safe" for text in c.undo]
         ways = [" ".join(["add", *undo])] if undo else []
         new_bindings = [c.path for c in self.changes if isinstance(c, GinChange) and c.before is Ellipsis]
         ways += [f"leave out the binding of {name}" for name in new_bindings]  # for which there is no flag
+        if any(isinstance(change, CodeChange) for change in self.changes):
+            ways += ["`official-trainer job resume` submits a job again as it was"]
         if ways:
             yield f"To continue with the old ones, {'; '.join(ways)}"
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
@@ -184,6 +211,7 @@ def check(
     model_dir: str,
     resolved: Resolved,
     bindings: Bindings | None = None,
+    snapshot: Snapshot | None = None,
     *,
     allow_config_change: bool,
     step: int | None = None,
@@ -194,6 +222,7 @@ def check(
       model_dir: the run directory.
       resolved: the config in force.
       bindings: those of gin; they are not compared before they are in force.
+      snapshot: of the code in force; without one, code is not compared.
       allow_config_change: whether changes that are not safe are accepted.
       step: of the checkpoint; None if it is not restored yet.
 
@@ -204,7 +233,8 @@ def check(
     step = newest_step(model_dir) if step is None else step
     if step is None:
         return ()
-    changes: tuple[Change, ...] = gin_changes(manifest.read(model_dir, step).metadata, bindings)
+    metadata = manifest.read(model_dir, step).metadata
+    changes: tuple[Change, ...] = (*gin_changes(metadata, bindings), *_code_changes(metadata, snapshot))
     try:
         changes += _field_changes(model_dir, step, resolved)
     except ConfigError as error:
@@ -256,6 +286,27 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
             undo = () if before is Ellipsis else (f"{name} = {before}",)
             changes.append(GinChange(path=name, before=before, after=after, origin=origin, undo=undo))
     return tuple(changes)
+
+
+def check_code(model_dir: str, snapshot: Snapshot, *, allow_config_change: bool) -> None:
+    """Refuses a snapshot that is not that of the newest checkpoint.
+
+    Raises:
+      ConfigChangeError: it is another one, and that is not allowed.
+    """
+    step = None if allow_config_change else newest_step(model_dir)
+    if step is not None and (changes := _code_changes(manifest.read(model_dir, step).metadata, snapshot)):
+        raise ConfigChangeError(model_dir, step, changes)
+
+
+def _code_changes(metadata: Mapping[str, Any], snapshot: Snapshot | None) -> tuple[CodeChange, ...]:
+    """Returns that the code differs from that of a checkpoint, if both are known."""
+    before = metadata.get(CODE_KEY)
+    if snapshot is None or not before or before["digest"] == snapshot.digest:
+        return ()
+    earlier = snapshots.at(before["path"])
+    changed = () if earlier is None else tuple(earlier.changed(snapshot.sums))
+    return (CodeChange(path="code", before=before["digest"], after=snapshot.digest, files=changed),)
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:

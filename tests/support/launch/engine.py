@@ -1,6 +1,7 @@
 """An engine of a few lines of shell, and the target for it."""
 
 import dataclasses
+from typing import Literal
 
 from official_trainer.config import Positive
 from official_trainer.launch.profile import Profile
@@ -56,9 +57,10 @@ def install(folder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScriptedProfile(Profile):
-    """Attributes: steps: commands that start a job."""
+    """Attributes: steps: commands that start a job. code_as: see `Target`."""
 
     steps: Positive = 1
+    code_as: Literal["folder", "archive"] | None = None
 
 
 class Scripted(Target):
@@ -67,6 +69,9 @@ class Scripted(Target):
     needs = "install it from nowhere"
     file = "job.txt"
     prints_to = ()
+
+    def code_as(self, model_dir):
+        return self.profile.code_as
 
     def problems(self, job):
         profile = self.profile
@@ -78,6 +83,7 @@ class Scripted(Target):
     def render(self, job):
         profile = self.profile
         text = f"{profile.workers} workers of {job.name}\n{job.roles[0].argv}\n"
+        text += f"{job.cwd}\n" if profile.code_as else ""
         commands = [("engine", "start", "a b", self.file), ("engine", "start2")]
         return Rendered(files={self.file: text}, submit=tuple(commands[: profile.steps]))
 

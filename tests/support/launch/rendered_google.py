@@ -90,10 +90,10 @@ def profile_of(target, text):
     return config.resolve(targets.get(target).profile_class(), params_overrides=[text]).config
 
 
-def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, strategy="auto"):
+def job_for(profile, *words, model_dir="gs://my-bucket/digits", name=NAME, **changes):
     argv = ["--experiment=digits_mlp", f"--model_dir={model_dir}", *words, "--mode=train"]
     job = training_job(profile.counts, argv, grace_seconds=35.0)
-    return dataclasses.replace(job, name=name, model_dir=model_dir, strategy=strategy)
+    return dataclasses.replace(job, name=name, model_dir=model_dir, **{"strategy": "auto", **changes})
 
 
 def rendered(target, text, *words, **changes):

@@ -71,7 +71,8 @@ def test_two_nodes_train_one_run(slurm, capfd):
     assert "on 2 CPUs of 2 workers, mirrored" in said and "0: finished at step 20" in said
     assert json.loads((model_dir / "run.json").read_text())["experiment"] == "digits_mlp"
     assert not list(Path().rglob("oops"))
-    assert sorted(os.listdir(Path("launches", record["name"]))) == ["job.sbatch", "launch.json", "slurm.out"]
+    names = sorted(os.listdir(Path("launches", record["name"])))
+    assert names[0].startswith("code-") and names[1:] == ["job.sbatch", "launch.json", "slurm.out"]
 
 
 def test_two_nodes_share_predictions(slurm, capfd):
@@ -215,6 +216,48 @@ def test_a_job_that_is_preempted_goes_on_by_itself(slurm, capfd):
     unbroken = submit(capfd, *words, "--model_dir=unbroken")
     ended(slurm, unbroken)
     assert runs.differences("run", "unbroken") == []
+
+
+MARKED = """
+print("this is version 1 of the code")
+from official_trainer.config import register_config_factory
+from experiments import digits
+
+@register_config_factory("marked")
+def marked():
+    return digits.digits_mlp()
+"""
+
+
+def test_a_requeued_job_runs_the_code_that_was_submitted(slurm, capfd):
+    """N33: though the workspace was edited; then other code is a change, which has to be allowed."""
+    profile(nodes=1, workers=1)
+    marked = Path("experiments/marked.py")
+    marked.write_text(MARKED)
+    words = ["marked", *LONG[1:], "trainer.train_steps=100000", "trainer.summary_interval=100", "--model_dir=run"]
+    record = submit(capfd, *words)
+    reached(slurm, record, "step 100/")
+    marked.write_text(MARKED.replace("version 1", "version 2"))
+    assert slurm("scontrol", "requeue", record["id"]).returncode == 0
+    reached(slurm, record, "continuing from step")
+    said = log(record)
+    assert said.count("this is version 1 of the code") >= 2 and "version 2" not in said
+    job(capfd, "cancel", record["name"])
+    ended(slurm, record)
+    run = json.loads(Path("run/run.json").read_text())
+    assert run["workspace"] == str(Path.cwd())
+    assert Path(run["code"]["path"]).parent == Path("launches", record["name"]).resolve()
+    capfd.readouterr()
+    assert cli.main(["show", "run", "--code"]) == 0
+    shown = capfd.readouterr().out
+    assert '-print("this is version 1 of the code")\n+print("this is version 2 of the code")\n' in shown
+    again = ["launch", "slurm", "--profile=launch/two.yaml", "--submit", "--", *words]
+    assert cli.main(again) == 2
+    refusal = capfd.readouterr().err
+    assert "the code is not the one that ckpt-" in refusal and "changed: experiments/marked.py" in refusal
+    record = submit(capfd, *words, "--allow_config_change")
+    reached(slurm, record, "this is version 2 of the code")
+    job(capfd, "cancel", record["name"])
 
 
 @pytest.mark.full

@@ -18,6 +18,7 @@ from official_trainer.launch import submission
 from official_trainer.launch.spec import sweep_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
+from official_trainer.snapshot import Snapshot
 from tests.support.launch import admission, pod_security
 from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
@@ -595,3 +596,32 @@ def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
     target = target_for("")
     done = target.render(job_for(target.profile, name="digits"))
     assert target.resume("digits", done.submit) == (*target.cancel("digits"), *done.submit)
+
+
+# The code of a job.
+
+
+def test_pods_fetch_the_code_that_was_submitted():
+    """N33: where the run directory is in a bucket; else it is that of the image."""
+    path = "/ws/launches/digits/code-0123456789ab"
+    code = Snapshot(path=path, workspace="/ws", made_at=path, sums={"experiments/a.py": "sum"})
+    target = Kubernetes(profile_of(SERVERS))
+    assert (target.code_as("gs://b/run"), target.code_as("/runs/run")) == ("archive", None)
+    rendered = target.render(dataclasses.replace(job_for(target.profile, model_dir="gs://b/run"), code=code))
+    url = "gs://b/run/.launch/code-0123456789ab.tar.gz"
+    assert rendered.submit[0] == ("gcloud", "storage", "cp", "code-0123456789ab.tar.gz", url)
+    for spec in replicated(yaml.safe_load(rendered.files["jobset.yaml"])).values():
+        (container,) = spec["template"]["spec"]["containers"]
+        words = ["python", "-m", "official_trainer.launch.fetch", url, "python", "-m", "official_trainer"]
+        assert container["command"] == words
+    of_image = Kubernetes(profile_of(f"{SERVERS}\nsource: image"))
+    assert of_image.code_as("gs://b/run") is None
+    assert container_of(manifest_of(SERVERS))["command"] == ["python", "-m", "official_trainer"]
+
+
+def test_a_snapshot_needs_a_bucket():
+    (said,) = problems_of("source: snapshot\nvolumes: [{claim: runs, path: /}]", model_dir="/runs/a")
+    assert said == (
+        "source: the pods get a snapshot from the run directory, and --model_dir=/runs/a is in no bucket; use a gs:// "
+        "URL, or source: image, and an image with the workspace"
+    )

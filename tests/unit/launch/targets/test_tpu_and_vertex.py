@@ -12,6 +12,7 @@ from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec, targets
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.targets.tpu_supervise import state_of
+from official_trainer.snapshot import Snapshot
 from tests.support.launch import rendered_google as samples
 from tests.support.launch.rendered_google import NAME, TPU, VERTEX, job_for, profile_of, rendered
 
@@ -41,7 +42,10 @@ def test_the_samples_are_fine(target, text):
         ("spot: true\nreserved: true", "cannot be set together with reserved; keep one of the two"),
         ("valid_until: 6h\nqueued: false", "has no effect with queued=false, which does not wait"),
         ("valid_until: six hours", "'six hours' is not a valid duration; use a number and s, m, h or d, such as 6h"),
-        ("source: ./code", "'./code' cannot be downloaded by a machine; use gs://….tar.gz or git+https://…@COMMIT"),
+        (
+            "source: ./code",
+            "'./code' cannot be downloaded by a machine; use snapshot, gs://….tar.gz or git+https://…@COMMIT",
+        ),
         ("source: git+https://example.com/team/code.git", "cannot be downloaded by a machine"),
         ("source: git+https://me@example.com/team/code.git", "cannot be downloaded by a machine"),
         ("source: gs://b/code.zip", "gs://b/code.zip is not a .tar.gz; pack the folder that holds experiments/"),
@@ -129,6 +133,51 @@ def test_files_that_only_this_machine_has():
             "--config_file=/home/me/a.yaml is a file of this machine; use a path relative to the top of the source"
         )
         assert second.startswith("--gin_file=/c.gin is")
+
+
+SNAPSHOT = TPU.replace("gs://my-bucket/code.tar.gz", "snapshot")
+
+
+def code(*paths):
+    path = "/ws/launches/digits/code-0123456789ab"
+    return Snapshot(path=path, workspace="/ws", made_at=path, sums=dict.fromkeys(paths, "sum"))
+
+
+def test_code_that_is_copied_when_a_job_is_submitted():
+    """N33: it is uploaded beside what the job leaves, before a machine is asked for; the machine gets that."""
+    assert TpuProfile().source == "snapshot"
+    kept = code("pyproject.toml", "experiments/a.py")
+    job = rendered("tpu", SNAPSHOT, code=kept)
+    url = "gs://my-bucket/digits/.launch/code-0123456789ab.tar.gz"
+    assert job.submit[0] == ("gcloud", "storage", "cp", "code-0123456789ab.tar.gz", url)
+    assert "create" in job.submit[1]
+    assert f"\n  gcloud storage cp {url} source.tar.gz\n  tar -xzf source.tar.gz -C source\n" in job.files["startup.sh"]
+    assert not problems("tpu", SNAPSHOT, code=kept)
+
+
+def test_vertex_ai_runs_the_code_that_was_submitted():
+    """N33: the image has the packages; what each process runs is fetched first."""
+    kept = code("experiments/a.py")
+    url = "gs://my-bucket/digits/.launch/code-0123456789ab.tar.gz"
+    for model_dir in ("gs://my-bucket/digits", "/gcs/my-bucket/digits"):
+        job = rendered("vertex", VERTEX, code=kept, model_dir=model_dir)
+        assert job.submit[0] == ("gcloud", "storage", "cp", "code-0123456789ab.tar.gz", url)
+        (pool,) = yaml.safe_load(job.files["job.yaml"])["workerPoolSpecs"]
+        command = pool["containerSpec"]["command"]
+        assert command[:5] == ["python", "-m", "official_trainer.launch.fetch", url, "python"]
+    assert targets.get("vertex")(profile_of("vertex", VERTEX)).code_as("gs://b/run") == "archive"
+    assert targets.get("vertex")(profile_of("vertex", f"{VERTEX}source: image\n")).code_as("gs://b/run") is None
+
+
+def test_code_that_a_machine_could_not_have_or_install():
+    """N33: before anything is paid for."""
+    assert "source: this command runs in no workspace, so there is no code to copy" in problems("tpu", SNAPSHOT)
+    said = problems("tpu", SNAPSHOT, code=code("experiments/a.py"))
+    assert said.startswith(
+        "install: /ws has no pyproject.toml or setup.py, which `pip install .` needs; add one, or set"
+    )
+    assert not problems("tpu", f"{SNAPSHOT}install: [official-trainer]\n", code=code("experiments/a.py"))
+    assert not problems("tpu", SNAPSHOT, code=code("setup.py"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Gets the code of a job from storage, and runs a command there: on machines that have an image and not the workspace.
+
+Owns: this program, and the command line that starts it. Does not own: what an archive holds (`snapshot.py`), how it
+came to its URL (`launch/targets/`).
+
+    python -m official_trainer.launch.fetch URL COMMAND…
+
+The command takes the place of this process, in a new folder with the code. An archive that is not what its name says
+ends the job with exit code 2, storage that fails with 75.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from official_trainer import files, snapshot
+from official_trainer.errors import ExitCode
+
+
+def words(url: str) -> tuple[str, ...]:
+    """Returns the words between a Python interpreter and the command, for the archive at `url`."""
+    return ("-m", "official_trainer.launch.fetch", url)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command; returns only if the code cannot be had."""
+    url, *command = argv
+    folder = tempfile.mkdtemp(prefix="official-trainer-")
+    archive = os.path.join(folder, files.base_name(url))
+    try:
+        files.copy(url, archive)
+    except Exception as error:  # TensorFlow's for a URL; what is missing may come, too
+        print(f"error: {url} cannot be read: {files.reason_of(error)}", file=sys.stderr)
+        return int(ExitCode.RETRY)
+    try:
+        code = snapshot.unpack(archive, os.path.join(folder, "code"))
+    except snapshot.SnapshotError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    os.remove(archive)
+    os.chdir(code.path)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
