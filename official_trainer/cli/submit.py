@@ -90,7 +90,7 @@ def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec,
     if workspace is None or form is None or not is_in(job.cwd, str(workspace)):
         return job
     code = snapshot.planned(str(workspace), folder)
-    if not job.is_sweep and os.path.isdir(job.model_dir):
+    if not job.is_sweep and arguments.mode != "predict" and os.path.isdir(job.model_dir):
         config_changes.check_code(job.model_dir, code, allow_config_change=arguments.allow_config_change)
     return with_code(job, code, code.path if form == "folder" else "")
 
@@ -109,8 +109,8 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
     if code is None:
         yield
         return
-    is_new = not os.path.exists(code.path)
-    taken = snapshot.take(code.workspace, os.path.dirname(code.path))
+    folder = os.path.dirname(code.path)
+    taken = snapshot.take(code.workspace, folder)
     try:
         if taken.path != code.path:
             changed = first_few(code.changed(taken.sums))
@@ -119,12 +119,10 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
             snapshot.pack(code)
         yield
     except BaseException:
-        if is_new or taken.path != code.path:
-            shutil.rmtree(taken.path, ignore_errors=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(taken.archive)
-            with contextlib.suppress(OSError):  # the folder holds an earlier job
-                os.removedirs(os.path.dirname(code.path))
+        if submission.read(folder) is None:  # else `job resume` may need it
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other jobs are there
+                os.rmdir(os.path.dirname(folder))
         raise
 
 

@@ -100,6 +100,14 @@ def test_a_submission_that_fails_leaves_no_copy(workspace, capfd, monkeypatch):
     assert copies(workspace) == before  # `job resume` needs it
 
 
+def test_a_job_that_was_started_in_part_keeps_its_code(workspace, capfd):
+    """Its first command has succeeded, so it can be cancelled, and resumed."""
+    (workspace / "p.yaml").write_text("code_as: archive\nsteps: 2\n")
+    launch(capfd, "--submit", code=1)
+    (copy,) = copies(workspace)
+    assert (folder_of_job(workspace) / f"{copy}.tar.gz").exists()
+
+
 def test_a_file_that_is_edited_while_the_job_is_submitted_is_named(workspace, capfd, monkeypatch):
     planned = snapshot.planned
 
