@@ -15,7 +15,7 @@ cd "$folder" || exit 1
 if [ "$1" = install ]; then
   set -e
   rm -rf source && mkdir source
-  gcloud storage cp gs://my-bucket/code.tar.gz source.tar.gz
+  gcloud storage cp gs://my-bucket/digits/.launch/code-0123456789ab.tar.gz source.tar.gz
   tar -xzf source.tar.gz -C source
   python3 -m pip install --quiet --upgrade --target uv uv
   uv/bin/uv venv --quiet --clear --python 3.11 venv

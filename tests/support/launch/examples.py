@@ -9,6 +9,8 @@ from pathlib import Path
 
 from official_trainer.cli import flags, launch, submit
 from official_trainer.launch import targets
+from official_trainer.launch.spec import with_code
+from official_trainer.snapshot import Snapshot
 from tests import ROOT
 
 FOLDER = ROOT / "launch" / "examples"
@@ -30,6 +32,10 @@ def rendered(words):
     arguments.home = None
     engine, job = submit.checked(arguments, targets.get(arguments.target))
     job = dataclasses.replace(job, cwd=WORKSPACE)
+    if (form := engine.code_as(job.model_dir)) is not None:
+        path = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
+        code = Snapshot(path=path, workspace=WORKSPACE, made_at=path, sums={"pyproject.toml": ""})
+        job = with_code(job, code, path if form == "folder" else "")
     assert not [*engine.problems(job)]
     return Path(arguments.profile).stem, engine.render(job).files
 
