@@ -88,11 +88,11 @@ class Snapshot:
     def difference(self, other: str) -> Iterator[str]:
         """Yields the lines of `diff -u` from this snapshot to another folder."""
         for path in self.changed(sums_of(other)):
-            texts = [_lines(os.path.join(folder, path)) for folder in (self.path, other)]
-            if any("\0" in line for text in texts for line in text):
+            before, after = (_lines(os.path.join(folder, path)) for folder in (self.path, other))
+            if any("\0" in line for line in (*before, *after)):
                 yield f"Binary files a/{path} and b/{path} differ\n"
             else:
-                yield from difflib.unified_diff(*texts, f"a/{path}", f"b/{path}")
+                yield from difflib.unified_diff(before, after, f"a/{path}", f"b/{path}")
 
 
 def at(folder: str | os.PathLike[str]) -> Snapshot | None:

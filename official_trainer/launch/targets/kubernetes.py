@@ -236,7 +236,7 @@ def _rules_of_pods(job: JobSpec, role: Role) -> list[dict[str, Any]]:
     A Job fails also for what does not count if all restart together: `_rules_of_jobset` reads why in its message.
     """
     action = "Ignore" if _restarts_alone(job, role) else "FailJob"
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"action": action, "onPodConditions": [{"type": _EVICTED, "status": "True"}]},
         {"action": action, "onExitCodes": _exits(START_AGAIN)},
         {"action": "FailJob", "onExitCodes": _exits(FINAL_CODES)},
