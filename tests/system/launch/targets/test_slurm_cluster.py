@@ -220,8 +220,8 @@ def test_a_job_that_is_preempted_goes_on_by_itself(slurm, capfd):
 
 MARKED = """
 print("this is version 1 of the code")
-from official_trainer.config import register_config_factory
 from experiments import digits
+from official_trainer import register_config_factory
 
 @register_config_factory("marked")
 def marked():
