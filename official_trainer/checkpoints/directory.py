@@ -49,10 +49,6 @@ class CheckpointDirectory:
         """Returns the committed steps, rising; without damaged ones that could not be moved to quarantine."""
         return tuple(step for step in committed_steps(self.path) if step not in self._unmovable)
 
-    def is_committed(self, step: int) -> bool:
-        """Whether `step` is one of `steps`; reads no other manifest."""
-        return step not in self._unmovable and manifest.is_committed(self.path, step)
-
     def prefix(self, step: int) -> str:
         """Returns the path of `step` as TensorFlow takes it, without suffix."""
         return manifest.prefix(self.path, step)

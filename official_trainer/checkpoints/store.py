@@ -127,7 +127,7 @@ class CheckpointStore(CheckpointDirectory):
         with _faults_explained(self, step):
             if overwrite:
                 finish_replacement(self.path)  # which a process that died has left
-            is_committed = self.is_committed(step)
+            is_committed = step not in self._unmovable and manifest.is_committed(self.path, step)
             self.check_is_ours()
         if is_committed and not overwrite:
             return

@@ -46,6 +46,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "argv": ["train.py", "--x"],
         "imports": [],
         "workspace": None,
+        "code": None,
         "started": "1970-01-01T00:00:00+00:00",
         "restarted": None,
         "finished": None,
