@@ -1,4 +1,4 @@
-"""N33: a run that goes on with another snapshot of the code than its newest checkpoint."""
+"""A run that goes on with another snapshot of the code than its newest checkpoint."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def code(workspace, text):
 
 
 def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeypatch, capsys):
-    """The run and its checkpoints record the snapshot; the same code in another copy is no change."""
+    """N33: the run and its checkpoints record the snapshot; the same code in another copy is no change."""
     first, second = code(workspace, "first"), code(workspace, "second")
     monkeypatch.chdir(first.path)
     train(model_dir, "trainer.train_steps=2")
