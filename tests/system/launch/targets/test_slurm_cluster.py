@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -109,14 +108,9 @@ def test_each_process_has_gpus_of_its_own(slurm, capfd, tmp_path):
     ]
 
 
-WAITS = """#!/bin/sh
-until [ -e "go" ]; do sleep 0.1; done
-"""
-
-
 def waiting(tmp_path):
-    """Writes a profile for a job of one process, which ends once the file `go` is there."""
-    (tmp_path / "waits").write_text(WAITS)
+    """Writes a profile for a job of one process, which ends once the file `go` is in the workspace."""
+    (tmp_path / "waits").write_text(f"#!/bin/sh\nuntil [ -e {tmp_path}/go ]; do sleep 0.1; done\n")
     (tmp_path / "waits").chmod(0o755)
     profile(nodes=1, workers=1, python=str(tmp_path / "waits"))
 
@@ -126,7 +120,7 @@ def test_two_jobs_of_one_run_directory_follow_each_other(slurm, capfd, tmp_path,
     waiting(tmp_path)
     first = submit(capfd, "digits_mlp", "--model_dir=run")
     slurm.until(lambda: slurm.jobs()[first["id"]] == "RUNNING", "the first job runs")
-    shutil.rmtree("launches")
+    Path("launches", first["name"], "launch.json").unlink()
     second = submit(capfd, "digits_mlp", "--model_dir=run")
     assert (second["name"], second["id"] != first["id"]) == (first["name"], True)
     reason = ("squeue", "--noheader", "--format=%T %r", f"--jobs={second['id']}")
