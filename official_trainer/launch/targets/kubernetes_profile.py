@@ -30,7 +30,7 @@ _OUR_VARIABLES = frozenset(
     (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
 )
 _DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
-_GKE_TPU = re.compile(r"tpu-v[0-9]+[a-z]*(-lite)?-(podslice|slice|device)|tpu[0-9]+x")
+_GKE_TPU = re.compile(r"tpu-v[0-9]+[a-z]?(-lite)?-(podslice|slice|device)|tpu[0-9]+x")
 _GKE_TPUS = ("tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5-lite-device", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")
 _TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 

@@ -88,11 +88,6 @@ def test_profiles_of_slices_that_are_refused(text, said):
             "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator_type: is",
         ),
         (f"{TPU}pod: null", {}, ""),
-        (
-            TPU.replace("v4-8", "v9x"),
-            {},
-            "pod: v9x may have one host or several; set pod to true or false",
-        ),
         (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
         (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
         (f"{TPU}evaluator: true", {}, "evaluator: a slice runs one process, which trains; leave it out"),
