@@ -31,13 +31,19 @@ def rendered(words):
     arguments = parser.read(words)
     arguments.home = None
     engine, job = submit.checked(arguments, targets.get(arguments.target))
-    job = dataclasses.replace(job, cwd=WORKSPACE)
-    if (form := engine.code_as(job.model_dir)) is not None:
-        path = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
-        code = Snapshot(path=path, workspace=WORKSPACE, made_at=path, sums={"pyproject.toml": ""})
-        job = with_code(job, code, path if form == "folder" else "")
+    job = in_workspace(engine, job)
     assert not [*engine.problems(job)]
     return Path(arguments.profile).stem, engine.render(job).files
+
+
+def in_workspace(engine, job):
+    """Returns a job as it is submitted in WORKSPACE, with the code that its target copies from there."""
+    job = dataclasses.replace(job, cwd=WORKSPACE)
+    if (form := engine.code_as(job.model_dir)) is None:
+        return job
+    path = f"{WORKSPACE}/launches/{job.name}/code-0123456789ab"
+    code = Snapshot(path=path, workspace=WORKSPACE, made_at=path, sums={"pyproject.toml": ""})
+    return with_code(job, code, path if form == "folder" else "")
 
 
 def texts():

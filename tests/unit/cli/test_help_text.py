@@ -1,6 +1,5 @@
 """N7: what `--help` prints: the overview, and for every verb its flags, its examples and the verb after it."""
 
-import dataclasses
 import io
 import re
 import shlex
@@ -16,6 +15,7 @@ from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
 from official_trainer.tasks import registry
 from tests import ROOT
+from tests.support.launch import examples
 from tests.support.terminal import Terminal
 
 VERBS = dispatch.verbs()
@@ -104,7 +104,7 @@ def test_examples_can_be_given(verb, command, monkeypatch):
     if verb == "launch" and arguments.target != launch.LOCAL:
         engine, job = submit.checked(arguments, targets.get(arguments.target))
         # The repository may be in a folder that machines do not share, such as /tmp.
-        assert not [*engine.problems(dataclasses.replace(job, cwd="/shared/workspace"))]
+        assert not [*engine.problems(examples.in_workspace(engine, job))]
     elif verb == "launch":
         job_spec.read_profile(arguments, Profile())
     if verb in ("train", "check", "launch"):
