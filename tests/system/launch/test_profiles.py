@@ -52,8 +52,10 @@ def test_every_command_works(words, is_new, tmp_path, monkeypatch, capfd):
         assert shlex.join(words) in (folder / "launch/README.md").read_text()
     else:
         copy_workspace(folder, "experiments", "launch")
-    slurm = folder / "launch/slurm.yaml"
-    slurm.write_text(f"{slurm.read_text()}node_local: []\n")  # the tests' folder is below one of them
+    # The tests' folder is below one that each node has for itself, and it has no pyproject.toml.
+    for name, line in (("slurm", "node_local: []"), ("tpu", "install: [official-trainer]")):
+        profile = folder / f"launch/{name}.yaml"
+        profile.write_text(f"{profile.read_text()}{line}\n")
     monkeypatch.chdir(folder)
     capfd.readouterr()
     assert cli.main(["launch", *words, *(["--dry_run"] if words[0] == "local" else [])]) == 0
