@@ -53,7 +53,8 @@ class Session:
             assert self._ours("official-trainer", ["init", str(self.workspace)], {}, cwd=folder).code == 0
         else:
             copy_workspace(self.workspace)
-            shutil.copy(ROOT / "train.py", self.workspace)
+            for name in ("train.py", "pyproject.toml"):
+                shutil.copy(ROOT / name, self.workspace)
 
     def carry_out(self, block):
         """Does what a block says; yields what went wrong."""
