@@ -142,6 +142,7 @@ class KubernetesProfile(Profile):
     """The profile of a job on Kubernetes.
 
     Attributes:
+      max_restarts: the most restarts after a signal or an unknown exit code; after 75, 143 and evictions none counts.
       context: of kubectl's configuration; empty for the current one.
       namespace: of the job; empty for that of the context.
       image: of the container, with this package.
