@@ -84,8 +84,8 @@ def test_the_image_starts_what_the_manifest_asks_for():
 
 def test_the_image_runs_as_a_user_that_a_restricted_namespace_takes():
     """N20: a number other than 0, or the kubelet refuses to start it; it owns what is copied into the workspace."""
-    last = [name for name, _ in instructions()].index("FROM", 1)
-    of_the_image = instructions()[last:]
+    starts = [number for number, (name, _) in enumerate(instructions()) if name == "FROM"]
+    of_the_image = instructions()[starts[-1] :]
     (user,) = [rest for name, rest in of_the_image if name == "USER"]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     assert all(rest.startswith(f"--chown={user} ") for name, rest in of_the_image if name == "COPY")

@@ -16,6 +16,7 @@ PROFILE = """\
 image: registry.example.com/trainer:1
 context: lab
 namespace: team
+source: image
 workers: 2
 """
 
@@ -165,7 +166,7 @@ def test_jobs_of_a_namespace_are_asked_for_at_once(api, capfd):
         Path("cluster.yaml").write_text(PROFILE)
         words = ["--profile=cluster.yaml", "--submit", "--", "digits_mlp", f"--model_dir=gs://bucket/{number}"]
         assert cli.main(["launch", "kubernetes", *words]) == 0
-        names.append(capfd.readouterr().out.partition(" ")[0])
+        names += [line.split()[0] for line in capfd.readouterr().out.splitlines() if "was submitted" in line]
     del api.objects["jobsets", names[0]]
     api.objects["jobsets", names[1]]["spec"]["suspend"] = True
     api.objects["jobsets", names[2]]["status"] = {"terminalState": "Failed"}
@@ -201,6 +202,6 @@ def test_a_profile_is_refused_at_its_line(api, capfd):
     """Before anything is asked of the cluster."""
     assert launch(f"{PROFILE}queue: Team A\nnode_selectr: {{}}\n") == ExitCode.CONFIG
     err = capfd.readouterr().err
-    assert "cluster.yaml:6: node_selectr: unknown field; did you mean 'node_selector'?" in err
-    assert "cluster.yaml:5: queue: 'Team A' is not a valid object name" in err
+    assert "cluster.yaml:7: node_selectr: unknown field; did you mean 'node_selector'?" in err
+    assert "cluster.yaml:6: queue: 'Team A' is not a valid object name" in err
     assert not api.requests
