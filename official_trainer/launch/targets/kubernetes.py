@@ -110,7 +110,11 @@ class Kubernetes(Target[KubernetesProfile]):
         return self._kubectl("get", "events", "--output=json")
 
     def reasons(self, job_id: str, output: str) -> Iterator[str]:
-        for text, names in _warnings(job_id, json.loads(output)["items"]).items():
+        try:
+            events = json.loads(output)["items"]
+        except (ValueError, LookupError, TypeError):  # not kubectl's answer
+            return
+        for text, names in _warnings(job_id, events).items():
             yield f"{first_few(names)}: {shorten(text, _LONGEST_REASON)}"
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:

@@ -592,6 +592,11 @@ def test_why_a_job_does_not_go_on(events, said):
     assert list(target.reasons("digits", json.dumps({"items": events}))) == said
 
 
+@pytest.mark.parametrize("answer", ["", "No resources found", "[]", "{}", "null"])
+def test_an_answer_that_is_no_list_of_events_says_nothing(answer):
+    assert list(target_for("").reasons("digits", answer)) == []
+
+
 def test_a_job_that_has_ended_is_deleted_before_it_starts_again():
     target = target_for("")
     done = target.render(job_for(target.profile, name="digits"))
