@@ -59,7 +59,7 @@ def reached(slurm, record, text):
 
 def test_two_nodes_train_one_run(slurm, capfd):
     """N20: submitted by one command; both nodes take part, the names of files are whatever they are."""
-    profile(environ={"A": "b c"})
+    profile(environ={"A": "b c"}, srun=["--cpu-bind=none"])
     model_dir = Path('a run\'s $(touch oops) `touch oops`; "x"').resolve()
     record = submit(capfd, "digits_mlp", SMOKE, "--mode=train", f"--model_dir={model_dir}")
     assert slurm.jobs()[record["id"]] in ("PENDING", "CONFIGURING", "RUNNING")
