@@ -52,7 +52,7 @@ install: ['-r', requirements.lock]
 queued: false
 reserved: true
 internal_ips: true
-gcloud: [--tags=train, --scopes=cloud-platform]
+gcloud: [--tags=train, '--scopes=https://www.googleapis.com/auth/cloud-platform']
 network: train
 subnetwork: train-b
 service_account: trainer@my-project.iam.gserviceaccount.com

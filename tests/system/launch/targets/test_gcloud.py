@@ -181,6 +181,8 @@ def test_a_tpu_vm(google, tmp_path):
     assert body["networkConfig"] == {"network": "train", "subnetwork": "train-b", "enableExternalIps": False}
     assert body["schedulingConfig"]["reserved"] is True and body["labels"] == {"team": "vision", "cost": "a1"}
     assert body["serviceAccount"]["email"] == "trainer@my-project.iam.gserviceaccount.com"
+    assert body["serviceAccount"]["scope"] == ["https://www.googleapis.com/auth/cloud-platform"]
+    assert body["tags"] == ["train"]
     assert body["metadata"]["startup-script"] == files.files["startup.sh"]
     google.set_state(f"nodes/{NAME}", "PREEMPTED")
     assert state_of(target, tmp_path).text == "preempted"
