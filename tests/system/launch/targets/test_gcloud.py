@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from official_trainer import cli
 from official_trainer.cli import job as verb
@@ -273,8 +274,6 @@ def test_a_custom_job(google, workspace, capfd):
 @pytest.mark.full
 def test_a_job_with_all_its_parts(google, tmp_path):
     """N20: what gcloud sends is what was rendered, to the last field."""
-    import yaml
-
     files = rendered(*PROFILES["vertex-servers"])
     (tmp_path / "job.yaml").write_text(files.files["job.yaml"])
     assert run(*files.submit, tmp_path) == "projects/my-project/locations/us-central1/customJobs/1\n"
@@ -293,8 +292,9 @@ def test_a_job_with_all_its_parts(google, tmp_path):
 def test_a_pool_that_is_empty_between_others(google, tmp_path):
     """N20: gcloud refuses it, which is why an evaluator without parameter servers is refused here."""
     (argv,) = rendered("vertex", VERTEX).submit
-    text = rendered("vertex", VERTEX).files["job.yaml"]
-    (tmp_path / "job.yaml").write_text(f"{text}- {{}}\n")
+    job = yaml.safe_load(rendered("vertex", VERTEX).files["job.yaml"])
+    job["workerPoolSpecs"].append({})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1 and "Exactly one of fields [pythonPackageSpec, containerSpec]" in done.stderr
 
