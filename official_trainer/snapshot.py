@@ -113,10 +113,17 @@ def at(folder: str | os.PathLike[str]) -> Snapshot | None:
 
 
 def planned(workspace: str, folder: str) -> Snapshot:
-    """Returns the snapshot that `take` would make or find, without making it; raises the same."""
+    """Returns the snapshot that `take` would make or find, without making it.
+
+    Raises:
+      SnapshotError: the code cannot be read, or is larger than 256 MiB; the message names the largest files.
+    """
     workspace = os.path.abspath(workspace)
-    sums = sums_of(workspace)
-    return _made(workspace, folder, sums)
+    try:
+        return _made(workspace, folder, sums_of(workspace))
+    except OSError as error:
+        what = f"{error.filename or workspace} cannot be read ({files.reason_of(error)}), so the job would lack it"
+        raise SnapshotError(f"{what}; change its permissions, or add it to .gitignore if it is no code") from error
 
 
 def _made(workspace: str, folder: str, sums: Mapping[str, str]) -> Snapshot:
@@ -255,8 +262,8 @@ def _check_size(folder: str, paths: Iterable[str]) -> None:
         named = ", ".join(f"{path} of {sizes[path] >> 20} MiB" for path in largest)
         raise SnapshotError(
             f"{folder}: its code has {sum(sizes.values()) >> 20} MiB, and a snapshot has at most "
-            f"{_MOST_BYTES >> 20}; the largest files are {named}: add what is no code to .gitignore, or set "
-            "source: workspace in the profile, with which a job runs the code that is there when it starts"
+            f"{_MOST_BYTES >> 20}; the largest files are {named}: add what is no code to .gitignore, or set another "
+            "source in the profile"
         )
 
 

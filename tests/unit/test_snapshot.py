@@ -1,5 +1,6 @@
 """Snapshots of a workspace: what is copied, what is linked, and what has changed since."""
 
+import errno
 import json
 import os
 import subprocess
@@ -173,9 +174,23 @@ def test_code_that_is_too_large_is_refused_with_its_largest_files(workspace, mon
     write(workspace, "experiments/weights.npy", "x" * (3 << 20))
     message = (
         r"work space: its code has 3 MiB, and a snapshot has at most 2; the largest files are "
-        r"experiments/weights.npy of 3 MiB, .*: add what is no code to .gitignore, or set "
-        r"source: workspace in the profile"
+        r"experiments/weights.npy of 3 MiB, .*: add what is no code to .gitignore, or set another source in the profile"
     )
     for call in (take, lambda folder: snapshot.planned(str(folder), "launches")):
         with pytest.raises(snapshot.SnapshotError, match=message):
             call(workspace)
+
+
+def test_a_file_that_cannot_be_read_is_named(workspace, monkeypatch):
+    """Root can read all, so the answer is given here."""
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(snapshot.files, "sha256", refuse)
+    with pytest.raises(snapshot.SnapshotError) as caught:
+        snapshot.planned(str(workspace), "launches")
+    assert str(caught.value) == (
+        f"{workspace}/configs/one.yaml cannot be read (Permission denied), so the job would lack it; change its "
+        "permissions, or add it to .gitignore if it is no code"
+    )
