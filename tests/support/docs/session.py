@@ -53,8 +53,11 @@ class Session:
             assert self._ours("official-trainer", ["init", str(self.workspace)], {}, cwd=folder).code == 0
         else:
             copy_workspace(self.workspace)
-            for name in ("train.py", "pyproject.toml"):
-                shutil.copy(ROOT / name, self.workspace)
+            shutil.copy(ROOT / "train.py", self.workspace)
+            if not any(
+                block.path == "pyproject.toml" for block in pages.blocks(page)
+            ):  # which a page may show one of its own
+                shutil.copy(ROOT / "pyproject.toml", self.workspace)
 
     def carry_out(self, block):
         """Does what a block says; yields what went wrong."""
