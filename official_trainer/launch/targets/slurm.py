@@ -159,7 +159,8 @@ class Slurm(Target[SlurmProfile]):
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
-        for what, path in (("--model_dir", job.model_dir), ("the current directory", job.cwd)):
+        here = ("the current directory", job.cwd) if job.code is None else ("the workspace", job.code.workspace)
+        for what, path in (("--model_dir", job.model_dir), here):
             if path.startswith("ram://"):
                 yield f"{what}={path} is in the memory of one process; use a directory that all nodes see"
             for folder in profile.node_local:

@@ -19,6 +19,7 @@ from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import sweep_job, training_job
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
+from official_trainer.snapshot import Snapshot
 from tests.support.launch.stand_ins import StandIns
 from tests.support.workspace import copy_workspace
 
@@ -363,6 +364,16 @@ def test_what_slurm_would_not_run_as_it_is_meant(tmp_path, monkeypatch, capfd, f
     assert cli.main(words) == 2
     assert said in capfd.readouterr().err
     assert not Path("launches").exists()
+
+
+def test_a_workspace_that_the_nodes_do_not_see():
+    """N33: not the folder of the copy is named, but the one that the user knows."""
+    path = "/tmp/w/launches/digits/code-0123456789ab"
+    code = Snapshot(path=path, workspace="/tmp/w", made_at=path, sums={})
+    (said,) = Slurm(SlurmProfile()).problems(dataclasses.replace(job(SlurmProfile(), cwd=path), code=code))
+    assert said.startswith(
+        "the workspace is /tmp/w, and every node has its own /tmp; use a directory that all nodes share"
+    )
 
 
 def test_a_directory_in_memory():
