@@ -446,11 +446,13 @@ def sha256(path: str) -> str:
 
 
 def read_ahead(path: str) -> None:
-    """Has the operating system read a local file into memory, so that the next reader need not wait for a disk."""
-    if is_url(path) or not hasattr(os, "posix_fadvise"):
-        return
+    """Reads a local file for nothing but that the operating system has it in memory when it is read the next time.
+
+    To advise the system to do so (`posix_fadvise`) has no effect on some disks.
+    """
     with open_file(path, "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        while file.read(_CHUNK_BYTES):  # which lets other threads run
+            pass
 
 
 _FILE, _DIRECTORY = "a file", "a directory"

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -205,12 +206,14 @@ def saved_steps(directory: str) -> tuple[int, ...]:
 
 
 def read_ahead(directory: str) -> None:
-    """Has the operating system read the newest checkpoint of a local directory into memory; a bad one is no problem."""
+    """Reads the newest checkpoint of a local directory into the system's memory, if it takes at most half of that."""
     if files.is_url(directory):
         return
     with contextlib.suppress(OSError, ValueError, KeyError):  # none, or the restore finds the same, and says so
-        for file_name in parts(directory)[max(saved_steps(directory), default=-1)]:
-            files.read_ahead(files.join(directory, file_name))
+        paths = [files.join(directory, name) for name in parts(directory)[max(saved_steps(directory), default=-1)]]
+        if 2 * sum(map(files.size_bytes, paths)) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            for path in paths:
+                files.read_ahead(path)
 
 
 def is_unmarked(parts: Mapping[str, str]) -> bool:

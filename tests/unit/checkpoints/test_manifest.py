@@ -4,19 +4,21 @@ import os
 
 import pytest
 
+from official_trainer import files
 from official_trainer.checkpoints import manifest
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The names of the files of which the operating system was asked to read all, in any order."""
+    """The names of the files that were read ahead."""
     names = set()
+    read_ahead = files.read_ahead
 
-    def advise(descriptor, offset, length, advice):
-        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_WILLNEED)
-        names.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+    def noted(path):
+        read_ahead(path)
+        names.add(os.path.basename(path))
 
-    monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(files, "read_ahead", noted)
     return names
 
 
@@ -39,6 +41,16 @@ def test_without_a_checkpoint_that_can_be_read_nothing_is_read_ahead(make, tmp_p
         (folder / "ckpt-10.manifest.json").touch()
     manifest.read_ahead(str(folder))
     assert asked <= {"ckpt-10.manifest.json"}
+
+
+def test_a_checkpoint_that_fills_the_memory_is_not_read_ahead(tmp_path, asked, monkeypatch):
+    (tmp_path / "ckpt-10.manifest.json").write_text("x" * 100)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 199}.get)
+    manifest.read_ahead(str(tmp_path))
+    assert not asked
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 200}.get)
+    manifest.read_ahead(str(tmp_path))
+    assert asked == {"ckpt-10.manifest.json"}
 
 
 def test_a_url_is_not_read_ahead(asked):
