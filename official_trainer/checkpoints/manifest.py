@@ -209,8 +209,9 @@ def read_ahead(directory: str) -> None:
     """Reads the newest checkpoint of a local directory into the system's memory, if it takes at most half of that."""
     if files.is_url(directory):
         return
-    with contextlib.suppress(OSError, ValueError, KeyError):  # none, or the restore finds the same, and says so
-        paths = [files.join(directory, name) for name in parts(directory)[max(saved_steps(directory), default=-1)]]
+    with contextlib.suppress(OSError, ValueError):  # none, or the restore finds the same, and says so
+        saved = {step: found for step, found in parts(directory).items() if not is_dead_save(found)}
+        paths = [files.join(directory, name) for name in saved[max(saved)]]
         if 2 * sum(map(files.size_bytes, paths)) <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             for path in paths:
                 files.read_ahead(path)

@@ -1,7 +1,7 @@
 """Gets the code of a job from storage, and runs a command there: on machines that have an image and not the workspace.
 
-Owns: this program, and the command line that starts it. Does not own: what an archive holds (`snapshot.py`), how it
-came to its URL (`launch/targets/`).
+Owns: this program, the words that start it, and the command that uploads the archive before. Does not own: what an
+archive holds (`snapshot.py`), which machines get one (`launch/targets/`).
 
     python -m official_trainer.launch.fetch URL COMMAND…
 
@@ -15,14 +15,28 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from official_trainer import files, snapshot
 from official_trainer.errors import ExitCode
+
+if TYPE_CHECKING:
+    from official_trainer.launch.spec import JobSpec
 
 
 def words(url: str) -> tuple[str, ...]:
     """Returns the words between a Python interpreter and the command, for the archive at `url`."""
     return ("-m", "official_trainer.launch.fetch", url)
+
+
+def uploads(job: JobSpec) -> tuple[tuple[str, ...], ...]:
+    """Returns the command that uploads the archive of a job's code from the folder of the job; none without one."""
+    return () if job.archive is None else (("gcloud", "storage", "cp", *job.archive),)
+
+
+def before(job: JobSpec) -> tuple[str, ...]:
+    """Returns the words before the command of a process that first has to get the code of its job; none without one."""
+    return () if job.archive is None else ("python", *words(job.archive[1]))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -75,11 +75,14 @@ class JobSpec:
 
     @property
     def archive(self) -> tuple[str, str] | None:
-        """The archive of its code: the name in the folder of the job, and the URL in its run directory."""
+        """The archive of its code: the name in the folder of the job, and the URL in its run directory.
+
+        A run directory at `/gcs/BUCKET`, where machines of Vertex AI see a bucket, is at gs://BUCKET.
+        """
         if self.code is None:
             return None
         name = posixpath.basename(self.code.archive)
-        return name, posixpath.join(self.model_dir, PLACE, name)
+        return name, posixpath.join(re.sub("^/gcs/", "gs://", self.model_dir), PLACE, name)
 
     @property
     def has_servers(self) -> bool:

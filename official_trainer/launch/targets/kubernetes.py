@@ -81,8 +81,7 @@ class Kubernetes(Target[KubernetesProfile]):
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
         create = self._kubectl("create", f"--filename={_FILE}")
-        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", *job.archive)]
-        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(*uploads, create))
+        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(*fetch.uploads(job), create))
 
     def status(self, job_id: str) -> Argv:
         columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
@@ -305,11 +304,10 @@ def _security(profile: KubernetesProfile) -> dict[str, Any]:
 
 def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
     module, *words = role.argv
-    fetched = [] if job.archive is None else ["python", *fetch.words(job.archive[1])]
     return {
         "name": _CONTAINER,
         "image": profile.image,
-        "command": [*fetched, "python", "-m", module],
+        "command": [*fetch.before(job), "python", "-m", module],
         "args": [literal(word) for word in words],
         "env": _environ(job, role, profile),
         "resources": _resources(profile.resources_of(role.name), profile),

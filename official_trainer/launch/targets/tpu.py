@@ -18,7 +18,7 @@ from typing import Literal
 
 from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
-from official_trainer.launch import rerun
+from official_trainer.launch import fetch, rerun
 from official_trainer.launch.profile import SNAPSHOT, Resources
 from official_trainer.launch.spec import PLACE, JobSpec, idle_tpu
 from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
@@ -101,8 +101,7 @@ class TpuTarget(Target[TpuProfile]):
         (delete,) = self.cancel(job.name)
         clear = script("tpu_clear.sh", describe=shlex.join(self.status(job.name)), delete=shlex.join(delete))
         texts = {_STARTUP: startup_script(job, self.profile), _CLEAR: clear}
-        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", *job.archive)]
-        return Rendered(files=texts, submit=(*uploads, self._create(job.name)))
+        return Rendered(files=texts, submit=(*fetch.uploads(job), self._create(job.name)))
 
     def status(self, job_id: str) -> Argv:
         return self._gcloud("describe", job_id, _SHOWN)

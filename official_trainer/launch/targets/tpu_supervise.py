@@ -27,8 +27,6 @@ POLL_SECONDS = 30.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back within seconds
 _FAILURES_IN_A_ROW = 20  # of gcloud: ten minutes without a network
 
-"""The folder of the run directory in which a slice leaves files."""
-
 LOG = "train.log"
 """The output of training, copied there once training has ended."""
 

@@ -141,10 +141,9 @@ class VertexTarget(Target[VertexProfile]):
     def render(self, job: JobSpec) -> Rendered:
         labels = ",".join(f"{key}={value}" for key, value in self.profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
-        uploads = [] if job.archive is None else [("gcloud", "storage", "cp", job.archive[0], _url(job.archive[1]))]
         return Rendered(
             files={JOB: dump_yaml(_job_spec(job, self.profile))},
-            submit=(*uploads, self._gcloud("create", *words, "--format=value(name)")),
+            submit=(*fetch.uploads(job), self._gcloud("create", *words, "--format=value(name)")),
         )
 
     def id_of(self, name: str, output: str) -> str:
@@ -233,11 +232,6 @@ def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:
     return pools
 
 
-def _url(path: str) -> str:
-    """Returns the URL of what the machines see at `/gcs/BUCKET`."""
-    return f"gs://{path.removeprefix('/gcs/')}" if path.startswith("/gcs/") else path
-
-
 def _pool(job: JobSpec, role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:
     is_server = role.name == PS
     gpus = 0 if is_server else vertex.resources.gpus
@@ -247,10 +241,9 @@ def _pool(job: JobSpec, role: Role, count: int, vertex: VertexProfile) -> dict[s
         "acceleratorCount": gpus or None,
     }
     environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1", **role.environ, **vertex.environ}
-    fetched = [] if job.archive is None else ["python", *fetch.words(_url(job.archive[1]))]
     container = {
         "imageUri": vertex.image_uri,
-        "command": [*fetched, "python", *rerun.words(vertex.max_restarts), "python", "-m"],
+        "command": [*fetch.before(job), "python", *rerun.words(vertex.max_restarts), "python", "-m"],
         "args": list(role.argv),
         "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }
