@@ -1,9 +1,11 @@
 """An engine of a few lines of shell, and the target for it."""
 
 import dataclasses
+import os
 from typing import Literal
 
 from official_trainer.config import Positive
+from official_trainer.launch import targets
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.target import GONE, JobState, Phase, Rendered, Target, unknown
 
@@ -53,6 +55,14 @@ def install(folder):
     folder.mkdir()
     (folder / "engine").write_text(_PROGRAM)
     (folder / "engine").chmod(0o755)
+
+
+def be_the_only_target(monkeypatch, folder):
+    """Installs the program in a new folder, puts that on the PATH, and makes `scripted` the only target of `launch`."""
+    install(folder)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(targets, "names", lambda: ("scripted",))
+    monkeypatch.setattr(targets, "get", lambda name: Scripted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

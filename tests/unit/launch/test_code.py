@@ -8,7 +8,6 @@ import tarfile
 import pytest
 
 from official_trainer import cli, snapshot
-from official_trainer.launch import targets
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 
@@ -19,10 +18,7 @@ def workspace(tmp_path, monkeypatch):
     folder = tmp_path / "work space"
     folder.mkdir()
     copy_workspace(folder, "experiments", "configs")
-    scripted.install(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(targets, "names", lambda: ("scripted",))
-    monkeypatch.setattr(targets, "get", lambda name: scripted.Scripted)
+    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
     (folder / "p.yaml").write_text("code_as: folder\n")
     monkeypatch.chdir(folder)
     return folder

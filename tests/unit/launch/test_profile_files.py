@@ -1,12 +1,9 @@
 """Which file is the profile of a job, and what in it is left to the user."""
 
-import os
-
 import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.launch import targets
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 
@@ -20,10 +17,7 @@ def workspace(tmp_path, monkeypatch):
     (tmp_path / "launch").mkdir()
     for name, workers in (("scripted", 2), ("large", 8), ("local", 3)):
         (tmp_path / "launch" / f"{name}.yaml").write_text(f"workers: {workers}\n")
-    scripted.install(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(targets, "names", lambda: ("scripted",))
-    monkeypatch.setattr(targets, "get", lambda name: scripted.Scripted)
+    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,7 +1,6 @@
 """Secrets in a profile and in the command of a job: found by name and by shape, refused, and never repeated."""
 
 import json
-import os
 import stat
 
 import pytest
@@ -167,10 +166,7 @@ def test_how_a_target_gets_a_secret(target, fix):
 def workspace(tmp_path, monkeypatch):
     """A workspace with a target that runs nothing."""
     copy_workspace(tmp_path, "experiments")
-    scripted.install(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(targets, "names", lambda: ("scripted",))
-    monkeypatch.setattr(targets, "get", lambda name: scripted.Scripted)
+    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -25,10 +25,7 @@ def workspace(tmp_path, monkeypatch):
     folder = tmp_path / "work space"
     folder.mkdir()
     copy_workspace(folder, "experiments")
-    scripted.install(tmp_path / "bin")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(targets, "names", lambda: ("scripted",))
-    monkeypatch.setattr(targets, "get", lambda name: scripted.Scripted)
+    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
     monkeypatch.chdir(folder)
     return folder
 

@@ -130,7 +130,7 @@ def test_an_engine_that_fails_does_not_say_that_a_job_has_ended(name, err, line)
     ],
 )
 def test_an_answer_that_cannot_be_read_does_not_say_that_a_job_has_ended(name, out):
-    """N20: it is repeated, because somebody has to see to it."""
+    """N20: it is repeated, because a person has to see to it."""
     (state,) = states(name, [IDS[name]], 0, out)
     assert state.phase is Phase.UNKNOWN
     program = {"slurm": "squeue", "kubernetes": "kubectl"}.get(name, "gcloud")

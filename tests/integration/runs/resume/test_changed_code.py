@@ -57,7 +57,7 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
 
 
 def test_code_is_not_compared_outside_of_snapshots(workspace, model_dir, monkeypatch):
-    """Somebody who edits and trains in the workspace is not asked each time."""
+    """To edit and train in the workspace is daily work, and needs no flag."""
     kept = code(workspace, "first")
     monkeypatch.chdir(kept.path)
     train(model_dir, "trainer.train_steps=2")

@@ -135,7 +135,7 @@ def test_a_user_who_may_not_list_pods(api, capfd):
 
 
 def test_a_user_who_may_not_see_jobs(api, capfd):
-    """N20: nothing is deleted or created, because nobody knows whether the job has ended."""
+    """N20: nothing is deleted or created, because it is not known whether the job has ended."""
     name = submit(capfd)
     api.forbidden = {"jobsets"}
     why = f'Error from server (Forbidden): jobsets.jobset.x-k8s.io "{name}" is forbidden: User "me" cannot get resource'
