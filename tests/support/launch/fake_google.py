@@ -163,11 +163,12 @@ def serving(google):
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             body = json.loads(raw) if raw and "json" in self.headers.get("Content-Type", "") else raw
             if "multipart" in self.headers.get("Content-Type", ""):
-                boundary = self.headers["Content-Type"].partition("boundary=")[2].strip("\"'").encode()
-                meta, content = (
-                    part.partition(b"\n\n")[2] for part in raw.replace(b"\r\n", b"\n").split(b"--" + boundary)[1:3]
-                )
-                query, body = {**query, "name": json.loads(meta)["name"]}, content.removesuffix(b"\n")
+                # The bytes of the file stay as they are: an archive may contain or end with any line end.
+                boundary = b"--" + self.headers["Content-Type"].partition("boundary=")[2].strip("\"'").encode()
+                end = b"\r\n" if boundary + b"\r\n" in raw else b"\n"
+                parts = (end + raw).split(end + boundary)[1:3]
+                meta, body = (part.partition(2 * end)[2] for part in parts)
+                query = {**query, "name": json.loads(meta)["name"]}
             if self.command in ("POST", "DELETE") and "/storage/" not in url.path:
                 google.asked.append((self.command, self.path, body))
             status, answer = google.answer(self.command, url.path, query, body)

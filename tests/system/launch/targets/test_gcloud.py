@@ -229,12 +229,12 @@ def test_what_a_machine_leaves_in_its_bucket(google, tmp_path):
     finish = (
         re.search(r"^place=.*$", startup, re.MULTILINE)[0] + "\n" + re.search(r"^finish.*?^}$", startup, re.M | re.S)[0]
     )
-    (tmp_path / "train.log").write_text("a line\n")
+    (tmp_path / "train.log").write_bytes(b"a line\r\n\r\n")
     done = subprocess.run(["bash", "-c", f"{finish}\nfinish 5"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 5
     ended = json.loads(google.objects["my-bucket/run/.launch/exit.json"])
     assert ended["exit_code"] == 5 and ended["ended"].endswith("Z")
-    assert google.objects["my-bucket/run/.launch/train.log"] == b"a line\n"
+    assert google.objects["my-bucket/run/.launch/train.log"] == b"a line\r\n\r\n"
     path = f"gs://my-bucket/run/{tpu_supervise.PLACE}/{tpu_supervise.EXIT}"
     assert json.loads(run(("gcloud", "storage", "cat", path), tmp_path)) == ended
 
