@@ -8,7 +8,8 @@ export HOME="${HOME:-/root}"
 if [ $# -eq 0 ]; then  # as a service, so that it is told to stop while there still is a network
   mkdir -p "$folder" && cp "$0" "$folder/startup.sh" || exit 1
   exec systemd-run --unit=official-trainer --collect --property=After=network-online.target \
-    --property=KillMode=mixed --property=TimeoutStopSec=35 bash "$folder/startup.sh" train
+    --property=KillMode=mixed --property=TimeoutStopSec=35 \
+    --property=ExecStopPost="/bin/bash $folder/startup.sh stopped" bash "$folder/startup.sh" train
 fi
 cd "$folder" || exit 1
 
@@ -28,14 +29,21 @@ if [ "$1" = install ]; then
   exit
 fi
 
+# The log of a slice goes on in the one that replaces it.
+[ -e train.log ] || gcloud storage cp "$place/train.log" train.log 2>/dev/null
 exec >>train.log 2>&1
+copy_log() (  # gcloud refuses to copy a file that grows; one copy at a time, so that the newest is the last
+  flock 9
+  cp train.log copied.log && gcloud storage cp copied.log "$place/train.log"
+) 9>copying
 finish() {
   printf '{"exit_code": %d, "ended": "%s"}\n' "$1" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit.json
-  gcloud storage cp train.log "$place/train.log"
+  copy_log
   gcloud storage cp exit.json "$place/exit.json"
   exit "$1"
 }
 [ "$1" != finish ] || finish "$2"
+[ "$1" != stopped ] || { [ -e exit.json ] || [ ! -e copying ] || copy_log; exit; }
 [ ! -e exit.json ] || exit 0  # it has ended before this boot
 attempt() {
   for _ in 1 2 3; do
@@ -48,6 +56,7 @@ attempt() {
 }
 attempt install installed || finish 1
 
+while copy_log; sleep 60 && kill -0 $$; do :; done 2>/dev/null &  # while training runs, in the place of this process
 export PYTHONUNBUFFERED=1
 export TF_USE_LEGACY_KERAS=1
 export TPU_NAME=local

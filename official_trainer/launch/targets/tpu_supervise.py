@@ -28,7 +28,7 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back wi
 _FAILURES_IN_A_ROW = 20  # of gcloud: ten minutes without a network
 
 LOG = "train.log"
-"""The output of training, copied there once training has ended."""
+"""The output of training, copied there each minute and at the end."""
 
 EXIT = "exit.json"
 """How training has ended; not written after a signal to stop."""

@@ -226,9 +226,8 @@ def test_an_answer_of_no_capacity(google, tmp_path):
 def test_what_a_machine_leaves_in_its_bucket(google, tmp_path):
     """N20: the lines of the start-up script that say how training has ended, and those that fetch the code."""
     startup = rendered("tpu", TPU, model_dir="gs://my-bucket/run").files["startup.sh"]
-    finish = (
-        re.search(r"^place=.*$", startup, re.MULTILINE)[0] + "\n" + re.search(r"^finish.*?^}$", startup, re.M | re.S)[0]
-    )
+    lines = (r"^place=.*?$", r"^copy_log.*?^\).*?$", r"^finish.*?^}$")
+    finish = "\n".join(re.search(line, startup, re.M | re.S)[0] for line in lines)
     (tmp_path / "train.log").write_bytes(b"a line\r\n\r\n")
     done = subprocess.run(["bash", "-c", f"{finish}\nfinish 5"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 5

@@ -152,15 +152,25 @@ def python_that_runs(text):
 
 SYSTEMD = """#!/bin/bash
 echo "$@" >>"$RECORD/systemd"
-while [ "${1#--}" != "$1" ]; do shift; done
-exec "$@"
+while [ "${1#--}" != "$1" ]; do
+  case "$1" in --property=ExecStopPost=*) post=${1#*=*=} ;; esac
+  shift
+done
+trap 'kill "$main"' TERM
+"$@" &
+main=$!
+wait "$main"
+code=$?
+while kill -0 "$main" 2>/dev/null; do wait "$main"; code=$?; done
+$post
+exit "$code"
 """
 GCLOUD = """#!/bin/bash
 # gcloud storage cp FROM TO
 place() { case "$1" in gs://*) echo "$RECORD/${1#gs://}" ;; *) echo "$1" ;; esac; }
 [ "$1 $2" = "storage cp" ] || exit 9
 mkdir -p "$(dirname "$(place "$4")")"
-exec cp "$(place "$3")" "$(place "$4")"
+cp "$(place "$3")" "$(place "$4").$$" && mv "$(place "$4").$$" "$(place "$4")"  # nothing reads half an object
 """
 PYTHON3 = """#!/bin/bash
 # python3 -m pip install … --target uv uv
@@ -298,6 +308,31 @@ def test_a_machine_that_is_shut_down_goes_on_at_its_next_boot(machine):
     assert len((machine.home / "venv" / "bin" / "python.lives").read_text().splitlines()) == 2
 
 
+TALKS = """#!/bin/bash
+echo "slice $SLICE trains"
+[ "$SLICE" = 1 ] || exit 0
+trap 'echo "slice $SLICE has saved"; exit 143' TERM
+touch "$RECORD/up"
+while :; do sleep 0.02; done
+"""
+
+
+def test_the_log_is_in_the_bucket_while_training_runs(tmp_path, monkeypatch):
+    """N20, N33: also what is printed after the signal to stop; the slice that takes the place of another adds to it."""
+    machine = Machine(tmp_path, monkeypatch, TALKS)
+    process = machine.start(environ={"SLICE": "1"})
+    until(lambda: "slice 1 trains" in (machine.read("run/.launch/train.log") or ""), process)
+    until((tmp_path / "up").exists, process)
+    process.terminate()
+    assert process.wait(TIMEOUT_SECONDS) == 143
+    assert machine.ended is None and "slice 1 has saved" in machine.read("run/.launch/train.log")
+    shutil.rmtree(machine.home)  # another slice begins with empty disks
+    assert machine.boot(environ={"SLICE": "2"}) == 0
+    lines = machine.read("run/.launch/train.log").splitlines()
+    said = [line for line in lines if line.startswith("slice ")]
+    assert said == ["slice 1 trains", "slice 1 has saved", "slice 2 trains"]
+
+
 def test_an_installation_that_fails(machine):
     """N20: is tried three times; then the job has failed, and its log says why."""
     machine.environ["CODES"] = "0"
@@ -307,7 +342,7 @@ def test_an_installation_that_fails(machine):
     (machine.folder / "bucket" / "code.tar.gz").unlink()
     assert machine.boot() == 1
     assert machine.ended["exit_code"] == 1
-    assert machine.read("run/.launch/train.log").count("install failed") == 3
+    assert machine.read("run/.launch/train.log").count("install failed") == 1 + 3  # the first slice, the second
 
 
 def test_setup_that_fails_is_the_end(machine):
