@@ -5,7 +5,7 @@ A server of yours, on this machine, waits for `python train.py`, `official-train
 each time. It ends by itself when it was not used for an hour. Linux only.
 
 Owns: `warm`: starting the server, showing it, ending it.
-Does not own: the server (`launch/local/warm_server.py`), how a command finds it (`launch/local/warm_client.py`).
+Does not own: the server (`warm/server.py`), how a command finds it (`warm/client.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BOOT = """
 import json, sys, time
 began = time.time()
 sys.path[:] = json.loads(sys.argv[2])
-from official_trainer.launch.local import warm_server
-warm_server.main(sys.argv[1], began)
+from official_trainer.warm import server
+server.main(sys.argv[1], began)
 """
 
 
@@ -79,14 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ask(what: str) -> dict[str, Any] | None:
     """Returns what the server answers; None if none runs."""
-    from official_trainer.launch.local import warm_client
+    from official_trainer.warm import client
 
     try:
-        connection = warm_client.connect()
+        connection = client.connect()
         if connection is None:
             return None
         with connection:
-            return warm_client.ask(connection, what)
+            return client.ask(connection, what)
     except OSError as error:
         raise WarmError(f"the warm server: {error}") from error
 
@@ -106,13 +106,13 @@ def _start(idle_seconds: float) -> None:
     Raises:
       WarmError: it does not start, or others could take its place.
     """
-    from official_trainer.launch.local import warm_client
     from official_trainer.launch.local.children import PRELOAD
+    from official_trainer.warm import client
 
-    os.makedirs(warm_client.folder(), mode=0o700, exist_ok=True)
-    if why := warm_client.why_not_trusted():
+    os.makedirs(client.folder(), mode=0o700, exist_ok=True)
+    if why := client.why_not_trusted():
         raise WarmError(f"{why}; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
-    same = warm_client.interpreter()
+    same = client.interpreter()
     package = same["the installed official-trainer"]
     path = same["the search path of modules"]
     path = path if os.path.dirname(package) in path else [*path, os.path.dirname(package)]

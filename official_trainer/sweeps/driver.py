@@ -29,7 +29,6 @@ from official_trainer.launch.local.attempt import newest_step
 from official_trainer.launch.local.children import PRELOAD, Process, Processes, Starter
 from official_trainer.launch.local.output import Lines
 from official_trainer.launch.local.signals import Signals
-from official_trainer.launch.local.starter import Slot
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
 from official_trainer.stopping import PreemptedError
@@ -47,6 +46,7 @@ from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
 from official_trainer.tracking.jsonl import read_rows
+from official_trainer.warm.starter import Slot
 
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 2.0

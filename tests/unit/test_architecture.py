@@ -19,14 +19,14 @@ from tests.support.source import ENGINE, PATHS, TEMPLATE, tree_of
 
 MAX_FUNCTION_LINES = 40
 MAX_PARAMETERS = 6
-MAX_ARROWS = 62
+MAX_ARROWS = 66
 MAX_METHODS, MAX_FIELDS = 20, 12
 MOST_METHODS = 25
 """Above this no reason helps."""
 
 PACKAGES = {
     *("actions", "checkpoints", "cli", "config", "distributed", "engine", "garden", "inputs", "launch", "program"),
-    *("reports", "runs", "sweeps", "tasks", "tracking"),
+    *("reports", "runs", "sweeps", "tasks", "tracking", "warm"),
 }
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
@@ -80,7 +80,7 @@ def test_the_import_contracts_notice_an_import_that_goes_upwards(tmp_path):
     assert "Arrows point down BROKEN" in done.stdout
 
 
-def test_there_are_fifteen_packages_and_few_arrows_between_them():
+def test_there_are_sixteen_packages_and_few_arrows_between_them():
     """A new package, or a new arrow, needs a reason in docs/design/architecture.md."""
     graph = grimp.build_graph("official_trainer", cache_dir=None)
     assert {path.parent.name for path in ENGINE.glob("*/__init__.py")} == PACKAGES

@@ -23,7 +23,7 @@ sys.exit(cli.main(["warm", *sys.argv[2:]]))
 TRAIN = (
     "from official_trainer.cli import main\n\nif __name__ == '__main__':\n    raise SystemExit(main(script=__file__))\n"
 )
-IS_WARM = "'official_trainer.launch.local.warm_server' in sys.modules"
+IS_WARM = "'official_trainer.warm.server' in sys.modules"
 
 
 class Place:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from official_trainer.launch.local.starter import Slot
 from official_trainer.lock import DirectoryLock
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import rehearsal
 from official_trainer.sweeps.trial import SweepError
+from official_trainer.warm.starter import Slot
 
 
 class Processes:

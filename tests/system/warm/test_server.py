@@ -296,6 +296,34 @@ def test_a_changed_module_starts_cold_once(tmp_path):
         own.close()
 
 
+WRITES_SETTINGS = """
+import pathlib
+file = pathlib.Path.home() / ".keras" / "keras.json"
+if not file.exists():
+    file.parent.mkdir()
+    file.write_text('{"floatx": "float32"}')
+"""
+
+
+def test_settings_of_keras_that_its_import_writes_and_that_a_user_changes(tmp_path):
+    """N26: the first command of a user without any is warm; after a change the server starts again."""
+    own = Place(tmp_path, preload=["writes_settings"])
+    (tmp_path / "writes_settings.py").write_text(WRITES_SETTINGS)
+    own.environ["PYTHONPATH"] = f"{own.environ['PYTHONPATH']}{os.pathsep}{tmp_path}"
+    do = f"{SAY}; sys.exit(0)"
+    settings = tmp_path / ".keras" / "keras.json"
+    try:
+        assert own.warm().returncode == 0
+        first = own.run(do)
+        assert first.stdout == "warm\n", first.stderr
+        settings.write_text('{"floatx": "float64"}')
+        changed = own.run(do)
+        assert changed.stdout == "cold\n" and f"{settings} has changed; the server starts again" in changed.stderr
+        until(lambda: own.run(do).stdout == "warm\n")
+    finally:
+        own.close()
+
+
 def test_a_process_of_a_job_and_a_script_under_a_debugger_start_alone(place):
     """N26: without a word, as their parents are part of what they do."""
     done = place.run(f"{SAY}; sys.exit(0)", environ={"TF_CONFIG": "{}"})

@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from official_trainer.launch.local.module_state import ModuleState
+from official_trainer.warm.module_state import ModuleState
 
 _KERAS, _EAGER = "tf_keras.src", "tensorflow.python.eager"
 _SETTINGS = (

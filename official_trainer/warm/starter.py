@@ -2,7 +2,7 @@
 
 Owns: starting, signalling and reaping them on request, giving a command to a process that has done another one, and
 killing all of them once the launcher is gone.
-Does not own: when that is done (`attempt.py`, through `children.py`), what a process does (`commands.py`). It imports
+Does not own: when that is done (`launch/local/children.py`), what a process does (`commands.py`). It imports
 the modules that it has to preload, TensorFlow among them, and never starts TensorFlow's runtime: a process with a
 running runtime cannot be forked.
 
@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from official_trainer.distributed.began import BEGAN
-from official_trainer.launch.local import commands, preloading
+from official_trainer.warm import commands, preloading
 
 _READ_BYTES = 1 << 16
 

@@ -2,7 +2,7 @@
 
 Owns: its socket; what it compares with a command before it takes it; the process of a command, and the one that watches
 over that, passes signals on and tells how it has ended; the server's end.
-Does not own: the process in whose place the command runs (`warm_client.py`), what is imported (`preloading.py`).
+Does not own: the process in whose place the command runs (`client.py`), what is imported (`preloading.py`).
 
 The process of a command has what a process that is started from scratch would have: folder, files, variables, search
 path, arguments, streams, signals, limits. What a process cannot change is compared, and files of modules above all: the
@@ -32,10 +32,11 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO
 
+from official_trainer import files
 from official_trainer.distributed.began import BEGAN, process_start_seconds
-from official_trainer.launch.local import commands, warm_client
-from official_trainer.launch.local.preloading import Imports, preload
 from official_trainer.user_code import INSTALLED
+from official_trainer.warm import client, commands
+from official_trainer.warm.preloading import Imports, preload
 
 _LOOK_SECONDS = 5.0  # how often it looks whether commands have ended, and whether the socket is still its own
 _TRIAL_SECONDS = 0.1  # how often it looks whether the trial of a package has ended
@@ -92,6 +93,7 @@ class _Loaded:
         self.environ = dict(os.environ)
         self._read: set[str] = set(_NAMES)
         self._files: dict[str, tuple[int, ...] | None] = {}
+        self._keras_settings = _content_of(_keras_file())
         self._originals = os._Environ.__getitem__, os._Environ.__iter__
         getitem, iterate = self._originals
         listed: collections.deque[Any] = collections.deque()
@@ -121,9 +123,13 @@ class _Loaded:
         for path in set(_files()) - self._files.keys():
             state = _state(path)
             self._files[path] = None if state and max(state[:2]) > since * 1e9 else state
+        if not self._keras_settings:  # Keras has written them, unless there were some
+            self._keras_settings = _content_of(_keras_file())
 
     def changed(self) -> str:
         """Returns a file that is not as it was when it was loaded; empty if all are."""
+        if _content_of(_keras_file()) != self._keras_settings:
+            return _keras_file()
         return next((path for path, state in self._files.items() if state is None or _state(path) != state), "")
 
     def other_variable(self, environ: Mapping[str, str]) -> str:
@@ -162,9 +168,9 @@ class _Server:
 
     def _listen(self) -> socket.socket:
         """Takes the place of any other server of this user."""
-        path = warm_client.socket_path()
+        path = client.socket_path()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        warm_client.at_socket(listening.bind, own := f"{path}.{os.getpid()}")
+        client.at_socket(listening.bind, own := f"{path}.{os.getpid()}")
         os.chmod(own, 0o600)
         listening.listen()
         os.rename(own, path)
@@ -173,12 +179,12 @@ class _Server:
 
     def _is_in_place(self) -> bool:
         with contextlib.suppress(OSError):
-            return os.stat(warm_client.socket_path()).st_ino == self._inode
+            return os.stat(client.socket_path()).st_ino == self._inode
         return False
 
     def _leave(self) -> None:
         if self._is_in_place():
-            os.unlink(warm_client.socket_path())
+            os.unlink(client.socket_path())
 
     def serve(self) -> dict[str, Any]:
         """Works until it is idle for too long, or another server is in its place; only a command's process returns."""
@@ -256,7 +262,7 @@ class _Server:
         return ""
 
     def _fork(
-        self, connection: socket.socket, request: dict[str, Any], client: int, descriptors: list[int]
+        self, connection: socket.socket, request: dict[str, Any], sender: int, descriptors: list[int]
     ) -> dict[str, Any] | None:
         """Starts the process that watches over the command's, and that starts this; returns there alone."""
         self._taken += 1
@@ -267,8 +273,8 @@ class _Server:
             return None
         try:
             self._socket.close()
-            process, ignored = _process(client), _ignored(client)
-            began = process_start_seconds(client)
+            process, ignored = _process(sender), _ignored(sender)
+            began = process_start_seconds(sender)
             for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             _send(connection, {})  # from here on, the client does not run the command itself
@@ -279,7 +285,7 @@ class _Server:
                 _watch(connection, pid)
             commands.die_with(watcher)
             connection.close()
-            os.chdir(f"/proc/{client}/cwd")
+            os.chdir(f"/proc/{sender}/cwd")
             self._become(request, descriptors, process, ignored)
             if began is not None:
                 os.environ[BEGAN] = f"{os.getpid()} {began}"
@@ -411,8 +417,19 @@ def _files() -> Iterator[str]:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         yield from {line[line.index("/") :].rstrip("\n") for line in file if "/" in line}
     yield from (entry for entry in sys.path if os.path.basename(entry) in INSTALLED)
-    keras_home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
-    yield os.path.join(keras_home, "keras.json")
+
+
+def _keras_file() -> str:
+    """Returns the file of Keras's settings, which Keras writes at its import if there is none."""
+    return os.path.join(os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras"), "keras.json")
+
+
+def _content_of(path: str) -> bytes:
+    """Returns the content of a file; empty if it cannot be read."""
+    try:
+        return files.read_bytes(path)
+    except OSError:
+        return b""
 
 
 def _state(path: str) -> tuple[int, ...] | None:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 
 from official_trainer.distributed.began import BEGAN
 from official_trainer.errors import first_few
-from official_trainer.launch.local.kept import KeptProcess
+from official_trainer.warm.kept import KeptProcess
 
 _PR_SET_PDEATHSIG = 1
 _CHILD_SECONDS = 3.0  # for one that was told to end
