@@ -130,6 +130,19 @@ def nearest(word: str, options: Iterable[str]) -> list[str]:
     return [option for *_, option in sorted(found)[:3]]
 
 
+def did_you_mean(word: str, options: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:
+    """Returns `; did you mean …?` with the options nearest to a word, for the end of a message.
+
+    Args:
+      word: that is none of the options.
+      options: the words that are allowed.
+      prefix: is put before each option.
+      otherwise: the answer if no option is near.
+    """
+    near = [prefix + option for option in nearest(word, options)]
+    return f"; did you mean {' or '.join(near)}?" if near else otherwise
+
+
 def printable(text: str) -> str:
     r"""Returns text that only prints: control characters become escapes such as `\x1b`; line ends and tabs stay.
 

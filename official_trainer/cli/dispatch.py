@@ -29,8 +29,8 @@ from collections.abc import Callable, Sequence
 from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, workspace
 from official_trainer.cli.flags import Parser
-from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode, UserError, nearest, printable
+from official_trainer.cli.parser import UsageError
+from official_trainer.errors import ExitCode, UserError, did_you_mean, nearest, printable
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141

@@ -16,8 +16,8 @@ import signal
 from typing import Any
 
 from official_trainer.cli import flags, submit, terminal
-from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode, first_few
+from official_trainer.cli.parser import UsageError
+from official_trainer.errors import ExitCode, did_you_mean, first_few
 from official_trainer.launch import submission
 from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, sweep, target, terminal, train
-from official_trainer.cli.parser import UsageError, did_you_mean
+from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
-from official_trainer.errors import passwords_in, without_secrets
+from official_trainer.errors import did_you_mean, passwords_in, without_secrets
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved

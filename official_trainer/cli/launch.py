@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, help_text, job_spec, process, sweep, terminal, train
-from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode, nearest
+from official_trainer.cli.parser import UsageError
+from official_trainer.errors import ExitCode, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile

@@ -12,12 +12,12 @@ import dataclasses
 import os
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import absl_flags, help_text
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError, did_you_mean
 
 _OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -305,12 +305,6 @@ class _Words:
 
     def _nearest_flag(self, name: str) -> str:
         return did_you_mean(name, [*self._value_flags, *self._optional_flags, *self._switch_flags], prefix="--")
-
-
-def did_you_mean(word: str, options: Collection[str], *, prefix: str = "") -> str:
-    """Returns `; did you mean …?` with the options nearest to `word`, or an empty text without one."""
-    near = [prefix + option for option in nearest(word, options)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _field_path(name: str) -> str:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal
-from official_trainer.cli.parser import UsageError, did_you_mean
-from official_trainer.errors import ExitCode
+from official_trainer.cli.parser import UsageError
+from official_trainer.errors import ExitCode, did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig, Resolved

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError, did_you_mean
 
 Evaluates = Literal["interval", "end", "never"]
 """When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""
@@ -49,6 +49,4 @@ def check(mode: str) -> None:
     """
     if mode in MODES:
         return
-    near = nearest(mode, MODES)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ModeError(f"--mode={mode}: no such mode{hint}\nmodes: {', '.join(MODES)}")
+    raise ModeError(f"--mode={mode}: no such mode{did_you_mean(mode, MODES)}\nmodes: {', '.join(MODES)}")

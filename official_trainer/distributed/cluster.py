@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.errors import ExitCode, UserError, nearest, shorten
+from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
 from official_trainer.lazy import tf
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
@@ -155,6 +155,5 @@ def check_role(role: object, place: str) -> str:
     """Returns a role, or raises an error that names `place`."""
     if role in ROLES:
         return str(role)
-    near = [CHIEF] if role == "master" else nearest(str(role), ROLES)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(CHIEF if role == "master" else str(role), ROLES)
     raise ClusterError(f"{place} is {shorten(json.dumps(role))}; expected one of {', '.join(ROLES)}{hint}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from official_trainer.errors import nearest
+from official_trainer.errors import did_you_mean, nearest
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError
@@ -144,8 +144,7 @@ def _split_files(builder: Any, params: Any) -> list[RecordFile]:
         instructions = builder.info.splits[params.tfds_split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
         name = params.tfds_split.split("[")[0]
-        close = nearest(name, splits) if name not in splits else []
-        hint = f"; did you mean {close[0]}?" if close else "."
+        hint = "." if name in splits else did_you_mean(name, splits, otherwise=".")
         raise DataError(
             f"tfds_split {params.tfds_split!r} is not in {builder.data_dir}{hint} "
             f"It has: {', '.join(splits)}; parts are written {splits[0]}[:90%]"

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from official_trainer import config, files, snapshot
-from official_trainer.errors import ExitCode, UserError, nearest, shorten
+from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 
@@ -260,7 +260,7 @@ def target_of(record: Record) -> Target[Any]:
       ConfigError: the profile is that of another version of this package.
     """
     if record.target not in targets.names():
-        near = "".join(f"; did you mean {name}?" for name in nearest(record.target, targets.names())[:1])
+        near = did_you_mean(record.target, targets.names())
         fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)

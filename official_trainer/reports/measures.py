@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from official_trainer.errors import ExitCode, UserError, first_few, nearest, shorten
+from official_trainer.errors import ExitCode, UserError, did_you_mean, first_few, nearest, shorten
 from official_trainer.runs import curves
 from official_trainer.runs.curves import Curve, Curves
 from official_trainer.runs.recorded import RecordedRun
@@ -178,8 +178,7 @@ def _missing(measure: Measure, entries: Iterable[Entry]) -> MeasureError:
         return MeasureError(f"--metrics={measure.key}: no run has recorded {measure.metric} at step {measure.at}")
     if not names:
         return MeasureError(f"--metrics={measure.metric}: none of these runs has recorded a metric")
-    near = nearest(measure.metric, names)
-    hint = f"; did you mean {near[0]}?" if near else f"; they have {first_few([*names])}"
+    hint = did_you_mean(measure.metric, names, otherwise=f"; they have {first_few([*names])}")
     return MeasureError(f"--metrics={measure.metric}: no run has recorded it{hint}")
 
 

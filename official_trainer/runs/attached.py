@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from official_trainer.errors import UserError, nearest
+from official_trainer.errors import UserError, did_you_mean
 from official_trainer.runs import curve_plot
 from official_trainer.runs.curves import Curve
 from official_trainer.tracking.monitored import show
@@ -138,7 +138,6 @@ def chosen(seen: Look, names: Sequence[str]) -> Charts:
         return found or {name: charts[name] for name in [*charts][:_MOST_CHARTS]}
     missing = [name for name in names if name not in charts]
     if missing and not seen.is_running:  # else it may come
-        near = nearest(missing[0], charts)
-        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(charts) or 'none'}"
+        hint = did_you_mean(missing[0], charts, otherwise=f"; it has {', '.join(charts) or 'none'}")
         raise UnknownChartError(f"{seen.directory} has no chart {missing[0]}{hint}")
     return {name: charts[name] for name in names if name in charts}

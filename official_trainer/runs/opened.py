@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import lines
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError, did_you_mean
 from official_trainer.runs import attached, curves, recorded
 from official_trainer.runs.curves import Curves
 from official_trainer.runs.recorded import RecordedRun, Status
@@ -144,9 +144,8 @@ class RunConfig(Mapping[str, Any]):
 
     def __getitem__(self, path: str) -> Any:
         if path not in self._texts:
-            near = nearest(path, self._texts)
             inside = next((each for each in self._texts if each.startswith((f"{path}.", f"{path}["))), None)
-            hint = f"; it is a section, with {inside}" if inside else f"; did you mean {near[0]}?" if near else ""
+            hint = f"; it is a section, with {inside}" if inside else did_you_mean(path, self._texts)
             raise NoRunError(f"the config of this run has no field {path}{hint}")
         return lines.value(self._texts[path])
 

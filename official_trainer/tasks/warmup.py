@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import UserError, nearest
+from official_trainer.errors import UserError, did_you_mean
 from official_trainer.lazy import tf
 
 FOLDER, FILE = "assets.extra", "tf_serving_warmup_requests"
@@ -80,8 +80,7 @@ def _signatures_in(directory: str) -> dict[str, Any]:
 
 
 def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:
-    near = [f"did you mean {each}?" for each in nearest(name, known)[:1]]
-    return "; ".join([f"there is no {what} {name!r}; known: {', '.join(sorted(known))}", *near])
+    return f"there is no {what} {name!r}; known: {', '.join(sorted(known))}{did_you_mean(name, known)}"
 
 
 def _tensor(place: str, value: Any, known: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
-from official_trainer.errors import nearest
+from official_trainer.errors import did_you_mean
 from official_trainer.launch.profile import VARIABLE, Profile
 
 LONGEST_LABEL = 63
@@ -119,9 +119,8 @@ class TPUSlice(Config):
         if not self.accelerator:
             yield "accelerator", "is not set; use GKE's name, such as tpu-v5-lite-podslice or tpu-v6e-slice"
         elif not _GKE_TPU.fullmatch(self.accelerator):
-            near = "".join(f"; did you mean {name}?" for name in nearest(self.accelerator, _GKE_TPUS)[:1])
-            what = f"{self.accelerator!r} is not a TPU by GKE's name"
-            yield "accelerator", f"{what}; use one such as tpu-v5-lite-podslice or tpu-v6e-slice{near}"
+            what = f"{self.accelerator!r} is not a TPU by GKE's name; use one such as tpu-v5-lite-podslice or"
+            yield "accelerator", f"{what} tpu-v6e-slice{did_you_mean(self.accelerator, _GKE_TPUS)}"
         if not _TOPOLOGY.fullmatch(self.topology):
             yield "topology", "is not a valid topology; expected the chips along each side, such as 2x4 or 2x2x1"
         elif self.chips > (most := _CHIPS_OF_A_HOST.get(self.accelerator, _MOST_CHIPS)):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
-from official_trainer.errors import nearest
+from official_trainer.errors import did_you_mean
 from official_trainer.launch import fetch, rerun
 from official_trainer.launch.profile import SNAPSHOT, Profile, Resources
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
@@ -108,8 +108,7 @@ class VertexProfile(Profile):
             if key in _OURS:
                 yield "spec", f"{key} is set from other fields of the profile; set those"
             elif key not in FIELDS:
-                near = nearest(key, FIELDS)
-                yield "spec", f"{key} is not a field of CustomJobSpec{f'; did you mean {near[0]}?' if near else ''}"
+                yield "spec", f"{key} is not a field of CustomJobSpec{did_you_mean(key, FIELDS)}"
         yield from label_problems(self.labels)
 
 

@@ -401,7 +401,7 @@ def test_texts_stay_texts_for_every_parser(text):
         ),
         (
             "tpu: {accelerator: tpu-v5lite-podslice, topology: 2x4}",
-            r"accelerator.*is not a TPU by GKE's name; .*; did you mean tpu-v5-lite-podslice\?",
+            r"accelerator.*is not a TPU by GKE's name; .*; did you mean tpu-v5-lite-podslice or tpu-v4-podslice or ",
         ),
         ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
         ("tolerations: [{key: a, operator: Exist}]", r"operator: .*got 'Exist'.*allowed: .*Equal.*Exists"),
