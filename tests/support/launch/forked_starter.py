@@ -8,7 +8,8 @@ import time
 import traceback
 from multiprocessing import Pipe
 
-from official_trainer.launch.local import children, isolation, starter
+from official_trainer.launch.local import children, isolation
+from official_trainer.warm import starter
 
 
 class _Forked:

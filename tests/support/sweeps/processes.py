@@ -117,7 +117,8 @@ def _script(name, words):
 
 def _prepare(first, trials, folder):
     """Called in the process of a driver."""
-    from official_trainer.launch.local import children, commands
+    from official_trainer.launch.local import children
+    from official_trainer.warm import commands
 
     children.subprocess = _Subprocess
     commands.run_one = functools.partial(_run_one, commands.run_one, trials, folder)
