@@ -4,10 +4,10 @@ Owns: which files are the code of a workspace, their checksums, a copy of them, 
 Does not own: where an engine finds the copy (`launch/targets/`), what a restart with another one means
 (`runs/resume/config_changes.py`).
 
-The code is what git tracks, and what it neither tracks nor ignores; where there is no git, all files but hidden ones,
-those of environments and those above 10 MB. What runs have written is no code. A snapshot is a folder whose name holds
-the checksum of all that, so code that has not changed is not copied again. Data that git ignores, and all else that is
-no code, is linked there: a relative path means what it means in the workspace.
+The code is what git tracks, and what it neither tracks nor ignores, also in repositories inside; where there is no
+repository, all files but hidden ones, those of environments and those above 10 MB. What runs have written is no code.
+A snapshot is a folder whose name holds the checksum of all that, so code that has not changed is not copied again. Data
+that git ignores, and all else that is no code, is linked there: a relative path means what it means in the workspace.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import functools
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 import stat
 import subprocess
@@ -41,7 +42,7 @@ _MOST_BYTES = 256 << 20
 _LARGE_BYTES = 10 << 20
 _NOT_LINKED = {".git", "__pycache__", LAUNCHES}
 _SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
-_GIT = (("--cached", "--recurse-submodules"), ("--others", "--exclude-standard"))
+_GIT = (("--cached",), ("--others", "--exclude-standard"))
 
 
 class SnapshotError(UserError, ValueError):
@@ -77,6 +78,11 @@ class Snapshot:
         return f"{self.made_at}.tar.gz"
 
     @property
+    def links_out(self) -> list[str]:
+        """The links that lead out of the workspace, which an archive does not hold."""
+        return [path for path, each in self.sums.items() if each.startswith("link /")]
+
+    @property
     def record(self) -> dict[str, str]:
         """What a run, and the manifests of its checkpoints, hold about it."""
         return {"digest": self.digest, "path": self.made_at}
@@ -84,6 +90,12 @@ class Snapshot:
     def changed(self, sums: Mapping[str, str]) -> list[str]:
         """Returns the files that are not the same where the code has other checksums, as `sums_of` returns them."""
         return sorted(path for path in self.sums.keys() | sums.keys() if self.sums.get(path) != sums.get(path))
+
+    def place_of(self, folder: str) -> str:
+        """Returns the copy of a folder of the workspace; one elsewhere, or without code, as it is."""
+        inner = os.path.relpath(os.path.realpath(folder), self.workspace)
+        is_code = inner == os.curdir or any(path.startswith(f"{inner}/") for path in self.sums)
+        return os.path.normpath(os.path.join(self.path, inner)) if is_code else folder
 
     def difference(self, other: str) -> Iterator[str]:
         """Yields the lines of `diff -u` from this snapshot to another folder."""
@@ -148,25 +160,31 @@ def take(workspace: str, folder: str) -> Snapshot:
             _copy(workspace, path, place)
         sums = {path: _sum(place, path) for path in paths}  # of the copy: the workspace may be edited now
         made = _made(workspace, folder, sums)
-        if os.path.exists(os.path.join(made.path, FILE)):
+        if _is_whole(made):
             return made
         _link_all_else(workspace, place, paths)
         text = json.dumps({"workspace": workspace, "made_at": made.path, "sums": sums}, indent=1)
         files.write_text_atomically(os.path.join(place, FILE), text + "\n")
-        shutil.rmtree(made.path, ignore_errors=True)  # without the file, it is not whole
+        shutil.rmtree(made.path, ignore_errors=True)  # it is not whole
         os.rename(place, made.path)
         return made
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _is_whole(code: Snapshot) -> bool:
+    """Returns whether its folder holds the code as it was copied: it may have been edited, or removed in part."""
+    try:
+        return at(code.path) is not None and sums_of(code.path) == code.sums
+    except (OSError, SnapshotError):
+        return False
+
+
 def pack(code: Snapshot) -> None:
     """Writes the archive of a snapshot: its files of code, and what describes it; no link that leads elsewhere."""
     with files.written_atomically(code.archive) as temporary, tarfile.open(temporary, "w:gz") as archive:
-        for path in (FILE, *sorted(code.sums)):
-            place = os.path.join(code.path, path)
-            if not (os.path.islink(place) and os.path.isabs(os.readlink(place))):
-                archive.add(place, path, recursive=False)
+        for path in (FILE, *sorted(code.sums.keys() - set(code.links_out))):
+            archive.add(os.path.join(code.path, path), path, recursive=False)
 
 
 def unpack(archive: str, folder: str) -> Snapshot:
@@ -181,8 +199,8 @@ def unpack(archive: str, folder: str) -> Snapshot:
         code = at(folder)
     except (tarfile.TarError, EOFError, zlib.error, SnapshotError) as error:
         raise SnapshotError(f"{archive} cannot be unpacked ({error}); submit the job again") from error
-    wanted = {path: each for path, each in code.sums.items() if not each.startswith("link /")} if code else {}
-    if code is None or os.path.basename(code.archive) != os.path.basename(archive) or sums_of(folder) != wanted:
+    is_named = code is not None and os.path.basename(code.archive) == os.path.basename(archive)
+    if code is None or not is_named or code.changed(sums_of(folder)) != sorted(code.links_out):
         raise SnapshotError(f"{archive} does not hold the code that its name says; submit the job again")
     return code
 
@@ -225,17 +243,38 @@ def _holds_run(folder: str, place: str) -> bool:
     return place == LAUNCHES or has_record or _holds_run(folder, os.path.dirname(place))
 
 
-def _listed_by_git(folder: str) -> list[str]:
-    """Returns what git lists as code; nothing without git, or where git ignores the whole folder."""
+def _listed_by_git(folder: str) -> set[str]:
+    """Returns what git lists as code, with that of repositories inside; nothing without one, or where all is ignored.
+
+    Raises:
+      SnapshotError: git fails, and so does not say what it ignores.
+    """
     found: set[str] = set()
     for which in _GIT:
         command = ["git", "--no-optional-locks", "-C", folder, "ls-files", "-z", *which]
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return []
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        except OSError as error:
+            done = subprocess.CompletedProcess(command, 1, b"", f"git: {files.reason_of(error)}".encode())
+        if done.returncode:
+            _refuse_repository(folder, done.stderr.decode(errors="replace"))
+            return set()
         found.update(os.fsdecode(path) for path in done.stdout.split(b"\0") if path)
-    return sorted(found)
+    for path in sorted(found):
+        place = os.path.join(folder, path).rstrip("/")
+        if os.path.exists(os.path.join(place, ".git")) and not os.path.islink(place):
+            found.update(os.path.join(path, each) for each in _listed_by_git(place))
+    return found
+
+
+def _refuse_repository(folder: str, said: str) -> None:
+    """Raises an error if a folder is in a repository of git, after git has failed there."""
+    if any(os.path.exists(os.path.join(place, ".git")) for place in (folder, *map(str, pathlib.Path(folder).parents))):
+        reason = said.strip().partition("\n")[0]
+        raise SnapshotError(
+            f"{folder}: git fails there ({reason}), so it is not known which files it ignores, such as those with "
+            "secrets; mend it until `git status` works, or set another source in the profile"
+        )
 
 
 def _walked(folder: str) -> Iterator[str]:

@@ -12,9 +12,11 @@ import argparse
 import dataclasses
 import functools
 import os
+import shlex
 import signal
 from typing import Any
 
+from official_trainer import snapshot
 from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, did_you_mean, first_few
@@ -176,10 +178,24 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
     submit.refuse_unless_ended(folder, target, record, "so there is nothing to resume")
+    _check_code(record)
     commands = target.resume(record.id, record.submit)
     again = dataclasses.replace(record, submitted_at=submission.now())
     submit.report_submitted(submission.start(folder, target, commands, again), folder, target)
     return int(ExitCode.DONE)
+
+
+def _check_code(record: Record) -> None:
+    """Refuses to start a job whose code is gone, and warns of files that are not what was submitted."""
+    if not record.code:
+        return
+    code = snapshot.at(record.code)
+    if code is None:
+        what = f"{record.name} runs the code in {record.code}, which is gone"
+        raise UsageError(f"{what}; submit the job again: {shlex.join(record.argv)}")
+    if changed := code.changed(snapshot.sums_of(record.code)):
+        what = f"{first_few(changed)} in {os.path.relpath(record.code)} changed since the job was submitted"
+        terminal.report_error(f"{what}; `launch {record.target} --submit` copies the code again", "warning", "yellow")
 
 
 def _supervise(folder: str, target: Target[Any], record: Record) -> int:

@@ -13,7 +13,6 @@ import functools
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,8 +56,12 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         _show(rendered, folder)
         _summarise(engine, job, rendered, folder)
         return int(ExitCode.DONE)
+    commands = rendered.submit
     if (last := submission.read(folder)) is not None:
-        refuse_unless_ended(folder, submission.target_of(last), last, "and another --model_dir makes another job")
+        before = submission.target_of(last)
+        refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
+        if before.query(()) == engine.query(()):  # the same place, where the engine may still have it
+            commands = engine.resume(last.id, commands)
     record = Record(
         target=engine.name,
         name=job.name,
@@ -70,9 +73,10 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         files=tuple(rendered.files),
         profile=engine.profile.as_dict(),
         is_sweep=job.is_sweep,
+        code="" if job.code is None else job.code.path,
     )
     with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
-        submitted = submission.submit(folder, engine, rendered, record)
+        submitted = submission.submit(folder, engine, dataclasses.replace(rendered, submit=commands), record)
     report_submitted(submitted, folder, engine)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
@@ -83,6 +87,7 @@ def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec,
     """Returns the job with the snapshot that it will run, if its target takes one and it has a workspace.
 
     Raises:
+      UsageError: a path would lead elsewhere from the copy.
       ConfigChangeError: the job would continue a run whose newest checkpoint other code has saved.
     """
     workspace = target.workspace(arguments)
@@ -90,14 +95,29 @@ def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec,
     if workspace is None or form is None or not is_in(job.cwd, str(workspace)):
         return job
     code = snapshot.planned(str(workspace), folder)
+    _check_paths(job, code, is_archive=form == "archive")
     if not job.is_sweep and arguments.mode != "predict" and os.path.isdir(job.model_dir):
         config_changes.check_code(job.model_dir, code, allow_config_change=arguments.allow_config_change)
     return with_code(job, code, code.path if form == "folder" else "")
 
 
+def _check_paths(job: JobSpec, code: Snapshot, *, is_archive: bool) -> None:
+    """Refuses relative paths that lead elsewhere from a snapshot, and warns of links that an archive does not hold."""
+    outside = [f"{field}={path}" for field, path in job.paths if not is_in(os.path.join(job.cwd, path), code.workspace)]
+    if outside:
+        what = "leads out of the workspace, and the job runs in a copy of it, elsewhere"
+        raise UsageError(f"{first_few(outside)} {what}; use an absolute path, or a URL")
+    if is_archive and job.cwd != code.workspace:
+        what = "the processes of the job start at the top of the code, where relative paths mean something else"
+        raise UsageError(f"{what}; run this command in {code.workspace}, not in {job.cwd}")
+    if is_archive and code.links_out:
+        what = "a link out of the workspace, which the machines of the job will not have"
+        terminal.report_error(f"{first_few(code.links_out)}: {what}", "warning", "yellow")
+
+
 @contextlib.contextmanager
 def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
-    """Makes a snapshot for a `with` block that submits its job; removes it if that fails.
+    """Makes a snapshot for a `with` block that submits its job; removes what it has made if that fails.
 
     Args:
       code: as it was planned; None makes nothing.
@@ -110,6 +130,7 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
         yield
         return
     folder = os.path.dirname(code.path)
+    before = os.listdir(folder) if os.path.isdir(folder) else []  # a job whose record is lost may run there
     taken = snapshot.take(code.workspace, folder)
     try:
         if taken.path != code.path:
@@ -120,9 +141,10 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
         yield
     except BaseException:
         if submission.read(folder) is None:  # else `job resume` may need it
-            shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other jobs are there
-                os.rmdir(os.path.dirname(folder))
+            for path in {taken.path, taken.archive} - {os.path.join(folder, name) for name in before}:
+                files.remove(path)
+            with contextlib.suppress(OSError):  # other files, or other jobs, are there
+                os.removedirs(folder)
         raise
 
 
@@ -172,6 +194,7 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     place = job.model_dir
     if job.predicts:  # beside the training of the run, and its record
         experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
+    place = place if files.is_url(place) else os.path.realpath(place)  # a directory has one name by all links to it
     return engine, dataclasses.replace(job, name=submission.job_name(profile.name, experiment, place))
 
 

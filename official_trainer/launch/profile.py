@@ -92,9 +92,8 @@ class Profile(Config):
                 what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
                 yield "environ", what
         for field, part in self.as_dict().items():
-            if field != "environ" and (kind := next(filter(None, map(secret_in, _texts(part))), "")):
-                what = f"holds what looks like {kind}, and the files of a job must not contain one"
-                yield field, f"{what}; {self.secrets_go}"
+            if field != "environ" and (what := next(filter(None, _secrets_in(part)), "")):
+                yield field, f"{what}, and the files of a job must not contain one; {self.secrets_go}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -115,16 +114,18 @@ def _secret(name: str, value: str) -> str:
     return kind and f"the value of {name} looks like {kind}"
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yields all texts in plain values, with the names that they have in sections."""
+def _secrets_in(value: Any) -> Iterator[str]:
+    """Yields what looks like a secret in plain values, or an empty text; sections and items may name a value."""
     if isinstance(value, Mapping):
+        if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):  # a variable of a container
+            yield _secret(value["name"], value["value"])
         for name, part in value.items():
-            yield from _texts(f"{name}={part}" if isinstance(part, str) else part)
+            yield from _secrets_in(f"{name}={part}" if isinstance(part, str) else part)
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part)
-    elif isinstance(value, str):
-        yield value
+            yield from _secrets_in(part)
+    elif isinstance(value, str) and (kind := secret_in(value)):
+        yield f"holds what looks like {kind}"
 
 
 def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
 DATA_ROLES = (DISPATCHER, DATA_WORKER)
 """The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
 
-_FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=(/.*)")
+_FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=((?:(?:\./)*\.\.)?/.*)")
 
 PLACE = ".launch"
 """The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""
@@ -62,6 +62,7 @@ class JobSpec:
       grace_seconds: how long a process may save after SIGTERM before it is killed.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
       code: the snapshot that it runs; None for what the engine or the profile has.
+      paths: field and value of each text in its config that may be a path to above `cwd`.
     """
 
     roles: tuple[Role, ...]
@@ -72,6 +73,7 @@ class JobSpec:
     strategy: str = ""
     is_sweep: bool = False
     code: Snapshot | None = None
+    paths: tuple[tuple[str, str], ...] = ()
 
     @property
     def archive(self) -> tuple[str, str] | None:
@@ -202,7 +204,8 @@ def members(job: JobSpec, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Mem
 def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
-    return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
+    found = {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
+    return {word: path for word, path in found.items() if path.startswith("/")}
 
 
 def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
@@ -218,8 +221,10 @@ def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
         return posixpath.normpath(posixpath.join(folder, posixpath.relpath(path, code.workspace)))
 
     def word_moved(word: str) -> str:
-        match = _FILE_WORD.fullmatch(word)
-        return word.replace(match[1], moved(match[1])) if match and is_in(match[1], code.workspace) else word
+        if (match := _FILE_WORD.fullmatch(word)) is None:
+            return word
+        path = posixpath.normpath(posixpath.join(job.cwd, match[1]))  # a relative one may lead out of the workspace
+        return word.removesuffix(match[1]) + (moved(path) if is_in(path, code.workspace) else path)
 
     roles = tuple(dataclasses.replace(role, argv=tuple(map(word_moved, role.argv))) for role in job.roles)
     return dataclasses.replace(job, roles=roles, cwd=moved(job.cwd), code=code)

@@ -33,8 +33,6 @@ ANSWER_SECONDS = 60.0
 """How long an engine may take to say how a job is."""
 
 _LATE = 124  # the exit code of `timeout`
-_EARLIER_FIELDS = ("sweep", "sweep_at_once")  # of profiles for Slurm, in records of earlier versions
-_EARLIER_VALUES = (("kind", "jobset"),)  # of profiles for Kubernetes; with another kind, a job cannot be managed
 _DIGITS = 8
 _LONGEST_NAME = 30
 _LONGEST_COMMAND = 120
@@ -69,6 +67,7 @@ class Record:
       files: names of its files.
       profile: every value of its profile.
       is_sweep: whether its workers work on a sweep.
+      code: the folder of the snapshot that it runs; empty without one.
     """
 
     target: str
@@ -81,6 +80,7 @@ class Record:
     files: Sequence[str]
     profile: dict[str, Any]
     is_sweep: bool = False
+    code: str = ""
 
 
 def job_name(wanted: str, experiment: str, model_dir: str) -> str:
@@ -264,11 +264,8 @@ def target_of(record: Record) -> Target[Any]:
         fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
-    values = {
-        name: value
-        for name, value in record.profile.items()
-        if name not in _EARLIER_FIELDS and (name, value) not in _EARLIER_VALUES
-    }
+    # An earlier version says of a job on Kubernetes which kind it is; one of another kind cannot be managed.
+    values = {name: value for name, value in record.profile.items() if (name, value) != ("kind", "jobset")}
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
 

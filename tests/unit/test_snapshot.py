@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -64,15 +65,52 @@ def test_a_snapshot_holds_what_git_does_not_ignore(workspace):
     }
 
 
-def test_files_of_submodules_are_code(workspace, tmp_path):
+def test_files_of_repositories_inside_are_code(workspace, tmp_path):
+    """N33: a submodule and a clone, what they track and what they do not ignore; not where a link leads."""
     library = tmp_path / "library"
     write(library, "layers.py", "layers\n")
+    write(library, ".gitignore", "*.log\n")
     for folder in (library, workspace):
         git(folder, "init", "--quiet")
         git(folder, "add", ".")
         git(folder, "commit", "--quiet", "--message=all")
     git(workspace, "submodule", "add", "--quiet", str(library), "library")
-    assert "library/layers.py" in take(workspace).sums
+    git(workspace, "clone", "--quiet", str(library), f"{workspace}/clone")
+    for folder in ("library", "clone"):
+        write(workspace / folder, "new.py", "new\n")
+        write(workspace / folder, "said.log", "said\n")
+    (workspace / "elsewhere").symlink_to(library)
+    found = {path for path in take(workspace).sums if path.startswith(("library", "clone", "elsewhere"))}
+    names = (".gitignore", "layers.py", "new.py")
+    assert found == {"elsewhere", *(f"{folder}/{name}" for folder in ("library", "clone") for name in names)}
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ('#!/bin/sh\necho "fatal: detected dubious ownership in repository" >&2\nexit 128\n', "fatal: detected dub"),
+        (None, "git: No such file or directory"),
+    ],
+)
+def test_git_that_fails_in_a_repository_is_no_folder_without_git(workspace, tmp_path, monkeypatch, program, reason):
+    """N33: else files that it ignores, such as those with secrets, would be copied and uploaded."""
+    write(workspace, ".gitignore", "secrets.yaml\n")
+    write(workspace, "secrets.yaml", "hush\n")
+    git(workspace, "init", "--quiet")
+    (tmp_path / "bin").mkdir()
+    if program is not None:
+        write(tmp_path, "bin/git", program)
+        (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for folder in (workspace, workspace / "experiments"):
+        with pytest.raises(snapshot.SnapshotError) as caught:
+            snapshot.planned(str(folder), "launches")
+        said = str(caught.value)
+        so = "so it is not known which files it ignores, such as those with secrets; mend it until `git status` works"
+        assert said.startswith(f"{folder}: git fails there ({reason}")
+        assert said.endswith(f"), {so}, or set another source in the profile")
+    shutil.rmtree(workspace / ".git")
+    assert "secrets.yaml" in snapshot.planned(str(workspace), "launches").sums
 
 
 def test_a_workspace_that_git_ignores_is_read_without_git(workspace, tmp_path):
@@ -130,6 +168,29 @@ def test_a_copy_that_was_broken_off_is_made_again(workspace):
     os.remove(f"{taken.path}/train.py")
     take(workspace)
     assert os.path.exists(f"{taken.path}/train.py")
+
+
+def test_a_copy_that_was_changed_is_made_again(workspace):
+    """N33: a job that is submitted runs the code as it is in the workspace."""
+    taken = take(workspace)
+    write(workspace / "launches" / "job" / f"code-{taken.digest}", "experiments/one.py", "edited\n")
+    assert take(workspace) == taken
+    with open(f"{taken.path}/experiments/one.py") as file:
+        assert file.read() == "one\n"
+    write(workspace / "launches" / "job" / f"code-{taken.digest}", snapshot.FILE, "{")
+    assert take(workspace) == taken == snapshot.at(taken.path)
+
+
+def test_the_copy_of_a_folder(workspace, tmp_path):
+    taken = take(workspace)
+    (tmp_path / "link").symlink_to(workspace)
+    (workspace / ".venv").mkdir()
+    for folder, copy in (("", ""), ("configs", "/configs"), ("configs/", "/configs")):
+        assert (
+            taken.place_of(f"{workspace}/{folder}") == taken.place_of(f"{tmp_path}/link/{folder}") == taken.path + copy
+        )
+    for other in (f"{workspace}/.venv", f"{workspace}/config", str(tmp_path), taken.path, "/"):
+        assert taken.place_of(other) == other
 
 
 def test_a_copy_that_fails_leaves_nothing(workspace, monkeypatch):

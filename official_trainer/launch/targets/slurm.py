@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
 from typing import Annotated, Literal
 
@@ -43,9 +43,11 @@ _JOB = re.compile(r"^(\d+)(?:_\S+)?\s+([A-Z_]+)\s*$", re.MULTILINE)
 _OURS = {
     "account": "set account",
     "array": "a sweep sets it to its workers, so leave it out",
+    "chdir": "`job logs` looks for the files of the job in its folder, so leave it out",
     "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
     "constraint": "set constraint",
     "cpus-per-task": "set resources.cpus",
+    "error": "`job logs` looks for its files, so leave it out",
     "gpus-per-task": "set resources.gpus",
     "job-name": "set name",
     "mem-per-cpu": "set resources.memory_gib",
@@ -60,6 +62,7 @@ _OURS = {
     "no-requeue": "set requeue",
     "signal": "set signal_seconds",
     "time": "set time_limit",
+    "wait": "`job watch` waits, so leave it out",
 }
 _OF_STEPS = {
     **dict.fromkeys(("error", "label", "open-mode", "output"), "`job logs` looks for its files, so leave it out"),
@@ -68,6 +71,7 @@ _OF_STEPS = {
     **dict.fromkeys(("gpus", "gpus-per-task", "gres"), "set resources.gpus"),
     **{name: _OURS[name] for name in ("cpus-per-task", "nodes", "ntasks")},
 }
+_BEGINNINGS = ("gpus", "kill", "mem")  # of our options, and options themselves, the second as --no-kill
 _COLUMNS = "JobArrayID:20,State:14,RestartCnt:14,TimeUsed:14,TimeLeft:16,NumNodes:8,ReasonList:40"
 
 
@@ -125,9 +129,9 @@ class SlurmProfile(Profile):
             elif not (option.startswith("--") and _WORD.fullmatch(option)):
                 what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
                 yield "sbatch", what
-            elif (name := option[2:].partition("=")[0]) in _OURS:
-                yield "sbatch", f"--{name} is set from other fields of the profile; {_OURS[name]}"
-        yield from flag_problems("srun", self.srun, _OF_STEPS)
+            elif fix := _abbreviated(_OURS).get(name := option[2:].partition("=")[0]):
+                yield "sbatch", f"--{name} is set from other fields of the profile; {fix}"
+        yield from flag_problems("srun", self.srun, _abbreviated(_OF_STEPS))
         if self.time_limit and not _TIME.fullmatch(self.time_limit):
             yield "time_limit", f"{self.time_limit!r} is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"
         if self.ps_resources not in (Resources(), self.resources):
@@ -333,6 +337,12 @@ def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[s
     yield "--open-mode=append"
     yield f"--output=slurm{'-%a' if workers else ''}.out"
     yield from (option for option in own.sbatch if not _is_dependency(option))
+
+
+def _abbreviated(ours: Mapping[str, str]) -> dict[str, str]:
+    """Returns what to do instead of options, also by the beginnings of their names, which Slurm takes for them."""
+    found = {name[:end]: fix for name, fix in ours.items() for end in range(3, len(name))}
+    return {name: fix for name, fix in found.items() if name not in _BEGINNINGS} | dict(ours)
 
 
 def _is_dependency(option: str) -> bool:

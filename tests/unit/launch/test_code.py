@@ -71,6 +71,69 @@ def test_files_that_flags_name_are_those_of_the_copy(workspace, capfd, monkeypat
         assert f"'--config_file={name}'" in shown
 
 
+def test_a_file_above_the_workspace_stays_where_it_is(workspace, capfd):
+    """N33: a relative path does not lead there from the copy."""
+    (workspace.parent / "outside.yaml").write_text("{}\n")
+    shown, _ = launch(capfd, "--config_file=../outside.yaml", "--config_file=./../work space/configs/digits_mlp.yaml")
+    copy = shown.splitlines()[-1]
+    for name in (workspace.parent / "outside.yaml", f"{copy}/configs/digits_mlp.yaml"):
+        assert f"--config_file={name}'" in shown
+
+
+def test_a_value_that_leads_out_of_the_workspace_is_refused(workspace, capfd, monkeypatch):
+    """N33: the copy is elsewhere, so the job would look for it in another place, after it has waited."""
+    _, said = launch(capfd, "--set=task.init_checkpoint=../other/run", code=2)
+    assert said.endswith(
+        "error: task.init_checkpoint=../other/run leads out of the workspace, and the job runs in a copy of it, "
+        "elsewhere; use an absolute path, or a URL\n"
+    )
+    launch(capfd, "--set=task.init_checkpoint=other/run")
+    monkeypatch.chdir(workspace / "configs")
+    launch(capfd, "--set=task.init_checkpoint=../other/run")
+    (workspace / "p.yaml").write_text("code_as: archive\n")
+    _, said = launch(capfd, code=2)
+    assert said.endswith(
+        "error: the processes of the job start at the top of the code, where relative paths mean something else; run "
+        f"this command in {workspace}, not in {workspace}/configs\n"
+    )
+
+
+def test_links_that_an_archive_does_not_hold_are_named(workspace, capfd):
+    """N33: a copy on shared storage has them, a machine with an archive does not."""
+    (workspace.parent / "library").mkdir()
+    (workspace / "experiments" / "library").symlink_to("../../library")
+    said = "experiments/library: a link out of the workspace, which the machines of the job will not have\n"
+    assert said not in launch(capfd)[1]
+    (workspace / "p.yaml").write_text("code_as: archive\n")
+    assert f"warning: {said}" in launch(capfd)[1]
+    launch(capfd, "--submit")
+    (archive,) = folder_of_job(workspace).glob("code-*.tar.gz")
+    snapshot.unpack(str(archive), str(workspace.parent / "there"))
+    assert not os.path.lexists(workspace.parent / "there" / "experiments" / "library")
+
+
+def test_a_job_whose_code_was_removed_or_edited_is_not_resumed_silently(workspace, capfd):
+    """N33: the first would fail on its node; the second is a change that its record does not know."""
+    launch(capfd, "--submit")
+    job = folder_of_job(workspace)
+    (copy,) = copies(workspace)
+    cli.main(["job", "cancel", job.name])
+    (job / copy / "experiments" / "digits.py").write_text("")
+    capfd.readouterr()
+    assert cli.main(["job", "resume", job.name]) == 0
+    said = f"experiments/digits.py in launches/{job.name}/{copy} changed since the job was submitted; `launch scripted "
+    assert f"warning: {said}--submit` copies the code again\n" in capfd.readouterr().err
+    cli.main(["job", "cancel", job.name])
+    shutil.rmtree(job / copy)
+    assert cli.main(["job", "resume", job.name]) == 2
+    said = capfd.readouterr().err
+    assert (
+        f"{job.name} runs the code in {job / copy}, which is gone; submit the job again: official-trainer launch"
+        in said
+    )
+    assert "scripted --profile=p.yaml --submit -- digits_mlp --model_dir=run\n" in said
+
+
 def test_code_that_has_not_changed_is_copied_once(workspace, capfd):
     launch(capfd, "--submit")
     first = copies(workspace)
@@ -94,6 +157,20 @@ def test_a_submission_that_fails_leaves_no_copy(workspace, capfd, monkeypatch):
     monkeypatch.setenv("ENGINE_FAILS", "start")
     launch(capfd, "--submit", code=1)
     assert copies(workspace) == before  # `job resume` needs it
+
+
+def test_a_submission_that_fails_leaves_what_was_there(workspace, capfd, monkeypatch):
+    """N33: a job may run there whose record is lost, and need its code, and its output is not ours to remove."""
+    launch(capfd, "--submit")
+    job, before = folder_of_job(workspace), copies(workspace)
+    (job / "launch.json").unlink()
+    (job / "slurm.out").write_text("said")
+    monkeypatch.setenv("ENGINE_FAILS", "start")
+    (workspace / "experiments" / "mine.py").write_text("")
+    for _ in range(2):
+        launch(capfd, "--submit", code=1)
+        assert copies(workspace) == before and (job / "slurm.out").read_text() == "said"
+        (workspace / "experiments" / "mine.py").unlink(missing_ok=True)
 
 
 def test_a_job_that_was_started_in_part_keeps_its_code(workspace, capfd):

@@ -70,6 +70,20 @@ def test_a_name_of_a_secret(name):
         profile_with(**{name: "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"})  # Base64, which may begin as a path does
 
 
+def test_a_name_of_a_secret_in_a_container():
+    """N20: a variable of a fragment, whose value has no shape."""
+    profile = targets.get("kubernetes").profile_class(image="a/b:1")
+
+    def containers(**variable):
+        text = json.dumps({"pod": {"spec": {"containers": [{"name": "proxy", "env": [variable]}]}}})
+        return config.resolve(profile, params_overrides=[text]).config
+
+    with pytest.raises(ConfigError, match="pod: DB_PASSWORD looks like a secret, and the files of a job must not cont"):
+        containers(name="DB_PASSWORD", value="hunter2")
+    containers(name="DB_PASSWORD", value="/run/secrets/password")
+    containers(name="DB_PASSWORD", valueFrom={"secretKeyRef": {"name": "db", "key": "password"}})
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -81,6 +81,17 @@ def test_a_job_is_shown_and_nothing_is_done(workspace, capfd):
     assert not calls(workspace)
 
 
+def test_a_run_directory_has_one_job_by_all_links_to_it(workspace, capfd):
+    """N20: two jobs would train in it at the same time."""
+    (workspace / "runs").mkdir()
+    (workspace / "by link").symlink_to("runs")
+    names = set()
+    for model_dir in ("runs/a", "by link/a", str(workspace / "by link" / "a"), "runs/b/../a/"):
+        assert launch("digits_mlp", f"--model_dir={model_dir}") == 0
+        names.add(capfd.readouterr().out.split()[3])
+    assert len(names) == 1
+
+
 def test_several_files_are_shown_with_their_names(workspace, capfd, monkeypatch):
     two = Rendered(files={"a.sh": "a\n", "b.sh": "b\n"}, submit=(("engine", "start"),))
     monkeypatch.setattr(scripted.Scripted, "render", lambda self, job: two)

@@ -118,6 +118,21 @@ def test_a_job_that_has_ended_is_replaced(api, capfd, state):
     assert [method for method, *_ in api.requests if method != "GET"] == ["POST", "DELETE", "POST"]
 
 
+def test_a_job_that_has_ended_is_submitted_again(api, capfd):
+    """N20: the object that has ended goes first; one of another namespace is not touched."""
+    name = submit(capfd)
+    assert launch(PROFILE, "--submit") == ExitCode.CONFIG
+    api.objects["jobsets", name]["status"] = {"terminalState": "Failed"}
+    assert submit(capfd) == name
+    assert "status" not in api.objects["jobsets", name]
+    assert changes(api) == ["POST", "DELETE", "POST"]
+    assert job("cancel", name) == job("resume", name) == 0
+    assert changes(api) == ["POST", "DELETE", "POST", "DELETE", "DELETE", "POST"]
+    api.objects["jobsets", name]["status"] = {"terminalState": "Failed"}
+    assert launch(PROFILE.replace("team", "other"), "--submit") == ExitCode.FAILED  # this server has one namespace
+    assert changes(api)[6:] == ["POST"]
+
+
 def changes(api):
     """Returns what was asked of the server that changes something."""
     return [method for method, *_ in api.requests if method != "GET"]

@@ -313,6 +313,16 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which only a shell understands"),
         ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
         ({"sbatch": ["--time=5"]}, "sbatch: --time is set from other fields of the profile; set time_limit"),
+        ({"sbatch": ["--job=x"]}, "sbatch: --job is set from other fields of the profile; set name"),
+        (
+            {"sbatch": ["--err=x"]},
+            "sbatch: --err is set from other fields of the profile; `job logs` looks for its fil",
+        ),
+        (
+            {"sbatch": ["--chdir=/"]},
+            "sbatch: --chdir is set from other fields of the profile; `job logs` looks for the",
+        ),
+        ({"sbatch": ["--wait"]}, "sbatch: --wait is set from other fields of the profile; `job watch` waits"),
         ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; a sweep sets it"),
         (
             {"sbatch": ["--clusters=x"]},
@@ -334,6 +344,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"srun": ["--output=x"]}, "srun: --output is set from other fields of the profile; `job logs` looks for its"),
         ({"srun": ["--nodelist=n1"]}, "srun: --nodelist is set from other fields of the profile; each process has its"),
         ({"srun": ["--gres=gpu:1"]}, "srun: --gres is set from other fields of the profile; set resources.gpus"),
+        ({"srun": ["--out=x"]}, "srun: --out is set from other fields of the profile; `job logs` looks for its files"),
         ({"srun": ["--ntasks=3"]}, "srun: --ntasks is set from other fields of the profile; set workers, chief, ps"),
         ({"srun": ["--wait=3"]}, "srun: --wait is set from other fields of the profile; it decides how a job ends"),
         (
