@@ -47,6 +47,9 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     _refuse_idle(arguments, target_class)
     engine, job = checked(arguments, target_class)
     job_spec.check_placeholders(arguments, target_class.profile_class(), starts=arguments.submit)
+    if arguments.submit:
+        ask = functools.partial(submission.run_detached, engine, folder=job.cwd, seconds=submission.ANSWER_SECONDS)
+        engine = engine.pinned(ask)
     folder = folder_of(arguments, job.name)
     job = _with_code(arguments, engine, job, folder)
     if problems := [*_unwritable(job, engine.profile.secrets_go), *engine.problems(job)]:
@@ -56,12 +59,6 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         _show(rendered, folder)
         _summarise(engine, job, rendered, folder)
         return int(ExitCode.DONE)
-    commands = rendered.submit
-    if (last := submission.read(folder)) is not None:
-        before = submission.target_of(last)
-        refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
-        if before.query(()) == engine.query(()):  # the same place, where the engine may still have it
-            commands = engine.resume(last.id, commands)
     record = Record(
         target=engine.name,
         name=job.name,
@@ -75,12 +72,28 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         is_sweep=job.is_sweep,
         code="" if job.code is None else job.code.path,
     )
+    rendered = _replacing(folder, engine, rendered)
     with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
-        submitted = submission.submit(folder, engine, dataclasses.replace(rendered, submit=commands), record)
+        submitted = submission.submit(folder, engine, rendered, record)
     report_submitted(submitted, folder, engine)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
+
+
+def _replacing(folder: str, engine: Target[Any], rendered: Rendered) -> Rendered:
+    """Returns a job with the commands that start it in the place of one of its name that has ended, if there was one.
+
+    Raises:
+      UsageError: it has not ended.
+      EngineError: the engine does not say whether it has.
+    """
+    if (last := submission.read(folder)) is None:
+        return rendered
+    before = submission.target_of(last)
+    refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
+    is_there = before.query(()) == engine.query(())  # in the same cluster, for example, which may still have it
+    return dataclasses.replace(rendered, submit=engine.resume(last.id, rendered.submit)) if is_there else rendered
 
 
 def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec, folder: str) -> JobSpec:

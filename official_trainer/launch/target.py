@@ -13,7 +13,7 @@ import enum
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from official_trainer.errors import shorten
 from official_trainer.launch.profile import Profile
@@ -143,6 +143,11 @@ class Target(abc.ABC, Generic[P]):
         """As what a job in this run directory gets a snapshot of the workspace, from its own folder; None for none."""
         del model_dir
         return None
+
+    def pinned(self, ask: Callable[[Argv], subprocess.CompletedProcess[str]]) -> Self:
+        """Returns the target for a job that is submitted now: a place that its profile leaves open will not change."""
+        del ask
+        return self
 
     def restarts(self) -> int:
         """Returns the most restarts of the job."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
@@ -60,6 +60,15 @@ class Kubernetes(Target[KubernetesProfile]):
     def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
         source = self.profile.source or (SNAPSHOT if model_dir.startswith(_BUCKET) else "image")
         return "archive" if source == SNAPSHOT else None
+
+    def pinned(self, ask: Callable[[Argv], CompletedProcess[str]]) -> Self:
+        ran = ask(
+            self._kubectl("config", "view", "--minify", '--output=jsonpath={.current-context}{"\\n"}{..namespace}')
+        )
+        context, _, namespace = ran.stdout.partition("\n")
+        place = {"context": context, "namespace": self.profile.namespace or namespace or "default"}
+        # Without a context, kubectl runs in a pod, and has one place.
+        return self if ran.returncode else type(self)(self.profile.replace(**place), is_sweep=self.is_sweep)
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile

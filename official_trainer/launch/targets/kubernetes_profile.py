@@ -142,8 +142,8 @@ class KubernetesProfile(Profile):
 
     Attributes:
       max_restarts: the most restarts after a signal or an unknown exit code; after 75, 143 and evictions none counts.
-      context: of kubectl's configuration; empty for the current one.
-      namespace: of the job; empty for that of the context.
+      context: of kubectl's configuration; empty for the current one, which is kept with a submitted job.
+      namespace: of the job; empty for that of the context, which is kept too.
       image: of the container, with this package.
       source: the code: `snapshot` for what is in the workspace when the job is submitted, `image` for what is in the
         image's working directory; null for a snapshot where the run directory is at gs://, else the image.

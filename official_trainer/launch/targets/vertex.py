@@ -168,16 +168,8 @@ class VertexTarget(Target[VertexProfile]):
         number = job_id.rpartition("/")[2]
         found = f'resource.type="ml_job" AND resource.labels.job_id="{number}"'
         shown = "--format=value(timestamp,resource.labels.task_name,jsonPayload.message,textPayload)"
-        return (
-            "gcloud",
-            "logging",
-            "read",
-            found,
-            f"--project={self.profile.project}",
-            "--freshness=30d",
-            "--order=asc",
-            shown,
-        )
+        where = f"--project={self.profile.project}"
+        return ("gcloud", "logging", "read", found, where, "--freshness=30d", "--order=asc", shown)
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
         return (self._gcloud("cancel", job_id),)

@@ -1,5 +1,6 @@
 """Jobs on Kubernetes from the command line: the real kubectl, asking an API server on loopback that runs nothing."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -131,6 +132,32 @@ def test_a_job_that_has_ended_is_submitted_again(api, capfd):
     api.objects["jobsets", name]["status"] = {"terminalState": "Failed"}
     assert launch(PROFILE.replace("team", "other"), "--submit") == ExitCode.FAILED  # this server has one namespace
     assert changes(api)[6:] == ["POST"]
+
+
+def test_a_job_stays_in_the_place_to_which_it_was_submitted(api, capfd, tmp_path):
+    """N20: kubectl's current context and its namespace may change; the job is asked for and ended where it is."""
+    places = json.loads((tmp_path / "kubeconfig").read_text())
+    (here,) = places["contexts"]
+    elsewhere = {"name": "elsewhere", "context": {**here["context"], "cluster": "there", "namespace": "other"}}
+    places["contexts"].append(elsewhere)
+    places["clusters"].append({"name": "there", "cluster": {"server": "http://127.0.0.1:1"}})
+    text = "image: a/b:1\nsource: image\n"
+    for current, code in (("lab", ExitCode.DONE), ("elsewhere", ExitCode.CONFIG)):
+        (tmp_path / "kubeconfig").write_text(json.dumps({**places, "current-context": current}))
+        assert launch(text, "--submit") == code
+    out, err = capfd.readouterr()
+    name = re.search(r"^(\S+) was submitted", out, flags=re.MULTILINE)[1]
+    assert f"{name} was submitted to kubernetes as {name} at " in err and "and has not ended (running)" in err
+    (made,) = [path for method, path, _ in api.requests if method == "POST"]
+    assert "/namespaces/default/" in made and api.objects["jobsets", name]["metadata"]["namespace"] == "default"
+    assert job("cancel", name) == 0 and ("jobsets", name) not in api.objects
+
+
+def test_a_cluster_of_which_kubectl_has_no_context(api, capfd, tmp_path):
+    """N20: as in a pod, where there is one cluster; the commands name no context."""
+    (tmp_path / "kubeconfig").unlink()
+    assert launch("image: a/b:1\nsource: image\n", "--submit") == ExitCode.FAILED
+    assert "error: kubectl create --filename=jobset.yaml ended with exit code 1" in capfd.readouterr().err
 
 
 def changes(api):
