@@ -91,6 +91,11 @@ class Snapshot:
         """Returns the files that are not the same where the code has other checksums, as `sums_of` returns them."""
         return sorted(path for path in self.sums.keys() | sums.keys() if self.sums.get(path) != sums.get(path))
 
+    def as_it_is(self) -> Snapshot:
+        """Returns it with the checksums that its files have now, because a copy can be edited, too."""
+        of_links = {path: self.sums[path] for path in self.links_out}  # which an archive did not hold
+        return dataclasses.replace(self, sums=of_links | sums_of(self.path))
+
     def place_of(self, folder: str) -> str:
         """Returns the copy of a folder of the workspace; one elsewhere, or without code, as it is."""
         inner = os.path.relpath(os.path.realpath(folder), self.workspace)

@@ -186,16 +186,15 @@ def _resume(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _check_code(record: Record) -> None:
-    """Refuses to start a job whose code is gone, and warns of files that are not what was submitted."""
+    """Refuses to start a job whose code is gone, or is not what was submitted."""
     if not record.code:
         return
     code = snapshot.at(record.code)
-    if code is None:
-        what = f"{record.name} runs the code in {record.code}, which is gone"
-        raise UsageError(f"{what}; submit the job again: {shlex.join(record.argv)}")
-    if changed := code.changed(snapshot.sums_of(record.code)):
-        what = f"{first_few(changed)} in {os.path.relpath(record.code)} changed since the job was submitted"
-        terminal.report_error(f"{what}; `launch {record.target} --submit` copies the code again", "warning", "yellow")
+    changed = [] if code is None else code.changed(code.as_it_is().sums)
+    if code is None or changed:
+        what = f"where {first_few(changed)} changed" if changed else "which is gone"
+        again = f"submit the job again: {shlex.join(record.argv)}"
+        raise UsageError(f"{record.name} runs the code in {record.code}, {what}; {again}")
 
 
 def _supervise(folder: str, target: Target[Any], record: Record) -> int:

@@ -114,9 +114,10 @@ class Job:
 
     @functools.cached_property
     def snapshot(self) -> Snapshot | None:
-        """The snapshot that this process runs the code of; None outside of one."""
+        """The snapshot that this process runs the code of, as it is now; None outside of one."""
         workspace = registry.find_workspace()
-        return None if workspace is None else snapshot.at(workspace)
+        found = None if workspace is None else snapshot.at(workspace)
+        return None if found is None else found.as_it_is()
 
     @property
     def metadata(self) -> dict[str, Any]:

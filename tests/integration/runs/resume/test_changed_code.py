@@ -56,6 +56,19 @@ def test_other_code_is_refused_until_it_is_allowed(workspace, model_dir, monkeyp
     assert manifest.read(model_dir, 4).metadata["code"] == second.record
 
 
+def test_a_copy_that_was_edited_is_other_code(workspace, model_dir, monkeypatch):
+    """N33: though it is still where the checkpoint says; data that is linked there may change."""
+    (workspace / "data").symlink_to(workspace.parent)
+    kept = code(workspace, "first")
+    monkeypatch.chdir(kept.path)
+    train(model_dir, "trainer.train_steps=2")
+    (workspace.parent / "more").touch()
+    train(model_dir, "trainer.train_steps=3")
+    Path(kept.path, "experiments", "mine.py").write_text("edited")
+    with pytest.raises(ConfigChangeError, match=f"  code: {kept.digest} -> [0-9a-f]+; changed: experiments/mine.py\n"):
+        train(model_dir)
+
+
 def test_code_is_not_compared_outside_of_snapshots(workspace, model_dir, monkeypatch):
     """To edit and train in the workspace is daily work, and needs no flag."""
     kept = code(workspace, "first")
