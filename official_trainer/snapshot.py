@@ -241,10 +241,10 @@ def _is_file(folder: str, path: str) -> bool:
 
 
 def _holds_run(folder: str, place: str) -> bool:
-    """Whether a folder of the workspace is part of a run directory, or holds submitted jobs."""
+    """Whether a folder of the workspace is part of the directory of a run or sweep, or holds submitted jobs."""
     if not place:
         return False
-    has_record = os.path.exists(os.path.join(folder, place, files.RUN_FILE))
+    has_record = any(os.path.exists(os.path.join(folder, place, name)) for name in (files.RUN_FILE, files.SWEEP_FILE))
     return place == LAUNCHES or has_record or _holds_run(folder, os.path.dirname(place))
 
 

@@ -94,7 +94,12 @@ def check_placeholders(arguments: argparse.Namespace, base: Profile, *, starts: 
 def _profile_file(arguments: argparse.Namespace) -> str | None:
     """Returns the path of the profile: that of the flag, or in `launch/` of the workspace that of a name."""
     given: str | None = arguments.profile
+    if given == "":
+        raise UsageError("--profile is empty: is a variable not set? Name a profile, or leave the flag out")
     if given is not None and not _NAME_OF_PROFILE.fullmatch(given):
+        if not os.path.exists(os.path.expanduser(given)):
+            how = f"--profile=NAME, without a folder and an ending, takes {_PROFILES}/NAME.yaml"
+            raise UsageError(f"--profile={given}: there is no such file{files.near_hint(given)}; {how}")
         return given
     folder = os.path.relpath(os.path.join(target.workspace(arguments) or ".", _PROFILES))
     path = os.path.join(folder, f"{given or arguments.target}.yaml")

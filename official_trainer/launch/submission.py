@@ -33,6 +33,7 @@ ANSWER_SECONDS = 60.0
 """How long an engine may take to say how a job is."""
 
 _LATE = 124  # the exit code of `timeout`
+_EARLIER = ("sweep", "sweep_at_once")
 _DIGITS = 8
 _LONGEST_NAME = 30
 _LONGEST_COMMAND = 120
@@ -264,8 +265,9 @@ def target_of(record: Record) -> Target[Any]:
         fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
-    # An earlier version says of a job on Kubernetes which kind it is; one of another kind cannot be managed.
-    values = {name: value for name, value in record.profile.items() if (name, value) != ("kind", "jobset")}
+    # Earlier versions say more of a job on Slurm, and of one on Kubernetes which kind it is; a TFJob cannot be managed.
+    items = record.profile.items()
+    values = {name: value for name, value in items if name not in _EARLIER and (name, value) != ("kind", "jobset")}
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
 

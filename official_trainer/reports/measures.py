@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
+from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, did_you_mean, first_few, nearest, shorten
 from official_trainer.runs import curves
 from official_trainer.runs.curves import Curve, Curves
@@ -115,7 +116,7 @@ def of_sweeps(places: Iterable[str]) -> dict[str, Direction]:
     """Returns the metrics by which the sweeps among folders compare trials, and which of their values are better."""
     found: dict[str, Direction] = {}
     for place in places:
-        if os.path.exists(os.path.join(place, "sweep.json")):
+        if os.path.exists(os.path.join(place, files.SWEEP_FILE)):
             from official_trainer.sweeps import results
 
             with contextlib.suppress(results.SweepError, AttributeError, KeyError, TypeError):

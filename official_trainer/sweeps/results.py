@@ -25,7 +25,7 @@ from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.jsonl import encode, read_rows
 from official_trainer.tracking.record import ModelDirError, read_run
 
-SWEEP, RESULTS = "sweep.json", "results.json"
+SWEEP, RESULTS = files.SWEEP_FILE, "results.json"
 State = Literal["complete", "pruned", "failed", "not done", "unreadable"]
 
 

@@ -120,7 +120,7 @@ def test_a_workspace_that_git_ignores_is_read_without_git(workspace, tmp_path):
 
 
 def test_without_git_all_is_code_but_what_is_hidden_large_or_of_an_environment(workspace, monkeypatch):
-    """N33: what runs and jobs have written is left out, too."""
+    """N33: what runs, sweeps and jobs have written is left out, too."""
     monkeypatch.setattr(snapshot, "_LARGE_BYTES", 100)
     write(workspace, ".cache/x", "")
     write(workspace, "experiments/__pycache__/one.pyc", "")
@@ -130,11 +130,15 @@ def test_without_git_all_is_code_but_what_is_hidden_large_or_of_an_environment(w
     write(workspace, "runs/a/run.json", "{}")
     write(workspace, "runs/a/train/events", "")
     write(workspace, "runs/notes.txt", "")
+    write(workspace, "sweeps/a/sweep.json", "{}")
+    write(workspace, "sweeps/a/trials/0/trial.json", "{}")
     write(workspace, "launches/other/job.sbatch", "")
     taken = take(workspace)
     assert sorted(taken.sums) == sorted([*CODE, "runs/notes.txt"])
-    linked = {path for path in ("weights.bin", "venv", "runs/a", ".cache") if os.path.islink(f"{taken.path}/{path}")}
-    assert linked == {"weights.bin", "venv", "runs/a", ".cache"}
+    linked = {
+        path for path in ("weights.bin", "venv", "runs/a", "sweeps", ".cache") if os.path.islink(f"{taken.path}/{path}")
+    }
+    assert linked == {"weights.bin", "venv", "runs/a", "sweeps", ".cache"}
     assert not os.path.exists(f"{taken.path}/launches")
 
 

@@ -365,7 +365,7 @@ def test_a_job_is_seen_to(name, workspace):
     after = contents(folder)
     record, earlier = (json.loads(found.pop("launch.json")) for found in (after, before))
     assert record.pop("submitted_at") != earlier.pop("submitted_at")
-    assert record == {"is_sweep": False, **earlier}
+    assert record == {"is_sweep": False, "code": "", **earlier}
     assert after.keys() == before.keys()
     assert all(after[file] == text for file, text in before.items() if not file.endswith(".out"))
     said = official_trainer(workspace, "job", "resume", name, code=2, PATH=path_with(workspace), RUNNING="1").err

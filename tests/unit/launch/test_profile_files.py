@@ -79,6 +79,20 @@ def test_a_name_that_no_profile_has(workspace, capfd):
     )
 
 
+def test_a_file_that_is_not_there(workspace, capfd):
+    """N20: it may be meant as a name."""
+    how = "--profile=NAME, without a folder and an ending, takes launch/NAME.yaml\n"
+    for given, near in (("large.yaml", ""), ("launch/large.yml", "; did you mean launch/large.yaml?")):
+        said = refused(capfd, "scripted", f"--profile={given}")
+        assert said == f"error: --profile={given}: there is no such file{near}; {how}"
+
+
+def test_a_profile_whose_variable_is_not_set(workspace, capfd):
+    """N20: else the job would have the defaults of the target."""
+    said = "error: --profile is empty: is a variable not set? Name a profile, or leave the flag out\n"
+    assert refused(capfd, "scripted", "--profile=") == said
+
+
 def test_a_profile_for_this_machine(workspace, capfd):
     assert cli.main(["launch", "local", "--dry_run", "--workers=2", *JOB]) == 0
     out, err = capfd.readouterr()
