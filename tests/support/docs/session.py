@@ -27,7 +27,7 @@ from tests.support.forked import TIMEOUT_SECONDS, Child, Completed
 from tests.support.workspace import copy_workspace
 
 FIRST_RUN = "python train.py --experiment=digits_cnn --mode=train_and_eval --model_dir=runs/digits"
-"""The README's first command. It runs once for all pages; one that only reads `runs/digits` gets this run too."""
+"""The README's first command. It runs once for all tests; a page that only reads `runs/digits` gets this run too."""
 
 _FIRST_ARGV = ["train", *FIRST_RUN.split()[2:]]
 
@@ -234,18 +234,9 @@ class Session:
 
     def _first_run(self):
         """Copies the run of the first command into the workspace; returns how the command ended."""
-        with _one_process_at_a_time() as shared:
-            kept = shared / "ended.json"
-            if not kept.exists():
-                shutil.rmtree(shared)  # what a run that failed has left
-                shared.mkdir()
-                session = Session(pages.PAGES[0], shared, not_here=self._not_here, shorten=False)
-                done = session._ours("python", _FIRST_ARGV, {})
-                assert done.code == 0, done.out + done.err
-                kept.write_text(json.dumps(dataclasses.asdict(done)))
-        place = pathlib.Path("runs", "digits")
-        shutil.copytree(shared / "shared" / "workspace" / place, self.workspace / place)
-        return Completed(**json.loads(kept.read_text()))
+        directory, done = first_run()
+        shutil.copytree(directory, self.workspace / "runs" / "digits")
+        return done
 
     def _judge(self, command, verb, done):
         """Returns what is wrong about how a command ended and what it printed."""
@@ -272,6 +263,20 @@ class Session:
         shown = any(re.search(rf"\(\"{name}\"\)", path.read_text()) for path in self._written)
         for value in re.findall(r"best \S*accuracy (\S+) at step", done.out) if name and shown else ():
             self.best[name] = max(float(value), self.best.get(name, 0))
+
+
+def first_run():
+    """Returns the directory of the README's first run, which is only read, and how its command ended."""
+    with _one_process_at_a_time() as shared:
+        kept = shared / "ended.json"
+        if not kept.exists():
+            shutil.rmtree(shared)  # what a run that failed has left
+            shared.mkdir()
+            session = Session(pages.PAGES[0], shared, not_here=lambda command: False, shorten=False)
+            done = session._ours("python", _FIRST_ARGV, {})
+            assert done.code == 0, done.out + done.err
+            kept.write_text(json.dumps(dataclasses.asdict(done)))
+    return shared / "shared" / "workspace" / "runs" / "digits", Completed(**json.loads(kept.read_text()))
 
 
 def _trains_there(line):

@@ -17,11 +17,12 @@ class LocalJob:
     """A job on this machine; use it in a `with` block, after which nothing of it runs.
 
     A process is named as the launcher names it: `worker 0`; so are `launcher` and `starter`, which starts the others.
+    With `new_starter` that one is a new Python, as it is for a user.
     """
 
-    def __init__(self, argv, *, cwd, folder, env=None):
+    def __init__(self, argv, *, cwd, folder, env=None, new_starter=False):
         Path(folder).mkdir(parents=True)
-        self._child = Child(functools.partial(_launch, list(argv)), cwd=cwd, folder=folder, env=env)
+        self._child = Child(functools.partial(_launch, list(argv), new_starter), cwd=cwd, folder=folder, env=env)
         self._seen = {self._child.process.pid}
 
     def __enter__(self):
@@ -36,6 +37,11 @@ class LocalJob:
         self._child.process.join()
 
     @property
+    def out(self):
+        """What was printed to the standard output so far."""
+        return self._child.out
+
+    @property
     def output(self):
         return f"{self._child.out}\n{self._child.err}"
 
@@ -47,6 +53,10 @@ class LocalJob:
         if is_there:
             os.kill(pid, signal.SIGKILL)
         return is_there
+
+    def tell(self, number=signal.SIGTERM):
+        """Sends a signal to the launcher."""
+        os.kill(self._child.process.pid, number)
 
     def until(self, is_so):
         """Returns when `is_so()` holds, or the job has ended."""
@@ -87,12 +97,13 @@ def _children(pid):
     return []
 
 
-def _launch(argv):
+def _launch(argv, new_starter):
     from official_trainer import cli
     from official_trainer.launch.local import local
     from tests.support.launch.forked_starter import ForkedStarter
 
-    local.Starter = ForkedStarter
+    if not new_starter:
+        local.Starter = ForkedStarter
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # ignored if pytest runs in the background
     return cli.main(["launch", "local", *argv])

@@ -15,9 +15,15 @@ from tests.support.data_service import free_port
 
 BINARIES = [*Path("/usr/lib/postgresql").glob("*/bin"), Path("/usr/local/bin")]
 PLACE = next((each for each in BINARIES if (each / "postgres").exists() and (each / "initdb").exists()), None)
+
+
+def is_there():
+    """Whether it can be started."""
+    return PLACE is not None and os.geteuid() == 0 and shutil.which("runuser") is not None
+
+
 needs_postgresql = pytest.mark.skipif(
-    PLACE is None or os.geteuid() != 0 or shutil.which("runuser") is None,
-    reason="left out: needs PostgreSQL, and root, who starts it as another user",
+    not is_there(), reason="left out: needs PostgreSQL, and root, who starts it as another user"
 )
 
 

@@ -65,8 +65,8 @@ def test_an_installed_package_is_found_by_its_entry_point(command, forked, site,
     assert listed["unlisted"] == []
     assert "frequency: 2.0  # experiment\n" in command("show", "sine_2").stdout
     assert "ok      export " in forked("check", "sine_2").out
-    done = command("train", "sine_2", "--model_dir=run", "--mode=train")
-    assert done.returncode == 0, done.stderr
+    done = forked("train", "sine_2", "--model_dir=run", "--mode=train")
+    assert done.code == 0, done.err
     done = forked("eval", "--model_dir=run", "--json")
     assert json.loads(done.out).keys() == {"error", "validation_loss"}, done.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == []

@@ -13,6 +13,7 @@ from official_trainer.tasks import registry
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support.cases import cases
+from tests.support.docs.session import first_run
 from tests.support.forked import run_command
 
 
@@ -43,11 +44,9 @@ def test_every_experiment_runs_from_its_smoke_config(experiment, model_dir):
     assert (Path(model_dir) / "export/20/saved_model.pb").exists()
 
 
-def test_digits_cnn_learns(model_dir):
+def test_digits_cnn_learns():
     """The experiment of the README: at least 97 % of held-out digits are read right."""
-    done = train(model_dir, "--quiet")
-    assert done.code == 0, done.err
-    assert done.out == ""
+    model_dir, _ = first_run()
     assert record(model_dir)["best"]["value"] >= 0.97
 
 
@@ -73,8 +72,8 @@ def test_other_strategies_from_the_command_line(strategy, model_dir):
 def test_runtime_settings_from_the_command_line(sets, policy, model_dir):
     """T13, T15: precision, loss scaling, XLA, eager mode, averaging."""
     words = [f"--set={value}" for value in sets]
-    done = train(model_dir, smoke("digits_mlp"), *words, experiment="digits_mlp")
-    assert done.code == 0, done.err
+    done = train(model_dir, smoke("digits_mlp"), *words, "--quiet", experiment="digits_mlp")
+    assert (done.code, done.out) == (0, ""), done.err
     assert record(model_dir)["final_metrics"]["validation_loss"] > 0
 
 
@@ -108,11 +107,9 @@ def test_a_directory_of_another_experiment_is_refused(model_dir):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    done = train(folder / "run", "--set=trainer.train_steps=600", "--set=trainer.export.at_end=false")
-    assert done.code == 0, done.err
-    return folder / "run"
+def trained():
+    """The directory of the README's first run, which tests only read."""
+    return first_run()[0]
 
 
 def test_eval_and_export_of_a_run(trained, tmp_path):

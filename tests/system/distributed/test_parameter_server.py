@@ -7,6 +7,7 @@ import signal
 import pytest
 import tensorflow as tf
 
+from official_trainer.checkpoints.manifest import committed_steps
 from tests.support.distributed.coordinated import LONG, ROLES, WORKSPACE, Run, run_so_far
 from tests.support.forked import run_command
 
@@ -81,24 +82,45 @@ def test_an_evaluator_beside_evaluates_every_checkpoint_whatever_its_mode_says(t
                 assert beside[step][name] == pytest.approx(inline[step][name], abs=1e-6)
 
 
-def test_training_goes_on_without_a_worker_that_died_and_with_it_when_it_is_back(tmp_path):
-    """T7: SIGKILL of a worker costs no step and adds none; the same process started again takes part again."""
+def test_a_run_outlives_a_stop_a_worker_that_died_and_a_parameter_server(tmp_path):
+    """T7: SIGTERM of the chief; SIGKILL of a worker, which comes back; SIGKILL of a server; the same command again."""
     with Run(tmp_path, *LONG, spins=8) as run:
+        # A stop: all of them end with 143; the steps that workers were at are saved, and the rerun is exact.
         run.wait_for_step(100)
+        run.cluster.signal("chief")
+        assert run.wait_all() == {143}, run.cluster.outputs()
+        assert "which is saved" in run.cluster.err("chief")
+        stopped = run.record()["last_checkpoint_step"]
+        assert run.seen(stopped).sum() == stopped * 8
+        run.cluster.start_all()
+        run.wait_for_step(run_so_far(run) + 50)
+        assert f"continuing from step {stopped}" in run.cluster.out("chief")
+
+        # A worker that dies costs no step and adds none; the same process started again takes part again.
         run.cluster.kill("worker", 1)
         run.wait_for_step(run_so_far(run) + 50)
         before = len(run.windows())
         run.cluster.start("worker", 1)
-        assert run.wait_all() == {0}, run.cluster.outputs()
-        run.assert_done(600)
-        without, after = run.windows()[before - 1], run.windows()[before:]
-        assert without["steps"][1] == 0
-        assert any(window["steps"][1] > 0 for window in after), run.cluster.outputs()
+        run.cluster.wait_for(lambda: any(window["steps"][1] > 0 for window in run.windows()[before:]))
+        assert run.windows()[before - 1]["steps"][1] == 0
         said, address = run.cluster.err("chief"), run.cluster.addresses["worker"][1]
         assert f"warning: lost worker 1 ({address}): the others take over its steps; it may come back\n" in said
         assert "\nworker 1 is back\n" in said
+
+        # The variables were on the server alone: exit code 75 with its name; the last checkpoint brings them back.
+        run.cluster.kill("ps")
+        assert run.cluster.wait("chief") == 75
+        assert f"lost ps 0 ({run.cluster.addresses['ps'][0]})" in run.cluster.err("chief")
+        assert run.record()["status"] == "failed"
+        saved = max(committed_steps(str(run.model_dir)))
         # The step in which the worker died may have been half done, and was done once more.
-        assert 600 * 8 <= run.seen(600).sum() <= 601 * 8
+        assert saved * 8 <= run.seen(saved).sum() <= (saved + 1) * 8
+        run.cluster.start("ps")
+        run.cluster.start("chief")
+        assert run.wait_all() == {0}, run.cluster.outputs()
+        run.assert_done(600)
+        assert f"continuing from step {saved}" in run.cluster.out("chief")
+        assert run.seen(600).sum() - run.seen(saved).sum() == (600 - saved) * 8
 
 
 @pytest.mark.full
@@ -112,38 +134,6 @@ def test_workers_and_servers_of_one_core_each_train(tmp_path):
 def keep_to_one_core_unless_chief():
     if json.loads(os.environ["TF_CONFIG"])["task"]["type"] != "chief":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def test_a_parameter_server_that_dies_ends_the_chief_and_the_same_command_continues(tmp_path):
-    """T7: the variables were there alone: exit code 75 with its name, and the last checkpoint brings them back."""
-    with Run(tmp_path, *LONG) as run:
-        run.wait_for_step(110)
-        run.cluster.kill("ps")
-        assert run.cluster.wait("chief") == 75
-        assert f"lost ps 0 ({run.cluster.addresses['ps'][0]})" in run.cluster.err("chief")
-        assert run.record()["status"] == "failed"
-        run.cluster.start("ps")
-        run.cluster.start("chief")
-        assert run.wait_all() == {0}, run.cluster.outputs()
-        run.assert_done(600)
-        assert run.seen(600).sum() >= 600 * 8
-        assert "continuing from step" in run.cluster.out("chief")
-
-
-def test_sigterm_to_the_chief_saves_and_ends_all(tmp_path):
-    """T7: SIGTERM of the chief: all of them 143; the steps that workers were at are saved, and the rerun is exact."""
-    with Run(tmp_path, *LONG) as run:
-        run.wait_for_step(100)
-        run.cluster.signal("chief")
-        assert run.wait_all() == {143}, run.cluster.outputs()
-        assert "which is saved" in run.cluster.err("chief")
-        stopped = run.record()["last_checkpoint_step"]
-        assert run.seen(stopped).sum() == stopped * 8
-        run.cluster.start_all()
-        assert run.wait_all() == {0}, run.cluster.outputs()
-        run.assert_done(600)
-        assert run.seen(600).sum() == 600 * 8
-        assert f"continuing from step {stopped}" in run.cluster.out("chief")
 
 
 @pytest.mark.full

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from official.vision.utils import summary_manager
 
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
@@ -88,6 +87,8 @@ def test_a_manager_of_the_caller_gets_the_images_in_model_gardens_form(tmp_path)
         task = Drawing(config.task)
         optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
         trainer = Trainer(config, task, task.build_model(), optimizer)
+    from official.vision.utils import summary_manager  # here, as it takes seconds in each process of pytest
+
     manager = summary_manager.ImageScalarSummaryManager(
         str(tmp_path / "mine"), tf.summary.scalar, tf.summary.image, global_step=trainer.global_step
     )

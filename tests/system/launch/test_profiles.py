@@ -15,8 +15,8 @@ from official_trainer.cli.job_spec import PLACEHOLDER
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
 from tests import ROOT
-from tests.support.forked import run_command
 from tests.support.launch import examples, rendered
+from tests.support.launch.local_jobs import LocalJob
 from tests.support.workspace import copy_workspace
 
 PACKAGE = ROOT / "official_trainer"
@@ -84,9 +84,11 @@ def test_the_local_command_trains(tmp_path):
     """The README's command with fewer steps: two workers train as one."""
     (words,) = [words for words in examples.commands() if words[0] == "local"]
     words = [word.replace("runs/local", f"{tmp_path}/run") for word in words]
-    done = run_command(["launch", *words, "--config_file=configs/smoke/digits_cnn.yaml"], cwd=ROOT, folder=tmp_path)
-    assert done.code == 0, done.out + done.err
-    assert "[worker 0]" in done.out and "[worker 1]" in done.out and "finished at step 20" in done.out
+    with LocalJob(
+        [*words[1:], "--config_file=configs/smoke/digits_cnn.yaml"], cwd=ROOT, folder=tmp_path / "job"
+    ) as job:
+        assert job.wait() == 0, job.output
+        assert "[worker 0]" in job.out and "[worker 1]" in job.out and "finished at step 20" in job.out
     assert (tmp_path / "run" / "ckpt-20.index").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from official_trainer.lazy import keras
 from official_trainer.program import (
@@ -52,6 +51,8 @@ def test_replicas_draw_each_for_themselves(data):
 def test_digits_are_learned_from_being_told_right_or_wrong(name):
     """K1: a reward of Python, 1 for the right class; chance is 0.1."""
     estimator, rate = ESTIMATORS[name]
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     x, y = (x / 16).astype(np.float32), y.astype(np.int32)
     keras.utils.set_random_seed(1)

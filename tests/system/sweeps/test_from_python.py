@@ -1,15 +1,17 @@
-"""`official_trainer.sweep` as its user calls it: from a script that has used TensorFlow, killed on the way."""
+"""`official_trainer.sweep` as its user calls it: from a script that has used TensorFlow, killed on the way.
 
+The script is forked from a process that has imported TensorFlow. What starts the trials of a function is a new Python.
+"""
+
+import functools
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from official_trainer.sweeps.from_python import Sweep
-from tests import ROOT
-from tests.support.forked import run_command
+from tests.support.docs.children import run_program
+from tests.support.forked import Child, run_command
+from tests.support.sweeps.processes import Driver, script
 from tests.support.workspace import copy_workspace
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
@@ -101,12 +103,11 @@ found = sweep(
 )
 print(found.best.values["task.model"], found.best.state, "accuracy")
 """
-ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def run(folder, name, script="tune.py"):
-    command = [sys.executable, script, name]
-    return subprocess.run(command, cwd=folder, env=ENVIRON, capture_output=True, text=True, check=False)
+    program = functools.partial(run_program, script, [name], is_module=False)
+    return Child(program, cwd=folder, folder=folder).wait()
 
 
 def records(directory):
@@ -117,14 +118,14 @@ def test_a_function_is_swept_and_what_is_killed_continues(tmp_path):
     """N21: SIGKILL of a trial and of the script; the records end as those of an unbroken sweep, bit by bit."""
     (tmp_path / "tune.py").write_text(SCRIPT)
     done = run(tmp_path, "unbroken")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "trial 0 starts: units=[" in done.stdout and "best " in done.stdout
+    assert done.code == 0, done.out + done.err
+    assert "trial 0 starts: units=[" in done.out and "best " in done.out
     found = Sweep(str(tmp_path / "unbroken"))
     assert [each.number for each in found.trials] == [0, 1, 2] and found.best.state == "complete"
     assert len(found.trials[2].reports) > 2  # so it gets as far as its kill
-    assert run(tmp_path, "killed").returncode == -9
+    assert run(tmp_path, "killed").code == -9
     done = run(tmp_path, "killed")
-    assert done.returncode == 0 and "trial 2 continues" in done.stdout, done.stdout + done.stderr
+    assert done.code == 0 and "trial 2 continues" in done.out, done.out + done.err
     assert [path.name for path in sorted(tmp_path.glob("killed/trials/*/run.killed"))] == ["run.killed"] * 2
     assert records(tmp_path / "killed") == records(tmp_path / "unbroken")
 
@@ -134,7 +135,7 @@ def test_a_thread_that_a_trial_leaves_does_not_hold_up_the_sweep(tmp_path):
     (tmp_path / "tune.py").write_text(SCRIPT)
     (tmp_path / "leaving.py").write_text(LEAVING)
     done = run(tmp_path, "out", "leaving.py")
-    assert done.returncode == 0 and done.stdout.endswith("['complete', 'complete']\n"), done.stdout + done.stderr
+    assert done.code == 0 and done.out.endswith("['complete', 'complete']\n"), done.out + done.err
     for number in range(2):
         *_, why, last = (tmp_path / "out" / "trials" / str(number) / "output.log").read_text().splitlines()
         thread = f"the thread 'thread of {number}' still r"
@@ -146,9 +147,9 @@ def test_an_experiment_is_swept_from_python_as_by_the_command(tmp_path):
     """N21: the directory of one is continued by the other."""
     copy_workspace(tmp_path)
     (tmp_path / "tune.py").write_text(EXPERIMENT)
-    done = run(tmp_path, "out")
-    assert done.returncode == 0 and "trying one step and one evaluation" in done.stdout, done.stdout + done.stderr
-    assert "trial 0 starts: model=small, " in done.stdout and done.stdout.endswith("small complete accuracy\n")
+    done = Driver(script("tune.py"), tmp_path).wait()
+    assert done.code == 0 and "trying one step and one evaluation" in done.out, done.out + done.err
+    assert "trial 0 starts: model=small, " in done.out and done.out.endswith("small complete accuracy\n")
     words = "digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "trainer.export.at_end=false"
     (tmp_path / "space.yaml").write_text(f"space: {json.dumps(SPACE)}\ntrials: 1\n")
     words = ["sweep", *words, "--space=space.yaml", "--model_dir=out"]

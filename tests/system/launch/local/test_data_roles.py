@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,9 @@ import pytest
 from official_trainer import cli
 from official_trainer.errors import ExitCode
 from tests import ROOT
-from tests.support.launch.jobs import TIMEOUT_SECONDS, Launched, until
+from tests.support.launch.jobs import Launched
+from tests.support.launch.local_jobs import LocalJob
 
-BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
 SERVED = {"worker": 1, "dispatcher": 1, "data_worker": 2}
 
 
@@ -109,28 +107,17 @@ def test_the_plan_has_the_service(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-class Real:
+class Real(LocalJob):
     """`launch local` of a small experiment, with a data service."""
 
     def __init__(self, folder, *words):
         self.model_dir = folder / "run"
-        self.out = folder / "out.txt"
-        command = [sys.executable, "-c", BOOT, str(ROOT), "launch", "local", "--workers=2", "--data_workers=2", *words]
-        with self.out.open("w") as out:
-            self.process = subprocess.Popen(
-                [*command, "--experiment=digits_mlp", f"--model_dir={self.model_dir}", "--mode=train"],
-                cwd=ROOT,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def wait(self):
-        return self.process.wait(TIMEOUT_SECONDS * 2)
+        argv = ["--workers=2", "--data_workers=2", *words, "--experiment=digits_mlp", f"--model_dir={self.model_dir}"]
+        super().__init__([*argv, "--mode=train"], cwd=ROOT, folder=folder / "job")
 
     def until(self, is_so):
-        until(lambda: is_so() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.out.read_text()
+        super().until(is_so)
+        assert self.runs(), self.output
 
     def step(self):
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
@@ -138,27 +125,15 @@ class Real:
         return 0
 
 
-@pytest.fixture
-def real(tmp_path):
-    with contextlib.ExitStack() as stack:
-
-        def start(*words):
-            job = Real(tmp_path, *words)
-            stack.callback(lambda: (job.process.kill(), job.process.wait()))
-            return job
-
-        yield start
-
-
-def test_two_workers_train_on_what_two_data_workers_prepare(real):
+def test_two_workers_train_on_what_two_data_workers_prepare(tmp_path):
     """N20: processes of a real job, forked, from the first batch to the end of all."""
-    job = real("trainer.train_steps=40", "trainer.summary_interval=20")
-    assert job.wait() == 0, job.out.read_text()
+    with Real(tmp_path, "trainer.train_steps=40", "trainer.summary_interval=20") as job:
+        assert job.wait() == 0, job.output
     run = json.loads((job.model_dir / "run.json").read_text())
     assert run["steps"]["current"] == 40
     assert run["input"]["order"] == "service"
     assert not list((job.model_dir / ".data_service").iterdir())
-    assert "finished at step 40" in job.out.read_text()
+    assert "finished at step 40" in job.out
 
 
 def listener(port):
@@ -177,20 +152,20 @@ def listener(port):
 
 
 @pytest.mark.full
-def test_a_data_worker_and_the_dispatcher_are_killed_and_come_back(real):
+def test_a_data_worker_and_the_dispatcher_are_killed_and_come_back(tmp_path):
     """N20: training goes on, with new processes at the same ports; asked to stop, all ends, and the run is saved."""
-    job = real("--supervise", "trainer.train_steps=1000000", "trainer.checkpoint_interval=1000000")
-    job.until(lambda: job.step() > 0)
-    (work_dir,) = (job.model_dir / ".data_service").iterdir()
-    dispatcher = int(work_dir.name)
-    journal = b"".join(path.read_bytes() for path in work_dir.rglob("*") if path.is_file())
-    worker = next(port for port in map(int, re.findall(rb"localhost:(\d+)", journal)) if port != dispatcher)
-    for port in (worker, dispatcher):
-        kill_and_see_it_back(job, port)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.wait() == 143, job.out.read_text()
-    out = job.out.read_text()
-    assert out.count("was killed by SIGKILL (out of memory?); the others go on; it starts again in 1 s") == 2, out
+    words = ("--supervise", "trainer.train_steps=1000000", "trainer.checkpoint_interval=1000000")
+    with Real(tmp_path, *words) as job:
+        job.until(lambda: job.step() > 0)
+        (work_dir,) = (job.model_dir / ".data_service").iterdir()
+        dispatcher = int(work_dir.name)
+        journal = b"".join(path.read_bytes() for path in work_dir.rglob("*") if path.is_file())
+        worker = next(port for port in map(int, re.findall(rb"localhost:(\d+)", journal)) if port != dispatcher)
+        for port in (worker, dispatcher):
+            kill_and_see_it_back(job, port)
+        job.tell()
+        assert job.wait() == 143, job.output
+    assert job.out.count("was killed by SIGKILL (out of memory?); the others go on; it starts again in 1 s") == 2
     assert listener(worker) is None
     assert listener(dispatcher) is None
     assert json.loads((job.model_dir / "run.json").read_text())["last_checkpoint_step"] > 0

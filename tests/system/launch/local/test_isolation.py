@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -11,10 +10,9 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.launch.local import isolation
-from tests import ROOT
 from tests.support.distributed.workers import phase_of
-from tests.support.launch.jobs import until
 from tests.support.launch.listening import ALL, connects, listening
+from tests.support.launch.local_jobs import LocalJob
 from tests.support.workspace import copy_workspace
 
 NOBODY = 65534
@@ -30,37 +28,18 @@ def namespaces():
         pytest.skip(str(error))
 
 
-class Job:
-    """`launch local` for two workers that train for longer than a test takes; its lines so far are in `out`."""
+class Job(LocalJob):
+    """`launch local` for two workers that train for longer than a test takes."""
 
-    def __init__(self, folder, *words):
+    def __init__(self, folder, *words, **options):
         copy_workspace(folder, "experiments")
-        self.model_dir, self._out = folder / "run", folder / "out.txt"
-        boot = "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli; sys.exit(cli.main())"
-        argv = ["launch", "local", *words, "--", "--experiment=digits_mlp", f"--model_dir={self.model_dir}"]
-        with self._out.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", boot, str(ROOT), *argv, "trainer.train_steps=1000000"],
-                cwd=folder,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.process.kill()
-        self.process.wait()
-
-    @property
-    def out(self):
-        return self._out.read_text()
+        self.model_dir = folder / "run"
+        argv = [*words, "--", "--experiment=digits_mlp", f"--model_dir={self.model_dir}", "trainer.train_steps=1000000"]
+        super().__init__(argv, cwd=folder, folder=folder / "job", **options)
 
     def until(self, is_so):
-        until(lambda: is_so() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.out
+        super().until(is_so)
+        assert self.runs(), self.output
 
     def pids(self):
         """Returns the pids of the processes by their names, once they train."""
@@ -69,9 +48,8 @@ class Job:
         return {name: int(pid) for name, pid in re.findall(r"([\w ]+?) \(pid (\d+)\)", line)}
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(120)
-        return self.process.returncode
+        self.tell()
+        return self.wait()
 
 
 @pytest.mark.parametrize(
@@ -92,12 +70,12 @@ def test_where_the_processes_of_a_job_listen(tmp_path, words, silent):
         for places in found.values():
             assert {address for address, _ in places} <= ALL, found
             assert all(connects(port) for _, port in places)
-        assert job.stop() == 143, job.out
+        assert job.stop() == 143, job.output
 
 
 def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path, namespaces):
     """N20: a cluster of two; what it writes is the user's."""
-    with Job(tmp_path, "--workers=2", "--isolated") as job:
+    with Job(tmp_path, "--workers=2", "--isolated", new_starter=True) as job:
         pids = job.pids()
         assert len(pids) == 2
         for pid in pids.values():
@@ -105,7 +83,7 @@ def test_isolated_workers_train_and_cannot_be_reached_from_outside(tmp_path, nam
             assert ports  # it listens, but not here
             assert not any(connects(port) for port in ports)
             assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
-        assert job.stop() == 143, job.out
+        assert job.stop() == 143, job.output
     assert committed_steps(str(job.model_dir))
     assert {path.stat().st_uid for path in job.model_dir.rglob("*")} == {os.getuid()}
 

@@ -7,7 +7,6 @@ import operator
 
 import kubernetes_validate
 import pytest
-from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from tests.support.launch.rendered import KUBERNETES, manifest_of
 
@@ -31,6 +30,8 @@ def schema_problems(manifest):
 
 def _of_jobset(manifest):
     """Returns what a JobSet is to its API; an error of the model's own is a difference too."""
+    from kubeflow_trainer_api.models import JobsetV1alpha2JobSet  # here, as it takes a second in each process of pytest
+
     try:
         return JobsetV1alpha2JobSet.from_dict(manifest).to_dict()
     except ValueError as error:
