@@ -31,14 +31,14 @@ class Driver(Child):
       folder: where; its output goes to a folder in it that is called `name`.
       first: called before everything else.
       trials: (trial, change) → fault; see `disk.arm`. The trial's first process fails at that change of its run.
+      env: more of the environment.
     """
 
-    def __init__(self, target, folder, name="driver", first=None, trials=()):
+    def __init__(self, target, folder, name="driver", first=None, trials=(), env=None):
         output = Path(folder) / name
         output.mkdir(exist_ok=True)
-        super().__init__(
-            target, cwd=folder, folder=output, first=functools.partial(_prepare, first, tuple(trials), str(output))
-        )
+        first = functools.partial(_prepare, first, tuple(trials), str(output))
+        super().__init__(target, cwd=folder, folder=output, first=first, env=env)
 
     @property
     def starter(self):

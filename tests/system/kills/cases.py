@@ -74,9 +74,7 @@ ACTIONS = """trainer.actions=[
   {type: early_stopping, monitor: validation_loss, patience: 3, restore_best: false},
   {type: checkpoint, monitor: accuracy, max_to_keep: 2}, {type: average_checkpoints, last: 2},
   {type: export_saved_model, when: {every: 15}, max_to_keep: 2}]"""
-ACTING = digits(
-    Variant("mirrored2", averages=False, several="evaluations"), ACTIONS, "trainer.export.best=false", name="actions"
-)
+ACTING = digits(Variant("mirrored2", averages=False, several="evaluations"), ACTIONS, *NO_EXPORTS, name="actions")
 STEP_BY_STEP = "trainer.steps_per_loop=1"
 AT_ONCE = "trainer.async_checkpoint=false"
 

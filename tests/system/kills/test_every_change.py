@@ -6,15 +6,15 @@ from tests.support.cases import cases
 from tests.support.chaos.contract import CHANGES, Broken, Change, FullDisk
 from tests.system.kills.cases import SHORT
 
-EVERY = 192
-"""A test has every 192nd change, so 192 tests have all."""
+EVERY = 288
+"""A test has every 288th change, so 288 tests have all."""
 
 MORE = 16
 """By how much the numbers of changes of two runs may differ: time decides how often `status.json` is written."""
 
 
 def check_changes(first, strike, shared, tally, tmp_path):
-    """Strikes at every 192nd change from the `first` on; each time the next start has to end as the unbroken run."""
+    """Strikes at every 288th change from the `first` on; each time the next start has to end as the unbroken run."""
     failed = []
     for number in range(first, shared.unbroken(SHORT).changes + MORE, EVERY):
         folder = tmp_path / f"{number}"

@@ -14,7 +14,7 @@ import pytest
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.forked import Command
 from tests.support.runs import differences
 
@@ -70,21 +70,23 @@ def unbroken(tmp_path_factory):
 
 
 _AS_IN_TRACE = ("build", "restore")  # nothing is trained there either, and the first look at the signal is the same
+_ONE_AFTER_THE_OTHER = tuple(phase for phase in PHASES if phase not in _AS_IN_TRACE)
 
 
-@pytest.mark.parametrize("phase", cases(PHASES, *(phase for phase in PHASES if phase not in _AS_IN_TRACE)))
-def test_sigterm_in_any_phase_saves_and_the_same_command_continues(phase, unbroken, tmp_path):
-    """N5, N6: the process ends with 143 soon, whatever it was doing; then the run ends as an unbroken one."""
-    steps, said = PHASES[phase]
-    run = HeldRun(tmp_path / "run", phase)
-    run.wait_until_held()
-    run.send(signal.SIGTERM)
-    done = run.command.wait()
-    assert done.code == 143, done
-    assert said in done.err
-    assert max(committed_steps(run.model_dir), default=None) in steps
-    if os.path.exists(run.model_dir):
-        assert run.status()["exit_code"] == 143
+@pytest.mark.parametrize("phases", [" ".join(_ONE_AFTER_THE_OTHER), *map(full, PHASES)])
+def test_sigterm_in_any_phase_saves_and_the_same_command_continues(phases, unbroken, tmp_path):
+    """N5, N6: the process ends with 143 soon, whatever it was doing; in the end the run is as an unbroken one."""
+    for phase in phases.split():
+        steps, said = PHASES[phase]
+        run = HeldRun(tmp_path / "run", phase)
+        run.wait_until_held()
+        run.send(signal.SIGTERM)
+        done = run.command.wait()
+        assert done.code == 143, (phase, done)
+        assert said in done.err, phase
+        assert max(committed_steps(run.model_dir), default=None) in steps, phase
+        if os.path.exists(run.model_dir):
+            assert run.status()["exit_code"] == 143
     assert HeldRun(tmp_path / "run").command.wait().code == 0
     assert differences(run.model_dir, unbroken) == []
 

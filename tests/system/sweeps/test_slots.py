@@ -96,7 +96,7 @@ def test_trials_side_by_side_have_devices_of_their_own_and_die_alone(tmp_path):
     (tmp_path / "tune.py").write_text(SCRIPT)
     path = f"{nvidia_smi(tmp_path, 4)['PATH']}:{os.environ['PATH']}"
     environ = {"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1,3", "OFFICIAL_TRAINER_GPUS": ""}
-    done = Child(script("tune.py", "2"), cwd=tmp_path, folder=tmp_path, env=environ).wait()
+    done = Driver(script("tune.py", "2"), tmp_path, env=environ).wait()
     assert done.code == 0, done.out + done.err
     each = f"each with {max(1, len(cores) // 2)} of {len(cores)} cores and 1 of 3 GPUs"
     assert f"2 trials at a time, {each}" in done.out, done.out
@@ -122,7 +122,7 @@ def test_a_sweep_that_continues_with_another_parallel_has_the_same_bits(tmp_path
     swept = ("sweep", *words, "--space=space.yaml", "--model_dir=out")
     for parallel, trials in ((2, 1), (1, 2)):
         run = command(*swept, f"--parallel={parallel}", f"--trials={trials}")
-        done = Child(run, cwd=tmp_path, folder=tmp_path).wait()
+        done = Driver(run, tmp_path, f"{parallel} at a time").wait()
         assert done.code == 0, done.out + done.err
     cores = sorted(os.sched_getaffinity(0))
     mine = set(cores[: max(1, len(cores) // 2)])

@@ -1,5 +1,6 @@
 """Exports as a server and TensorFlow's own tool find them, without this package."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,13 +9,25 @@ import sys
 from official_trainer.lazy import tf
 from tests.support import shuffled_runs
 
+CALLS = """
+import json, sys
+from tensorflow.python.tools import saved_model_cli
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        saved_model_cli.main()
+    except SystemExit as end:
+        assert not end.code
+    print("end of the call")
+"""
 
-def cli(*words):
-    """Calls TensorFlow's `saved_model_cli` in a process of its own; returns what it prints."""
-    argv = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *words]
+
+def cli(*calls):
+    """Calls TensorFlow's `saved_model_cli` in one process that has nothing else; returns what each call prints."""
+    argv = [sys.executable, "-c", CALLS, json.dumps(calls)]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.split("end of the call\n")[:-1]
 
 
 def served(base):
@@ -30,11 +43,11 @@ def test_the_newest_version_in_export_is_what_tensorflows_tool_reads(model_dir):
     assert sorted(os.listdir(f"{model_dir}/export")) == ["80", "best", "steps"]
     newest = served(f"{model_dir}/export")
     assert newest == f"{model_dir}/export/80"
-    shown = cli("show", f"--dir={newest}", "--tag_set=serve", "--signature_def=serving_default")
+    signature = ["--tag_set=serve", "--signature_def=serving_default"]
+    run = ["run", f"--dir={newest}", *signature, f"--input_exprs=features={[[1.0] * 6] * 2}"]
+    shown, printed = cli(["show", f"--dir={newest}", *signature], run)
     assert "inputs['features'] tensor_info:\n      dtype: DT_FLOAT\n      shape: (-1, 6)" in shown
     assert "outputs['logits'] tensor_info:\n      dtype: DT_FLOAT\n      shape: (-1, 3)" in shown
-    words = ["--tag_set=serve", "--signature_def=serving_default", f"--input_exprs=features={[[1.0] * 6] * 2}"]
-    printed = cli("run", f"--dir={newest}", *words)
     answer = tf.saved_model.load(newest).signatures["serving_default"](features=tf.ones([2, 6]))["logits"].numpy()
     found = [float(number) for number in re.findall(r"-?\d+\.\d*(?:e[+-]\d+)?", printed.partition("logits")[2])]
     assert [round(number, 4) for number in found] == [round(float(number), 4) for number in answer.reshape(-1)]
