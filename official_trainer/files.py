@@ -413,9 +413,16 @@ def rename(source: str, target: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file, in the place of what is at `target`; a local copy is on the disk when this returns."""
+    """Copies a file, in the place of what is at `target`; a local copy is on the disk when this returns.
+
+    Raises:
+      FileNotFoundError: there is no such file, wherever it lives.
+    """
     if is_url(source) or is_url(target):
-        tf.io.gfile.copy(source, target, overwrite=True)
+        try:
+            tf.io.gfile.copy(source, target, overwrite=True)
+        except tf.errors.NotFoundError as error:
+            raise FileNotFoundError(f"no such file: {source}") from error
         return
     remove(target)
     with open_file(source, "rb") as read, open_file(target, "wb") as written:

@@ -5,8 +5,8 @@ archive holds (`snapshot.py`), which machines get one (`launch/targets/`).
 
     python -m official_trainer.launch.fetch URL COMMAND…
 
-The command takes the place of this process, in a new folder with the code. An archive that is not what its name says
-ends the job with exit code 2, storage that fails with 75.
+The command takes the place of this process, in a new folder with the code. An archive that is gone, or is not what its
+name says, ends the job with exit code 2; storage that fails ends the process with 75, so that it starts again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
     archive = os.path.join(folder, files.base_name(url))
     try:
         files.copy(url, archive)
-    except Exception as error:  # TensorFlow's for a URL; what is missing may come, too
+    except FileNotFoundError:  # it was there before the job was submitted
+        print(f"error: {url} is gone; submit the job again", file=sys.stderr)
+        return int(ExitCode.CONFIG)
+    except Exception as error:  # TensorFlow's for a URL
         print(f"error: {url} cannot be read: {files.reason_of(error)}", file=sys.stderr)
         return int(ExitCode.RETRY)
     try:

@@ -38,9 +38,19 @@ def test_a_command_runs_in_the_code_of_an_archive(archive, tmp_path):
 
 
 def test_storage_that_fails_is_tried_again(tmp_path):
+    (tmp_path / "code-1.tar.gz").symlink_to("code-1.tar.gz")  # which fails to be opened
     done = run(str(tmp_path / "code-1.tar.gz"), tmp_path, "true")
     assert (done.returncode, done.stdout) == (ExitCode.RETRY, "")
-    assert done.stderr == f"error: {tmp_path}/code-1.tar.gz cannot be read: No such file or directory\n"
+    assert done.stderr.startswith(f"error: {tmp_path}/code-1.tar.gz cannot be read: ")
+
+
+@pytest.mark.parametrize("place", ["{}", "ram:/"])
+def test_an_archive_that_is_gone_ends_the_job(place, tmp_path):
+    """N33: else a job on Kubernetes, where 75 does not count, would start again for ever."""
+    url = f"{place.format(tmp_path)}/code-1.tar.gz"
+    done = run(url, tmp_path, "true")
+    assert (done.returncode, done.stdout) == (ExitCode.CONFIG, "")
+    assert done.stderr.splitlines()[-1] == f"error: {url} is gone; submit the job again"
 
 
 @pytest.mark.parametrize("damage", ["cut", "renamed", "empty"])
