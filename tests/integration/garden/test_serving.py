@@ -5,7 +5,6 @@ import importlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from official.projects.video_ssl.tasks.pretrain import VideoSSLPretrainTask
 
 from official_trainer import config as configuration
 from official_trainer.garden import serving
@@ -45,4 +44,6 @@ def test_a_project_is_served_by_its_own_module(name, tmp_path):
 
 def test_a_task_whose_model_gives_something_else_has_no_module():
     """T19: what a base class's module would make of embeddings means nothing."""
+    from official.projects.video_ssl.tasks.pretrain import VideoSSLPretrainTask  # here, as it takes seconds
+
     assert serving.export_module(object.__new__(VideoSSLPretrainTask), None) is None

@@ -96,6 +96,7 @@ def test_trials_their_starter_and_a_driver_that_saves_are_killed(unbroken, struc
     check(sweep, whole)
 
 
+@pytest.mark.full  # test_population.py kills a driver, and two finish the sweep; test_storage.py kills one of two
 def test_drivers_that_share_a_sweep_are_killed(unbroken, struck, tmp_path):
     """N21: one of two, then both; they try the first trial once, and none works on a trial of the other."""
     whole, seconds = unbroken("two_join")

@@ -15,7 +15,7 @@ from tests.support.cases import cases
 from tests.support.numbered_examples import BATCH, SEEN, do, examples_by_step, layout, losses, settings
 
 
-@pytest.mark.parametrize("data", ["arrays", "files", "cached files"])
+@pytest.mark.parametrize("data", cases(["arrays", "files", "cached files"], "arrays", "files"))
 def test_another_number_of_replicas_keeps_the_examples_of_every_step(tmp_path, data):
     """N25: two replicas, one, two again: each step has the examples of an unbroken run, and the loss agrees."""
     data = settings(data, tmp_path)

@@ -14,13 +14,14 @@ from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import several_tasks, toy
+from tests.support.cases import cases
 from tests.support.forked import Command
 from tests.support.runs import differences, values
 from tests.support.several_tasks import do
 from tests.support.tracking.readers import READERS
 
 
-@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("joint", cases([False, True], True))  # the others: kills/test_kills.py
 def test_a_run_that_is_continued_ends_as_an_unbroken_one(joint, tmp_path):
     """T21, N1: also with averaged weights; continued twice, at steps that are no event's; bit for bit."""
     sets = ["trainer.optimizer_config.ema={average_decay: 0.9}", "trainer.export.at_end=false"]
