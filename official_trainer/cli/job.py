@@ -160,8 +160,10 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
         how = f"`official-trainer job status {record.name}` shows its state"
         terminal.report_error(f"{record.name} has printed nothing yet; {how}", "note", "dim")
         return int(ExitCode.DONE)
+    missing = [] if follow else [name for name in names if not os.path.exists(os.path.join(folder, name))]
+    argv = tuple(word for word in target.logs(record.id, follow=follow) if word not in missing)
     try:
-        code = submission.run(target, target.logs(record.id, follow=follow), folder).returncode
+        code = submission.run(target, argv, folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
     return _INTERRUPTED if code == -signal.SIGINT else code  # the program may end before this process gets the signal

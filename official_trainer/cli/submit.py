@@ -74,11 +74,21 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     )
     rendered = _replacing(folder, engine, rendered)
     with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
-        submitted = submission.submit(folder, engine, rendered, record)
+        submitted = _started(folder, engine, rendered, record)
     report_submitted(submitted, folder, engine)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
+
+
+def _started(folder: str, engine: Target[Any], rendered: Rendered, record: Record) -> Record:
+    """Returns the record of a job that it submits; says what is not known if that is interrupted."""
+    try:
+        return submission.submit(folder, engine, rendered, record)
+    except KeyboardInterrupt:
+        what = f"{engine.name} may have {record.name} all the same; look there, and cancel it"
+        terminal.report_error(what, "note", "dim")
+        raise
 
 
 def _replacing(folder: str, engine: Target[Any], rendered: Rendered) -> Rendered:

@@ -204,8 +204,7 @@ def members(job: JobSpec, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Mem
 def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
-    found = {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word))}
-    return {word: path for word, path in found.items() if path.startswith("/")}
+    return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word)) and match[1].startswith("/")}
 
 
 def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:

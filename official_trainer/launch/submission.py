@@ -33,7 +33,6 @@ ANSWER_SECONDS = 60.0
 """How long an engine may take to say how a job is."""
 
 _LATE = 124  # the exit code of `timeout`
-_EARLIER = ("sweep", "sweep_at_once")
 _DIGITS = 8
 _LONGEST_NAME = 30
 _LONGEST_COMMAND = 120
@@ -189,9 +188,10 @@ def run_detached(
       EngineError: the program is missing, or cannot be started.
     """
     _check_there(target, argv)
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options["env"] = {name: value for name, value in os.environ.items() if name[:7] != "SQUEUE_"}  # they hide jobs
     try:
-        process = subprocess.Popen(argv, cwd=folder, text=True, errors="replace", start_new_session=True, **streams)
+        process = subprocess.Popen(argv, cwd=folder, text=True, errors="replace", start_new_session=True, **options)
     except OSError as error:
         raise EngineError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
     with process:
@@ -266,8 +266,8 @@ def target_of(record: Record) -> Target[Any]:
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
     # Earlier versions say more of a job on Slurm, and of one on Kubernetes which kind it is; a TFJob cannot be managed.
-    items = record.profile.items()
-    values = {name: value for name, value in items if name not in _EARLIER and (name, value) != ("kind", "jobset")}
+    gone = ("sweep", "sweep_at_once", "kind" if record.profile.get("kind") == "jobset" else "")
+    values = {name: value for name, value in record.profile.items() if name not in gone}
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
 
@@ -318,9 +318,8 @@ def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
             _remove(path)
         else:
             files.write_bytes_atomically(path, content, private=True)
-    for place in (folder, os.path.dirname(folder)):
-        with contextlib.suppress(OSError):  # it is not empty
-            os.rmdir(place)
+    with contextlib.suppress(OSError):  # it is not empty, or what it is in
+        os.removedirs(folder)
 
 
 def _remove(path: str) -> None:

@@ -316,7 +316,7 @@ def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str
     return {
         "name": _CONTAINER,
         "image": profile.image,
-        "command": [*fetch.before(job), "python", "-m", module],
+        "command": [*map(literal, fetch.before(job)), "python", "-m", module],
         "args": [literal(word) for word in words],
         "env": _environ(job, role, profile),
         "resources": _resources(profile.resources_of(role.name), profile),

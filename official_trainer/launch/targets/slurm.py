@@ -220,7 +220,7 @@ class Slurm(Target[SlurmProfile]):
             elif words:
                 has_ended = _ENDED.issuperset(words)
                 yield JobState(Phase.ENDED if has_ended else Phase.RUNNING, _in_words(words))
-            else:  # one job alone is listed or an error, unless a variable such as SQUEUE_PARTITION hides it
+            else:  # one job alone is listed or an error, unless a program in place of squeue hides it
                 yield GONE if _LIST.search(ran.stdout) and not is_one else unknown(ran)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:

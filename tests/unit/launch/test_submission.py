@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -295,6 +296,31 @@ def test_no_job_was_submitted(workspace, capfd):
         f"note: no job was submitted from {workspace}; "
         "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one\n"
     )
+
+
+def test_a_submission_that_is_interrupted(workspace, capfd, monkeypatch):
+    """N20: the engine may have got the job, of which there is no record then."""
+
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submission, "run", interrupted)
+    assert launch("--submit", "--", "digits_mlp", "--model_dir=run") == 130
+    said = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(
+        "note: scripted may have digits-mlp-[0-9a-f]{8} all the same; look there, and cancel it", said[0]
+    )
+    assert not (workspace / "launches").exists()
+
+
+def test_logs_of_processes_that_have_not_started(workspace, capfd, monkeypatch):
+    """N20: are left out, as of the tasks of an array that wait."""
+    monkeypatch.setattr(scripted.Scripted, "prints_to", ("slurm-0.out", "slurm-1.out"))
+    monkeypatch.setattr(scripted.Scripted, "logs", lambda self, job_id, *, follow: ("tail", *self.prints_to))
+    name = submit(capfd)
+    (workspace / "launches" / name / "slurm-1.out").write_text("said\n")
+    assert cli.main(["job", "logs", name]) == 0
+    assert capfd.readouterr() == ("said\n", "")
 
 
 def test_a_job_that_has_printed_nothing_yet(workspace, capfd, monkeypatch):

@@ -119,7 +119,7 @@ def test_an_engine_that_fails_does_not_say_that_a_job_has_ended(name, err, line)
 @pytest.mark.parametrize(
     ("name", "out"),
     [
-        ("slurm", SQUEUE),  # SQUEUE_PARTITION and others hide jobs
+        ("slurm", SQUEUE),  # the job is hidden
         ("slurm", ""),
         ("slurm", "4711 is quite all right\n"),
         ("slurm", f"{SQUEUE}4712 COMPLETED"),

@@ -153,8 +153,9 @@ def test_a_controller_that_cannot_be_asked(slurm, capfd, tmp_path, monkeypatch):
     assert "has not ended (running)" in capfd.readouterr().err
     assert slurm.jobs().keys() == {record["id"], other["id"]}
     monkeypatch.setenv("SQUEUE_PARTITION", "high")  # the jobs are in another one
-    assert cli.main(again) == 1
-    assert "squeue printed 'JOBID" in capfd.readouterr().err
+    assert cli.main(again) == 2
+    assert "has not ended (running)" in capfd.readouterr().err
+    assert [row.split()[3] for row in job(capfd, "list").splitlines()[1:]] == ["running", "running"]
     monkeypatch.delenv("SQUEUE_PARTITION")
     Path("go").touch()
 
