@@ -35,7 +35,6 @@ PLACEHOLDER = "change-me"
 _PROFILES = "launch"  # the folder of a workspace
 _NAME_OF_PROFILE = re.compile(r"[\w-]+")
 
-_ABOVE = re.compile(r"(\./)*\.\./")
 _GRACE_MARGIN_SECONDS = 10.0  # a process ends by itself after runtime.stop_grace_seconds
 _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
@@ -240,19 +239,19 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     gpus = {role: profile.resources_of(role).gpus for role in counts}
     job = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
-    paths = tuple(_paths_above(resolved.config.as_dict()))
+    paths = tuple(_relative_paths(resolved.config.as_dict()))
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy, paths=paths)
 
 
-def _paths_above(value: object, field: str = "") -> Iterator[tuple[str, str]]:
-    """Yields field and text of each value that may be a path to above the current directory."""
+def _relative_paths(value: object, field: str = "") -> Iterator[tuple[str, str]]:
+    """Yields field and text of each value that may be a relative path: it has a slash, and is no URL."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _paths_above(part, f"{field}.{name}".removeprefix("."))
+            yield from _relative_paths(part, f"{field}.{name}".removeprefix("."))
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _paths_above(part, field)
-    elif isinstance(value, str) and _ABOVE.match(value):
+            yield from _relative_paths(part, field)
+    elif isinstance(value, str) and "/" in value and value[0] not in "/~" and not files.is_url(value):
         yield field, value
 
 

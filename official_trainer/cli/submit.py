@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import glob
 import os
 import re
 import shlex
@@ -125,17 +126,26 @@ def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec,
 
 
 def _check_paths(job: JobSpec, code: Snapshot, *, is_archive: bool) -> None:
-    """Refuses relative paths that lead elsewhere from a snapshot, and warns of links that an archive does not hold."""
+    """Refuses relative paths that lead elsewhere from a snapshot, and warns of what an archive does not hold."""
     outside = [f"{field}={path}" for field, path in job.paths if not is_in(os.path.join(job.cwd, path), code.workspace)]
     if outside:
         what = "leads out of the workspace, and the job runs in a copy of it, elsewhere"
         raise UsageError(f"{first_few(outside)} {what}; use an absolute path, or a URL")
-    if is_archive and job.cwd != code.workspace:
+    if not is_archive:
+        return
+    if job.cwd != code.workspace:
         what = "the processes of the job start at the top of the code, where relative paths mean something else"
         raise UsageError(f"{what}; run this command in {code.workspace}, not in {job.cwd}")
-    if is_archive and code.links_out:
-        what = "a link out of the workspace, which the machines of the job will not have"
-        terminal.report_error(f"{first_few(code.links_out)}: {what}", "warning", "yellow")
+    absent = [f"{field}={path}" for field, path in job.paths if _is_no_code(path, code)]
+    if lost := [*code.links_out, *absent]:
+        what = "no code (git ignores it, or it is a link out of the workspace), so the machines of the job will lack it"
+        terminal.report_error(f"{first_few(lost)}: {what}", "warning", "yellow")
+
+
+def _is_no_code(path: str, code: Snapshot) -> bool:
+    """Returns whether there are such files, or is such a folder, in the current directory, and none is code."""
+    found = [os.path.normpath(each) for each in glob.glob(path)]
+    return bool(found) and not any(each == name or each.startswith(f"{name}/") for name in found for each in code.sums)
 
 
 @contextlib.contextmanager

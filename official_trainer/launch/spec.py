@@ -62,7 +62,7 @@ class JobSpec:
       grace_seconds: how long a process may save after SIGTERM before it is killed.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
       code: the snapshot that it runs; None for what the engine or the profile has.
-      paths: field and value of each text in its config that may be a path to above `cwd`.
+      paths: field and value of each text in its config that may be a path relative to `cwd`.
     """
 
     roles: tuple[Role, ...]

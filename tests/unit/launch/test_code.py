@@ -98,14 +98,20 @@ def test_a_value_that_leads_out_of_the_workspace_is_refused(workspace, capfd, mo
     )
 
 
-def test_links_that_an_archive_does_not_hold_are_named(workspace, capfd):
-    """N33: a copy on shared storage has them, a machine with an archive does not."""
+def test_what_an_archive_does_not_hold_is_named(workspace, capfd):
+    """N33: a copy on shared storage has links to it, a machine with an archive has not."""
     (workspace.parent / "library").mkdir()
     (workspace / "experiments" / "library").symlink_to("../../library")
-    said = "experiments/library: a link out of the workspace, which the machines of the job will not have\n"
-    assert said not in launch(capfd)[1]
+    (workspace / ".hidden" / "weights").mkdir(parents=True)
+    checkpoint = "--set=task.init_checkpoint=.hidden/weights"
+    said = (
+        "warning: experiments/library, task.init_checkpoint=.hidden/weights: no code (git ignores it, or it is a link "
+        "out of the workspace), so the machines of the job will lack it\n"
+    )
+    assert "warning" not in launch(capfd, checkpoint)[1]
     (workspace / "p.yaml").write_text("code_as: archive\n")
-    assert f"warning: {said}" in launch(capfd)[1]
+    assert said in launch(capfd, checkpoint)[1]
+    assert "init_checkpoint" not in launch(capfd, "--set=task.init_checkpoint=experiments/../configs")[1]
     launch(capfd, "--submit")
     (archive,) = folder_of_job(workspace).glob("code-*.tar.gz")
     found = snapshot.unpack(str(archive), str(workspace.parent / "there"))
