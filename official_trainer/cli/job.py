@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.action != "logs":
         raise UsageError(f"--follow would have no effect with `job {arguments.action}`; leave it out")
     root = submit.root(arguments)
-    records = submission.read_all(root)
+    records, unreadable = submission.read_all(root)
+    for problem in unreadable:
+        terminal.report_error(problem, "warning", "yellow")
     if arguments.action == "list":
         if arguments.name:
             raise UsageError(f"job list takes no name, not {arguments.name}; use `job status {arguments.name}`")

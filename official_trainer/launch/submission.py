@@ -287,16 +287,21 @@ def read(folder: str) -> Record | None:
     except PermissionError as error:
         raise OthersRecordError(f"{path} belongs to another user, who alone can manage this job") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); restore the file, or remove the folder") from error
+        raise RecordError(
+            f"{path} cannot be read ({error}); restore it, or remove the folder of a job that has ended"
+        ) from error
 
 
-def read_all(root: str) -> list[Record]:
-    """Returns all jobs that this user has submitted from a workspace, the last one first."""
+def read_all(root: str) -> tuple[list[Record], list[str]]:
+    """Returns all jobs that this user has submitted from a workspace, the last one first, and what cannot be read."""
     found: list[Record | None] = []
+    unreadable = []
     for name in files.list_dir(os.path.join(root, FOLDER)):
-        with contextlib.suppress(OthersRecordError):
+        try:
             found.append(read(os.path.join(root, FOLDER, name)))
-    return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True)
+        except RecordError as error:
+            unreadable += [] if isinstance(error, OthersRecordError) else [str(error)]
+    return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True), unreadable
 
 
 def now() -> str:

@@ -60,9 +60,8 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
 def place(job: JobSpec) -> tuple[Member, ...]:
     """Returns the processes of a job, each at a free port of this machine."""
     ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
-    return members(
-        job, {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}
-    )
+    addresses = {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}
+    return members(job, addresses)
 
 
 def free_ports(count: int) -> list[int]:

@@ -238,10 +238,5 @@ def _pool(job: JobSpec, role: Role, count: int, vertex: VertexProfile) -> dict[s
         "args": list(role.argv),
         "env": [{"name": name, "value": literal(value)} for name, value in environ.items()],
     }
-    pool = {
-        "machineSpec": filled(machine),
-        "replicaCount": count,
-        "diskSpec": filled({"bootDiskSizeGb": vertex.boot_disk_gb}),
-        "containerSpec": container,
-    }
-    return filled(pool)
+    disk = filled({"bootDiskSizeGb": vertex.boot_disk_gb})
+    return filled({"machineSpec": filled(machine), "replicaCount": count, "diskSpec": disk, "containerSpec": container})

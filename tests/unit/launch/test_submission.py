@@ -620,9 +620,24 @@ def test_a_name_may_be_cut_short(workspace, capfd):
 
 
 def test_a_record_that_cannot_be_read(workspace, capfd):
+    """N20: other jobs can be seen to all the same."""
     name = submit(capfd)
-    (workspace / "launches" / name / "launch.json").write_text("{")
-    assert "launch.json cannot be read" in refused(capfd, ExitCode.CONFIG, "job", "status", name)
+    assert launch("--submit", "digits_mlp", "--model_dir=other") == 0
+    (other,) = {path.name for path in (workspace / "launches").iterdir()} - {name}
+    path = workspace / "launches" / name / "launch.json"
+    path.write_text("{")
+    capfd.readouterr()
+    why = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+    for words in (["list"], ["status", other], ["cancel", other]):
+        assert cli.main(["job", *words]) == 0
+        out, err = capfd.readouterr()
+        assert other in out and name not in out
+        so = "restore it, or remove the folder of a job that has ended"
+        assert err.startswith(f"warning: {path} cannot be read ({why}); {so}\n")
+    assert f"no such job: {name}" in refused(capfd, ExitCode.CONFIG, "job", "status", name)
+    assert "launch.json cannot be read" in refused(
+        capfd, ExitCode.CONFIG, "launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"
+    )
 
 
 def test_a_record_of_a_target_that_is_gone(workspace, capfd, monkeypatch):
