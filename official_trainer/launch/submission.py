@@ -323,8 +323,9 @@ def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
             _remove(path)
         else:
             files.write_bytes_atomically(path, content, private=True)
-    with contextlib.suppress(OSError):  # it is not empty, or what it is in
-        os.removedirs(folder)
+    for place in (folder, os.path.dirname(folder)):
+        with contextlib.suppress(OSError):  # it is not empty
+            os.rmdir(place)
 
 
 def _remove(path: str) -> None:

@@ -298,6 +298,19 @@ def test_no_job_was_submitted(workspace, capfd):
     )
 
 
+def test_a_submission_that_fails_in_an_empty_folder(tmp_path, monkeypatch):
+    """N20: as without a workspace; the folder itself stays."""
+    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
+    monkeypatch.setenv("ENGINE_FAILS", "start")
+    (tmp_path / "empty").mkdir()
+    job = Rendered(files={"job.txt": ""}, submit=(("engine", "start"),))
+    words = dict.fromkeys(("target", "name", "id", "model_dir", "submitted_at"), "x")
+    record = submission.Record(**words, argv=(), submit=(), files=(), profile={})
+    with pytest.raises(submission.EngineError):
+        submission.submit(str(tmp_path / "empty" / "launches" / "x"), scripted.Scripted(None), job, record)
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 def test_a_submission_that_is_interrupted(workspace, capfd, monkeypatch):
     """N20: the engine may have got the job, of which there is no record then."""
 
