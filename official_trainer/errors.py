@@ -22,6 +22,11 @@ _PASSWORD = re.compile(
 )
 _SECRETS: Mapping[str, str] = {
     "a GitHub token": r"\b(gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,})",
+    "a GitLab token": r"\b(gl(?:pat|rt|dt|cbt|ptt)-[\w-]{20,})",
+    "an npm token": r"\b(npm_[A-Za-z0-9]{36,})",
+    "a PyPI token": r"\b(pypi-AgE[\w-]{50,})",
+    "a Stripe key": r"\b([rs]k_(?:live|test)_[A-Za-z0-9]{20,})",
+    "a bearer token": r"\b(?i:bearer) +((?=\S*[0-9])[\w.~+/-]{20,}=*)",
     "an AWS access key": r"\b((?:AKIA|ASIA)[A-Z0-9]{16})\b",
     "a Hugging Face token": r"\b(hf_[A-Za-z0-9]{30,})",
     "a Weights & Biases key": r"(?:(?i:wandb(?!\w{0,40}(?:commit|sha|hash|_id)\W)[\w.]{0,40}[\"']?\s{0,3}[=:]\s{0,3})"

@@ -15,6 +15,11 @@ from tests.support.workspace import copy_workspace
 
 SHAPES = {
     "a GitHub token": ("ghp_" + "aB3" * 12, "gho_" + "x9" * 18, "github_pat_11ABCDEFG0_" + "a1B2" * 10),
+    "a GitLab token": ("glpat-" + "aB3-_" * 4, "glrt-" + "a1" * 12),
+    "an npm token": ("npm_" + "aB3" * 12,),
+    "a PyPI token": ("pypi-AgEIcHlwaS5vcmc" + "aB3-_" * 12,),
+    "a Stripe key": ("sk_live_" + "a1B2" * 6, "rk_test_" + "a1B2" * 6),
+    "a bearer token": ("Authorization: Bearer " + "a1.b-" * 8, "bearer  " + "a1B2" * 6 + "=="),
     "an AWS access key": ("AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE"),
     "a Hugging Face token": ("hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH",),
     "a Google API key": ("AIza" + "Sy0-_" * 7,),
@@ -108,6 +113,8 @@ def test_a_name_of_a_secret_in_a_container():
         ("DIGEST", HEX + HEX[:24]),
         ("PYTHONPATH", "/opt/AKIAB:/opt/hf_cache"),
         ("HEADER", "-----BEGIN CERTIFICATE-----"),
+        ("RING", "the bearer of-the-ring-of-power"),
+        ("PACKAGE", "npm_config_cache_of_the_vision_team_in_the_cluster"),
         ("URL", "https://example.com/a?b=c@d"),
         ("IMAGE", "registry.example.com/eyJ.v1.2"),
     ],
