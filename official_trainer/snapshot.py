@@ -157,7 +157,7 @@ def take(workspace: str, folder: str) -> Snapshot:
     """
     workspace = os.path.abspath(workspace)
     paths = _files_of(workspace)
-    os.makedirs(folder, exist_ok=True)
+    files.make_dirs(folder)
     place = tempfile.mkdtemp(prefix="code.tmp-", dir=folder)
     try:
         os.chmod(place, 0o755)  # processes of the job may run as another user

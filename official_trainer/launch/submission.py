@@ -114,7 +114,7 @@ def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record)
     last = read(folder)
     paths = {name: os.path.join(folder, name) for name in rendered.files}
     before = {path: files.read_bytes(path) if os.path.isfile(path) else None for path in paths.values()}
-    os.makedirs(folder, exist_ok=True)
+    files.make_dirs(folder)
     try:
         for name, text in rendered.files.items():
             assert name == os.path.basename(name) and name not in ("", RECORD), name

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import BinaryIO, TextIO
 
+from official_trainer import files
 from official_trainer.errors import wrapped
 
 _LONGEST_BYTES = 1 << 16
@@ -58,7 +59,7 @@ class Printer:
         """Returns an object that takes the output of a process."""
         log = None
         if self._log_dir:
-            os.makedirs(self._log_dir, exist_ok=True)
+            files.make_dirs(self._log_dir)
             log = open(os.path.join(self._log_dir, f"{name.replace(' ', '-')}.log"), "ab", buffering=0)  # noqa: SIM115
         return Lines(lambda lines: self._print(name, lines), log)
 

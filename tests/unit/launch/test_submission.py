@@ -232,6 +232,13 @@ def test_an_engine_that_is_not_there(workspace, capfd, monkeypatch):
     assert not (workspace / "launches").exists()
 
 
+def test_a_file_in_the_place_of_the_folder_of_jobs(workspace, capfd):
+    """N20: is named, before anything is started."""
+    (workspace / "launches").write_text("mine")
+    said = refused(capfd, ExitCode.CONFIG, "launch", "scripted", "--submit", "digits_mlp")
+    assert f"{workspace / 'launches'} is a file, not a directory. Move it away" in said
+
+
 def test_an_engine_that_fails(workspace, capfd, monkeypatch):
     """N20: its own words, an exit code, and no record of a job that there is not."""
     monkeypatch.setenv("ENGINE_FAILS", "start")

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from official_trainer import files
 from official_trainer.launch.local.output import Printer
 from official_trainer.launch.verdict import End, Restarts, exit_code, judge
 
@@ -144,6 +145,13 @@ def test_lines_end_between_words_on_a_terminal_and_each_has_its_label(columns):
     assert " ".join(each.removeprefix("[worker 0]") for each in found).split() == line.decode().split()
     assert list(lines.last) == [line.decode().rstrip()]
     assert len(printed(line)[0]) == 1
+
+
+def test_a_file_in_the_place_of_the_folder_of_logs(tmp_path):
+    """N20: is named."""
+    (tmp_path / "logs").write_text("mine")
+    with pytest.raises(files.PathKindError, match=r"logs is a file, not a directory\. Move it away"):
+        Printer(io.StringIO(), log_dir=str(tmp_path / "logs")).lines_of("worker 0")
 
 
 def test_a_quiet_launcher_shows_its_processes_only():
