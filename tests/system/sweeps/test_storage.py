@@ -11,7 +11,7 @@ from tests.support.docs.children import run_command
 from tests.support.forked import Child
 from tests.support.sweeps.postgresql import needs_postgresql, postgresql
 
-TRIALS = 5
+TRIALS = 4
 SPACE = f"space: {{task.model.mlp.dropout: 'float(0, 0.5)'}}\nsampler: RandomSampler\ntrials: {TRIALS}\n"
 TIMEOUT_SECONDS = 240
 _numbers = itertools.count()
