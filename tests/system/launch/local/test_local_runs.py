@@ -28,7 +28,9 @@ TRAIN = (
 
 def test_a_worker_and_an_evaluator_train_and_evaluate(workspace):
     """N20: real processes of a real experiment, forked from one that has imported TensorFlow."""
-    with LocalJob(["--log_dir=logs", "--evaluator", *TRAIN], cwd=workspace, folder=workspace / "job") as job:
+    words = ["--log_dir=logs", "--evaluator", *TRAIN]
+    # A new starter: in a process that is forked with all that the tests load, the evaluator may end before the worker.
+    with LocalJob(words, cwd=workspace, folder=workspace / "job", new_starter=True) as job:
         assert job.wait() == 0, job.output
         lines = job.out.splitlines()
     (finished,) = [number for number, line in enumerate(lines) if line.startswith("[worker 0]  finished at step 20")]
