@@ -189,9 +189,12 @@ def run_detached(
     """
     _check_there(target, argv)
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    options["env"] = {name: value for name, value in os.environ.items() if name[:7] != "SQUEUE_"}  # they hide jobs
+    # A user's defaults for squeue, such as SQUEUE_PARTITION, would hide jobs from it.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        process = subprocess.Popen(argv, cwd=folder, text=True, errors="replace", start_new_session=True, **options)
+        process = subprocess.Popen(
+            argv, cwd=folder, env=environ, text=True, errors="replace", start_new_session=True, **options
+        )
     except OSError as error:
         raise EngineError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
     with process:

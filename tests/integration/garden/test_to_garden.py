@@ -252,7 +252,11 @@ class Controller(orbit.Controller):
             ArgumentError,
             r"controller_cls=Controller: there is no orbit.Controller here",
         ),
-        ({"mode": "train_and_evaluate"}, ModeError, r"no such mode; did you mean train_and_eval\?"),
+        (
+            {"mode": "train_and_evaluate"},
+            ModeError,
+            r"no such mode; did you mean train_and_eval or train_and_post_eval\?",
+        ),
         ({"mode": "continuous_train_and_eval"}, ArgumentError, r"it builds a model for each checkpoint"),
         ({"mode": "predict"}, ArgumentError, r"mode predict: it has files to write, .* train --mode=predict"),
         ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),

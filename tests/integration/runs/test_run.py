@@ -445,7 +445,10 @@ def test_continuous_train_and_eval_needs_checkpoints_to_follow(model_dir):
 
 def test_unknown_mode(model_dir):
     """T10: listed, with the nearest."""
-    with pytest.raises(ModeError, match=r"--mode=train_an_eval: no such mode; did you mean train_and_eval\?\nmodes: "):
+    with pytest.raises(
+        ModeError,
+        match=r"--mode=train_an_eval: no such mode; did you mean train_and_eval or train_and_post_eval\?\nmodes: ",
+    ):
         do(model_dir, mode="train_an_eval")
 
 
