@@ -176,9 +176,7 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
         if submission.read(folder) is None:  # else `job resume` may need it
             for path in {taken.path, taken.archive} - {os.path.join(folder, name) for name in before}:
                 files.remove(path)
-            for place in (folder, os.path.dirname(folder)):
-                with contextlib.suppress(OSError):  # other files, or other jobs, are there
-                    os.rmdir(place)
+            submission.remove_if_empty(folder)
         raise
 
 

@@ -188,12 +188,19 @@ def run_detached(
       EngineError: the program is missing, or cannot be started.
     """
     _check_there(target, argv)
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # A user's defaults for squeue, such as SQUEUE_PARTITION, would hide jobs from it.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
         process = subprocess.Popen(
-            argv, cwd=folder, env=environ, text=True, errors="replace", start_new_session=True, **options
+            argv,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
     except OSError as error:
         raise EngineError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
@@ -269,7 +276,7 @@ def target_of(record: Record) -> Target[Any]:
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
     # Earlier versions say more of a job on Slurm, and of one on Kubernetes which kind it is; a TFJob cannot be managed.
-    gone = ("sweep", "sweep_at_once", "kind" if record.profile.get("kind") == "jobset" else "")
+    gone = {"sweep", "sweep_at_once"} | ({"kind"} if record.profile.get("kind") == "jobset" else set())
     values = {name: value for name, value in record.profile.items() if name not in gone}
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
@@ -298,12 +305,14 @@ def read(folder: str) -> Record | None:
 def read_all(root: str) -> tuple[list[Record], list[str]]:
     """Returns all jobs that this user has submitted from a workspace, the last one first, and what cannot be read."""
     found: list[Record | None] = []
-    unreadable = []
+    unreadable: list[str] = []
     for name in files.list_dir(os.path.join(root, FOLDER)):
         try:
             found.append(read(os.path.join(root, FOLDER, name)))
+        except OthersRecordError:
+            continue
         except RecordError as error:
-            unreadable += [] if isinstance(error, OthersRecordError) else [str(error)]
+            unreadable.append(str(error))
     return sorted(filter(None, found), key=lambda record: record.submitted_at, reverse=True), unreadable
 
 
@@ -320,12 +329,17 @@ def _without_id(target: Target[Any], output: str) -> str:
 
 
 def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
-    """Restores the content of files, and removes empty folders."""
+    """Restores the content of files, and removes the folder if it is empty."""
     for path, content in before.items():
         if content is None:
             _remove(path)
         else:
             files.write_bytes_atomically(path, content, private=True)
+    remove_if_empty(folder)
+
+
+def remove_if_empty(folder: str) -> None:
+    """Removes the folder of a job, and that of all jobs, unless there is something in them."""
     for place in (folder, os.path.dirname(folder)):
         with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(place)

@@ -27,13 +27,25 @@ from official_trainer.launch.verdict import Restarts
 from official_trainer.warm.starter import Event, Signal, Slot, Start
 
 PRELOAD = (
-    "tensorflow", "tf_keras", "official_trainer.runs.train", "official_trainer.runs.evaluate",
-    "official_trainer.runs.run", "official_trainer.runs.worker", "official_trainer.cli.dispatch",
-    "official_trainer.cli.train", "official_trainer.config.decode", "official_trainer.config.dump",
-    "official_trainer.config.layers", "official_trainer.inputs.arrays", "rich.live", "rich.progress",
-    "tensorboard.plugins.hparams.summary_v2", "tensorboard.plugins.scalar.summary_v2",
-    "tensorboard.plugins.text.summary_v2", "tensorboard.summary.writer.record_writer",
-)  # fmt: skip
+    "tensorflow",
+    "tf_keras",
+    "official_trainer.runs.train",
+    "official_trainer.runs.evaluate",
+    "official_trainer.runs.run",
+    "official_trainer.runs.worker",
+    "official_trainer.cli.dispatch",
+    "official_trainer.cli.train",
+    "official_trainer.config.decode",
+    "official_trainer.config.dump",
+    "official_trainer.config.layers",
+    "official_trainer.inputs.arrays",
+    "rich.live",
+    "rich.progress",
+    "tensorboard.plugins.hparams.summary_v2",
+    "tensorboard.plugins.scalar.summary_v2",
+    "tensorboard.plugins.text.summary_v2",
+    "tensorboard.summary.writer.record_writer",
+)
 """The modules that every process of a job imports; TensorFlow alone takes seconds. None of them starts its runtime."""
 
 _BOOT = """

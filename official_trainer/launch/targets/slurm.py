@@ -122,6 +122,7 @@ class SlurmProfile(Profile):
         for name in ("partition", "account", "qos", "constraint"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
+        ours = _abbreviated(_OURS)
         for option in self.sbatch:
             if _is_dependency(option) and "?" in option:
                 what = f"{option!r}: the job also waits for others of its name (singleton), which Slurm cannot combine "
@@ -129,7 +130,7 @@ class SlurmProfile(Profile):
             elif not (option.startswith("--") and _WORD.fullmatch(option)):
                 what = f"{option!r} is not a valid option; write --name or --name=value, without blanks and quotes"
                 yield "sbatch", what
-            elif fix := _abbreviated(_OURS).get(name := option[2:].partition("=")[0]):
+            elif fix := ours.get(name := option[2:].partition("=")[0]):
                 yield "sbatch", f"--{name} is set from other fields of the profile; {fix}"
         yield from flag_problems("srun", self.srun, _abbreviated(_OF_STEPS))
         if self.time_limit and not _TIME.fullmatch(self.time_limit):

@@ -40,9 +40,14 @@ _STATUS = "status.json"
 _UP = ("ACTIVE", "READY")
 _PERMANENT = ("3", "5", "7", "9", "11", "12", "16")  # of google.rpc.Code: the same request would fail again
 _TRANSIENT = (
-    "RESOURCE_EXHAUSTED", "no more capacity", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL",
+    "RESOURCE_EXHAUSTED",
+    "no more capacity",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "ABORTED",
+    "INTERNAL",
     "ALREADY_EXISTS",  # the deletion of the old slice has not quite finished
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
