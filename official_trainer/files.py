@@ -17,7 +17,6 @@ import json
 import os
 import posixpath
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -302,7 +301,7 @@ def written_atomically(path: str, *, durable: bool = True, private: bool = False
 
 def _temporary(path: str) -> str:
     """Returns a name beside `path` that cannot be guessed."""
-    return f"{path}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{path}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def check_writable(directory: str) -> None:

@@ -15,16 +15,17 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.garden.cache import CacheFile
-from official_trainer.garden.from_garden import from_description
-from official_trainer.garden.sections import GardenExperiment
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
 from official_trainer.lazy import load
+
+if TYPE_CHECKING:
+    from official_trainer.garden.sections import GardenExperiment
 
 _logger = logging.getLogger(__name__)
 
@@ -100,15 +101,15 @@ def _scan(root: Path) -> Iterator[Entry]:
         source = path.read_bytes()
         if DECORATOR.encode() not in source or path.name.endswith("_test.py"):
             continue
-        for function, name in registered_factories(ast.parse(source)):
+        for function, name in registered_factories(ast.walk(ast.parse(source))):
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 module = ".".join((PACKAGE, *path.relative_to(root).with_suffix("").parts))
                 yield Entry(name.value, module, str(path), function.lineno, first_line(function))
 
 
-def registered_factories(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
+def registered_factories(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
     """Yields the functions that `register_config_factory` decorates, each with the expression of its name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             called = decorator.func if isinstance(decorator, ast.Call) else None
             if getattr(called, "attr", getattr(called, "id", "")) == DECORATOR:
@@ -133,7 +134,7 @@ def experiment(name: str) -> GardenExperiment:
     Raises:
       ConfigError: the installed release cannot import it, or its factory fails.
     """
-    return from_description(description(name), entries()[name].module)
+    return _from_description(description(name), entries()[name].module)
 
 
 def description(name: str) -> Mapping[str, Any]:
@@ -226,7 +227,13 @@ def from_object(config: Any, module: str) -> GardenExperiment:
 
 @functools.cache
 def _from_text(text: str, module: str) -> GardenExperiment:
-    return from_description(json.loads(text), module)
+    return _from_description(json.loads(text), module)
+
+
+def _from_description(description: Mapping[str, Any], module: str) -> GardenExperiment:
+    from official_trainer.garden import from_garden  # with all sections of a config, which an index does not need
+
+    return from_garden.from_description(description, module)
 
 
 def failures() -> dict[str, str]:

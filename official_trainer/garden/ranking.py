@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from official_trainer.config import Config, ConfigError, Problem
-from official_trainer.garden.sections import garden_class
+from official_trainer.garden.spec import garden_class
 from official_trainer.lazy import load
 
 _TASK = "official.recommendation.ranking.configs.config:Task"

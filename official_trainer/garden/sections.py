@@ -200,14 +200,6 @@ _ALWAYS_SO = {
 }
 
 
-def garden_class(config: Any) -> str:
-    """Returns the class of Model Garden that a section is for, `module:qualname`; empty if there is none.
-
-    It is an attribute of the classes that `from_garden.py` makes.
-    """
-    return getattr(type(config), "GARDEN", "")
-
-
 _RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

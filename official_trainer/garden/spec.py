@@ -42,6 +42,14 @@ Type = Any
 Value = Any
 
 
+def garden_class(config: Any) -> str:
+    """Returns the class of Model Garden that a section is for, `module:qualname`; empty if there is none.
+
+    It is an attribute of the classes that `from_garden.py` makes.
+    """
+    return getattr(type(config), "GARDEN", "")
+
+
 def describe(config: Any) -> dict[str, Any]:
     """Returns the description of an object of class `official.modeling.hyperparams.Config`."""
     classes = _Classes()

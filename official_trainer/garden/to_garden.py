@@ -13,8 +13,7 @@ from typing import Any
 
 from official_trainer.config import Config, fields
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.garden.sections import garden_class
-from official_trainer.garden.spec import CONFIG, is_config_class
+from official_trainer.garden.spec import CONFIG, garden_class, is_config_class
 from official_trainer.lazy import load
 
 

@@ -21,7 +21,8 @@ from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
-from official_trainer.garden.sections import differences, garden_class
+from official_trainer.garden.sections import differences
+from official_trainer.garden.spec import garden_class
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, warn
 from official_trainer.runs.train import check_monitored

@@ -32,23 +32,25 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from official_trainer import snapshot
-from official_trainer.config import Config, ConfigError, ExperimentConfig, Origin, Problem, components, fields
+from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code
 from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
-from official_trainer.garden.sections import garden_class
-from official_trainer.garden.to_garden import build_task
+from official_trainer.garden.spec import garden_class
 from official_trainer.lazy import load
 from official_trainer.tasks import explained, listings, sources
 from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source
 
+if TYPE_CHECKING:
+    from official_trainer.config import ExperimentConfig
+
 _logger = logging.getLogger(__name__)
 
-Factory = Callable[[], ExperimentConfig]
+Factory = Callable[[], "ExperimentConfig"]
 F = TypeVar("F", bound=Callable[[], Any])
 C = TypeVar("C", bound=type)
 
@@ -208,6 +210,8 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
       0.5
     """
     if garden_class(task_config):
+        from official_trainer.garden.to_garden import build_task
+
         return build_task
     for cls in type(task_config).__mro__:
         if cls in _tasks:
@@ -575,6 +579,8 @@ def _own_modules() -> list[str]:
 
 
 def _call(name: str, registered: _Registered, workspace: Path | None = None) -> ExperimentConfig:
+    from official_trainer.config import ExperimentConfig  # with all sections, which a list of names does not need
+
     try:
         config = registered.value()
     except ConfigError:

@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,37 +100,38 @@ def _said(source: bytes) -> _Said:
       SyntaxError: Python cannot read it.
     """
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree)) if _registers(source) else []
+    factories = list(garden.registered_factories(nodes))
     literals = [
         (name.value, function.lineno, garden.first_line(function))
-        for function, name in [*garden.registered_factories(tree), *_without_parentheses(tree)]
+        for function, name in [*factories, *_without_parentheses(nodes)]
         if isinstance(name, ast.Constant) and isinstance(name.value, str)
     ]
-    imported = frozenset(name.partition(".")[0] for name in _imported(tree))
-    return _Said(literals, _calls(tree) - len(literals) if _registers(source) else 0, imported)
+    imported = frozenset(name.partition(".")[0] for name in _imported(tree, [function for function, _ in factories]))
+    return _Said(literals, _calls(nodes) - len(literals), imported)
 
 
 def _registers(source: bytes) -> bool:
     return garden.DECORATOR.encode() in source
 
 
-def _calls(tree: ast.Module) -> int:
+def _calls(nodes: Iterable[ast.AST]) -> int:
     """Counts the calls of `register_config_factory`."""
-    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
     return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
 
 
-def _without_parentheses(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, ast.expr]]:
+def _without_parentheses(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, ast.expr]]:
     """Yields the functions below a bare `@register_config_factory`, with their names: importing them tells the fix."""
-    for node in ast.walk(tree):
+    for node in nodes:
         for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if getattr(decorator, "attr", getattr(decorator, "id", "")) == garden.DECORATOR:
                 assert isinstance(node, ast.FunctionDef)
                 yield node, ast.Constant(node.name)
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported(tree: ast.Module, factories: Iterable[ast.FunctionDef]) -> Iterator[str]:
     """Yields what a module imports until its factories have returned; building a model may import more."""
-    factories = [function for function, _ in garden.registered_factories(tree)]
     waiting: list[ast.AST] = [*tree.body, *(node for factory in factories for node in factory.body)]
     while waiting:
         node = waiting.pop()

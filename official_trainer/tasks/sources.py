@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
@@ -120,9 +121,29 @@ def _entry_points() -> Iterable[Any]:
 
 @functools.cache  # reading the metadata of all packages takes as long as all else that finds an experiment
 def _entry_points_on(path: tuple[str, ...]) -> Iterable[Any]:
+    if not any(map(_may_name_modules, path)):
+        return ()
     from importlib import metadata  # takes as long as the rest of a command; only those that need it wait
 
     return metadata.entry_points(group=GROUP)
+
+
+def _may_name_modules(folder: str) -> bool:
+    """Returns whether a package that is installed in a folder of `sys.path` may have an entry point of the group."""
+    if os.path.isfile(folder):  # a zip file
+        return True
+    try:
+        installed = [each.path for each in os.scandir(folder or ".") if each.name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return False
+    return any(GROUP.encode() in _content(os.path.join(each, "entry_points.txt")) for each in installed)
+
+
+def _content(path: str) -> bytes:
+    try:
+        return files.read_bytes(path)
+    except OSError:
+        return b""
 
 
 def _of_pyproject(workspace: Path) -> Iterator[Source]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.engine.inference import Columns
 from official_trainer.errors import first_few
 from official_trainer.lazy import tf
 from official_trainer.runs.predictions.manifest import PredictionsError
 from official_trainer.tracking.jsonl import encode
+
+if TYPE_CHECKING:
+    from official_trainer.engine.inference import Columns
 
 
 def num_rows(columns: Columns) -> int:

@@ -18,15 +18,17 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import size_problem
-from official_trainer.engine.inference import Columns
 from official_trainer.inputs import DataError
 from official_trainer.runs.predictions import manifest
 from official_trainer.runs.predictions.formats import WRITERS, num_rows
 from official_trainer.runs.predictions.manifest import ALL, PredictionsError, Share
+
+if TYPE_CHECKING:
+    from official_trainer.engine.inference import Columns
 
 DATA_SECTIONS = ("validation_data", "train_data")
 FORMATS = tuple(WRITERS)
