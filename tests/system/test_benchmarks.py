@@ -451,14 +451,12 @@ def test_strategies_are_compared_side_by_side(monkeypatch):
 @pytest.mark.full
 def test_sweeps_commands_and_tuners_train_what_they_are_compared_by():
     """One trial of each; a first step that was not reached would have no time."""
-    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     for measured in (sweeps.sweep(sweeps.SPACES[sweeps.STRUCTURE], 1), sweeps.commands(processes.ROOT, 1)):
         assert 0 < measured["first"] < measured["seconds"]
     assert tuners.tune("optuna", 1)["seconds"] > 0
 
 
 def test_halving_finds_the_best_before_it_has_trained_all_or_not_at_all():
-    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     curves = [[(200 * step, top * step / 1000) for step in range(1, 11)] for top in range(30, 60)]
     shares = [halving.share([*curves, [(200 * step, step / 10) for step in range(1, 11)]], seed) for seed in range(5)]
     assert min(shares) < max(shares) < 0.6

@@ -6,15 +6,11 @@ The script is forked from a process that has imported TensorFlow. What starts th
 import functools
 import json
 
-import pytest
-
 from official_trainer.sweeps.from_python import Sweep
 from tests.support.docs.children import run_program
 from tests.support.forked import Child, run_command
 from tests.support.sweeps.processes import Driver, script
 from tests.support.workspace import copy_workspace
-
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
 SCRIPT = '''
 import os

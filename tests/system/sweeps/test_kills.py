@@ -17,8 +17,6 @@ from tests.support.sweeps import campaign
 from tests.support.sweeps.campaign import DriverChange, Instant, Struck, TrialChanges
 from tests.support.sweeps.studies import STUDIES
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 MOMENTS = (
     "rename to sweep.json",
     "write check.log",

@@ -25,8 +25,6 @@ from tests.system.sweeps.test_sweep import (
     until,
 )
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
 SIZE, GENERATIONS = 2, 3
 SPACE = f"""

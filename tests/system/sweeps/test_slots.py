@@ -5,16 +5,12 @@ import json
 import os
 import shutil
 
-import pytest
-
 from tests.support import runs
 from tests.support.forked import Child, Command
 from tests.support.gpus import nvidia_smi
 from tests.support.sweeps import campaign
 from tests.support.sweeps.processes import Driver, command, script
 from tests.support.workspace import copy_workspace
-
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
 SCRIPT = """
 import os

@@ -21,8 +21,6 @@ from tests.support.forked import Child
 from tests.support.tracking.hparams import hparams_tab
 from tests.support.workspace import copy_workspace
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 SPACE = """
 space:
   task.model.type: choice(mlp, cnn)

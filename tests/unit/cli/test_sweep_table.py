@@ -58,7 +58,6 @@ def test_show_has_a_row_for_each_trial_and_what_is_known_of_the_whole(tmp_path, 
 
 def test_show_has_the_importance_once_there_are_enough_trials(tmp_path, sweep):
     """N21: the field that decides first; in a folder that cannot be written too."""
-    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     write_sweep(tmp_path, [ended(number, number / 30) for number in range(20)])
     (tmp_path / "results.json").mkdir()
     code, out, _ = sweep("show")

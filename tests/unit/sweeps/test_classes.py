@@ -6,6 +6,7 @@ import itertools
 import typing
 import warnings
 
+import optuna
 import pytest
 
 from official_trainer.config import ConfigError, resolve
@@ -16,8 +17,6 @@ from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 from tests.support.cases import cases
-
-optuna = pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
 NUMBERS = Space(
     (

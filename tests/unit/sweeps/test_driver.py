@@ -17,8 +17,6 @@ from official_trainer.sweeps.slots import Share, Slots
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 SPACE = {"rate": "log(1e-3, 1)"}
 OBJECTIVE = Objective("loss", "min", "best")
 SETTINGS = {

@@ -9,8 +9,6 @@ from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.trial import Trial
 from tests.support.sweeps.written import RATE, SPACE
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 DIMENSIONS = read_free(SPACE, lambda keys: None).dimensions
 
 

@@ -16,8 +16,6 @@ from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 RATE = Dimension("rate", "log", 1e-4, 1e-1)
 UNITS = Dimension("units", "int", 2, 8, 2)
 SHARE = Dimension("share", "float", -1.0, 1.0)

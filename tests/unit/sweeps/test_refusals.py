@@ -45,7 +45,6 @@ def test_when_all_draws_are_refused_the_rules_are_named_with_their_shares():
 
 def test_another_attempt_draws_other_values_and_the_same_ones_in_another_process():
     """N21: a sweep that is killed between two attempts ends with the same table."""
-    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
     def study():
         space = Space((Dimension("rate", "float", 0.0, 1.0), Dimension("units", "logint", 1, 64, 1)))

@@ -11,8 +11,6 @@ from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 
-pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
-
 SPACE = Space(
     (
         Dimension("rate", "log", 1e-4, 1e-1),

@@ -408,7 +408,6 @@ def database():
 
 def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd, database):
     """N21: on both nodes; a trial is killed and a worker preempted; each is trained once, to its end, in one study."""
-    pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     profile(nodes=1, workers=2)
     Path("experiments/gated.py").write_text(GATED.replace("{go}", str(Path("go").resolve())))
     words = ["sweep", "gated", "--space=task.model.mlp.dropout=float(0, 0.5)", "--trials=3", "--model_dir=sweep"]
