@@ -1,7 +1,6 @@
 """Runs the trials of a sweep: starts, continues, prunes and records them, until enough are complete.
 
-Owns: one process at a time for each trial, forked from one that has imported TensorFlow, or that of a trial before
-it; what its end means.
+Owns: one process at a time for each trial, forked from one that has imported TensorFlow; what its end means.
 Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`launch/local/children.py`).
 
 A trial without an end on record is started with the same command, whatever happened to it: its run continues from its
@@ -19,7 +18,6 @@ import os
 import sched
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from official_trainer import files
 from official_trainer.config import Problem
@@ -63,7 +61,6 @@ class Plan:
       objective: what trials are compared by.
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
       check: returns the command that tries such a trial without training it; empty for none.
-      sharing: returns `most` and `like` of the process of such a trial.
       refusal: returns why the experiment's config refuses values; None if it takes them.
       course: which trials there are.
       grace_seconds: how long a trial may save after a signal.
@@ -75,7 +72,6 @@ class Plan:
     objective: Objective
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
     check: Callable[[str, Mapping[str, Value]], Sequence[str]]
-    sharing: Callable[[Mapping[str, Value]], Mapping[str, Any]]
     refusal: Callable[[Mapping[str, Value]], Problem | None]
     course: Course
     grace_seconds: float
@@ -153,8 +149,7 @@ class Driver:
         slot = self._slots.free([])
         assert slot is not None
         self._observer.say("trying one step and one evaluation")
-        sharing = self._plan.sharing(values)
-        rehearsal.rehearse(command, directory, processes, signals, has_begun, slot=slot, **sharing)
+        rehearsal.rehearse(command, directory, processes, signals, has_begun, slot)
 
     # Which trials are this process's.
 
@@ -248,7 +243,7 @@ class Driver:
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
         member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
         lines = Lines(lambda lines: None, output)
-        process = Process(member, lines, Restarts(), slot=slot, **self._plan.sharing(trial.values))
+        process = Process(member, lines, Restarts(), slot=slot)
         self._running[trial.number] = process
         self._evaluations[trial.number], self._seen_bytes[trial.number] = [], 0
         self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)

@@ -3,15 +3,13 @@
 Owns: the command, and what its end means; that one driver tries it, where several begin at the same time.
 Does not own: what is tried (`runs/check.py`).
 
-So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial. The first trial
-follows in the same process, as trials follow each other, and finds loaded what the check has imported.
+So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -24,6 +22,7 @@ from official_trainer.launch.verdict import End, Restarts
 from official_trainer.lock import DirectoryLock
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps.trial import SweepError
+from official_trainer.warm.starter import Slot
 
 PLACE = "check"
 """In the directory of a sweep: where it is tried; empty or absent afterwards."""
@@ -38,7 +37,7 @@ def rehearse(
     processes: Processes,
     signals: Signals,
     has_begun: Callable[[], bool],
-    **process: Any,
+    slot: Slot,
 ) -> None:
     """Tries a trial, unless a trial is recorded, or another driver has just tried one.
 
@@ -48,7 +47,7 @@ def rehearse(
       processes: start it.
       signals: end it.
       has_begun: returns whether a trial is recorded.
-      process: other fields of `Process`: its devices, and which trials may follow in its process.
+      slot: its devices.
 
     Raises:
       SweepError: it failed; with its error.
@@ -64,7 +63,7 @@ def rehearse(
         is_tried = has_begun() or (others_try and not has_log)
         if not is_tried:
             files.remove(files.join(directory, PLACE))  # of a process that was killed
-            _try(command, directory, processes, signals, process)
+            _try(command, directory, processes, signals, slot)
         _remove(directory)
     finally:
         lock.release()
@@ -84,14 +83,12 @@ def _remove(directory: str) -> None:
         files.remove(files.join(directory, name))
 
 
-def _try(
-    command: Sequence[str], directory: str, processes: Processes, signals: Signals, fields: Mapping[str, Any]
-) -> None:
+def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals, slot: Slot) -> None:
     place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
     path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
-    process = Process(member, Lines(lambda lines: None, output), Restarts(), **fields)
+    process = Process(member, Lines(lambda lines: None, output), Restarts(), slot=slot)
     processes.start(process)
     code = _end_of(processes, signals)
     process.lines.end()

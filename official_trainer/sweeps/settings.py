@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from official_trainer.config import (
     Between,
@@ -102,8 +102,6 @@ class SweepConfig(Config):
       trials: how many trials are completed or pruned; those that fail are not counted; null for all combinations with
         `GridSampler` and `BruteForceSampler`, and for 20 with others.
       parallel: how many trials train at the same time, each with as many cores and GPUs of this machine as any other.
-      trials_per_process: how many trials a process takes, one after the other, before another one is forked; each
-        trial is equal to the bit to one in a process of its own.
       seed: of the sampler, together with the number of the trial.
       storage: the database that gets a study of the sweep, for optuna-dashboard and other tools: `sqlite:///FILE`,
         `postgresql://…`, `mysql://…`, `grpc://HOST:PORT` for Optuna's proxy, or `env:NAME`, which takes the URL from
@@ -141,9 +139,12 @@ class SweepConfig(Config):
     population: PopulationConfig | None = None
     trials: Positive | None = None
     parallel: Positive = 1
-    trials_per_process: Positive = 25
     seed: NonNegative = 0
     storage: str = ""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "trials_per_process": "each trial has a process of its own now, so remove it",
+    }
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.storage and not self.storage.startswith("env:") and (problem := url_problem(self.storage)):

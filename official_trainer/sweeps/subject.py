@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, Resolved, RuntimeConfig, TrainerConfig, fields, flat
 from official_trainer.config.errors import Origin
-from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.sweeps import continuable, sweep
@@ -31,8 +30,6 @@ from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import RUN, directory
 
 _GRACE_MARGIN_SECONDS = 10.0
-_LOCAL_STRATEGIES = ("auto", "off", "one_device", "mirrored")
-"""Those that leave nothing behind in the process that a next run could not begin anew."""
 _CALLER = "official_trainer.cli.function_trial"
 
 
@@ -65,9 +62,6 @@ class Subject(Protocol):
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         """Returns the command of a trial, a module and its arguments."""
-
-    def like(self, space: Space, values: Mapping[str, Value]) -> str | None:
-        """Returns what a trial has in common with those that may share its process; None if it shares none."""
 
     def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         """Returns the command that tries a trial without training it; none if there is no such command."""
@@ -116,7 +110,6 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
             *subject.check(absolute(model_dir), space, values, objective),
             *(f"--continue_with={each}" for each in tries),
         ],
-        sharing=lambda values: _sharing(subject.like(space, values), settings.config),
         refusal=lambda values: subject.refusal(space, values, objective),
         grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
         joins=joins,
@@ -128,10 +121,6 @@ def _course(study: Study, space: Space, objective: Objective, config: SweepConfi
     if config.population is None:
         return Course(study, study.trials)
     return Population(study, space, objective, config=config, directory=directory)
-
-
-def _sharing(like: str | None, config: SweepConfig) -> dict[str, Any]:
-    return {} if like is None else {"most": config.trials_per_process, "like": like}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,12 +180,6 @@ class Experiment:
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         return ["official_trainer", "train", *self.words("train", model_dir, space.overrides(values))]
 
-    def like(self, space: Space, values: Mapping[str, Value]) -> str | None:
-        runtime = self.resolve(space.overrides(values)).config.runtime
-        if self.gin or strategy_name(runtime, None) not in _LOCAL_STRATEGIES:
-            return None
-        return json.dumps({name: repr(value) for name, value in flat(runtime).items() if name != "seed"})
-
     def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         words = self.words("check", model_dir, space.overrides(values))
         return ["official_trainer", "check", *words, *(f"--metric={each}" for each in objective.directions)]
@@ -245,9 +228,6 @@ class Function:
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
         return [_CALLER, self.reference, model_dir, json.dumps(space.objects(values))]
-
-    def like(self, space: Space, values: Mapping[str, Value]) -> str | None:
-        return ""
 
     def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         return []

@@ -1,15 +1,11 @@
-"""The commands of one forked process: one, or several that follow each other.
+"""The command of a forked process.
 
-Owns: running a module as `python -m` would, taking the next command over a pipe, ending processes for which Python's
-exit would wait for ever.
-Does not own: which process gets a command (`starter.py`), what is put back between two (`kept.py`).
-
-A command that does not end with exit code 0 ends the process, as it would alone, and so does the last one.
+Owns: running a module as `python -m` would, ending processes for which Python's exit would wait for ever.
+Does not own: forking (`starter.py`, `server.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import runpy
@@ -17,18 +13,15 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from multiprocessing import active_children, reduction
-from multiprocessing.connection import Connection
+from multiprocessing import active_children
 
-from official_trainer.distributed.began import BEGAN
 from official_trainer.errors import first_few
-from official_trainer.warm.kept import KeptProcess
 
 _PR_SET_PDEATHSIG = 1
 _CHILD_SECONDS = 3.0  # for one that was told to end
 
 
-def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
+def run(argv: Sequence[str], environ: dict[str, str]) -> None:
     """Runs a module as `python -m` would, in a forked process; returns if its exit code is 0.
 
     Args:
@@ -47,42 +40,12 @@ def run_one(argv: Sequence[str], environ: dict[str, str]) -> None:
     except SystemExit as end:
         if end.code:
             raise
-    _flush()
 
 
 def draw_anew() -> None:
     """Seeds NumPy's global generator as at its import: else all forked processes would draw the same numbers."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
-
-
-def run_several(argv: Sequence[str], environ: dict[str, str], control: Connection, most: int) -> None:
-    """Runs a command, and those that come after it; returns after the last one.
-
-    Args:
-      argv: of the first command.
-      environ: of all of them.
-      control: is told of the end of each but the last one, and sends the next one and the descriptor of its output.
-      most: the number of commands after which the process ends.
-    """
-    process = KeptProcess()
-    for number in range(1, most + 1):
-        run_one(argv, environ)
-        if number == most:
-            return
-        if why := process.why_not_again():
-            print(f"the next command gets a new process: {why}", file=sys.stderr, flush=True)
-            return
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        _write_to(nowhere)
-        control.send(None)
-        process.clear()
-        try:
-            argv, output = control.recv(), reduction.recv_handle(control)
-        except (EOFError, OSError):  # the starter is gone, or does not need this process any more
-            os._exit(0)
-        _write_to(output)
-        environ = environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}
 
 
 def die_with(parent: int) -> None:
@@ -114,16 +77,3 @@ def end_children(seconds: float = _CHILD_SECONDS) -> None:
     if left and seconds:
         names = first_few([child.name for child in left])
         print(f"what it has started still ran {seconds:g} s after its end, and was killed: {names}", file=sys.stderr)
-
-
-def _write_to(descriptor: int) -> None:
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what native code has printed

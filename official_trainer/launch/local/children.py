@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
-from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch.local import isolation
@@ -54,7 +53,6 @@ sys.path[:] = json.loads(sys.argv[1])
 from official_trainer.warm import starter
 starter.main(int(sys.argv[2]), sys.argv[3:])
 """
-_DOUBTFUL = (ExitCode.FAILED, ExitCode.CONFIG, ExitCode.DATA, ExitCode.STALLED)
 _END_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 
@@ -110,18 +108,18 @@ class Starter:
         """Returns the descriptor to wait for before `read`."""
         return self._control.fileno()
 
-    def start(self, argv: Sequence[str], environ: Mapping[str, str], **options: Any) -> tuple[int, int]:
+    def start(self, argv: Sequence[str], environ: Mapping[str, str], slot: Slot) -> tuple[int, int]:
         """Starts a process; returns its number, and the descriptor from which its output, both streams, is read.
 
         Args:
           argv: a module and its arguments.
           environ: its whole environment.
-          options: other fields of `Start`.
+          slot: its devices.
         """
         number = next(self._numbers)
         reading, writing = os.pipe()
         try:
-            self._send(Start(number, list(argv), dict(environ), **options), writing)
+            self._send(Start(number, list(argv), dict(environ), slot), writing)
         finally:
             os.close(writing)
         os.set_blocking(reading, False)
@@ -170,8 +168,6 @@ class Process:
       output: the descriptor from which its output is read; -1 once that has ended.
       was_told: whether it was sent a signal to end.
       was_killed: whether that signal was SIGKILL.
-      most: how many commands its process may take, one after the other, if it can be forked.
-      like: what these have in common, which a process cannot change.
       slot: its devices.
     """
 
@@ -182,8 +178,6 @@ class Process:
     output: int = -1
     was_told: bool = False
     was_killed: bool = False
-    most: int = 1
-    like: str = ""
     slot: Slot = Slot()
 
 
@@ -218,18 +212,12 @@ class Processes:
             process.lines.end()
         self._selector.close()
 
-    def start(self, process: Process, *, is_first: bool = False) -> None:
-        """Starts a process, or starts it again.
-
-        Args:
-          process: what is started.
-          is_first: whether no other command may come before it in its process.
-        """
+    def start(self, process: Process) -> None:
+        """Starts a process, or starts it again."""
         self._all[process] = None
         process.pid = None
-        options = {"most": process.most, "like": process.like, "slot": process.slot, "is_first": is_first}
         environ = {**_environ_of(process.member, self._environ), **process.slot.environ}
-        number, process.output = self._starter.start(process.member.argv, environ, **options)
+        number, process.output = self._starter.start(process.member.argv, environ, process.slot)
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
 
@@ -240,8 +228,7 @@ class Processes:
           seconds: the longest wait; None waits as long as it takes.
 
         Returns:
-          The process that has started, with None, or ended, with its exit code; None if no process has, or if it has
-          failed where other commands came before it: it starts again in a process of its own, where they do not count.
+          The process that has started, with None, or ended, with its exit code; None if no process has.
         """
         keys = [key for key, _ in self._selector.select(seconds)]
         for key in keys:
@@ -255,9 +242,6 @@ class Processes:
         if event.code is not None:
             del self.running[event.number]
             self._drain(process)
-            if event.code in _DOUBTFUL and not event.is_first and not process.was_told:
-                self.start(process, is_first=True)
-                return None
         return process, event.code
 
     def names(self, *roles: str) -> list[str]:

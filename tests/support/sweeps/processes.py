@@ -121,7 +121,7 @@ def _prepare(first, trials, folder):
     from official_trainer.warm import commands
 
     children.subprocess = _Subprocess
-    commands.run_one = functools.partial(_run_one, commands.run_one, trials, folder)
+    commands.run = functools.partial(_run_one, commands.run, trials, folder)
     if first is not None:
         first()
 
