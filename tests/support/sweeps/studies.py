@@ -57,10 +57,12 @@ import numpy as np
 from official_trainer import Program, sweep
 from official_trainer.lazy import keras
 
+GENERATOR = np.random.default_rng(0)
+
 
 def train(trial):
     keras.utils.set_random_seed(0)
-    x = np.linspace(-1, 1, 32, dtype="float32")[:, None]
+    x = GENERATOR.uniform(-1, 1, size=(32, 1)).astype("float32")
     model = keras.Sequential([keras.Input([1]), *(keras.layers.Dense(units) for units in trial.values["units"])])
     model.add(keras.layers.Dense(1))
     program = Program(model, model_dir=trial.model_dir)

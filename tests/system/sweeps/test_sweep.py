@@ -78,7 +78,7 @@ def command(workspace, *words):
 
 
 def command_alone(workspace, *words):
-    """Returns what a sweep prints in a new Python, in which no import of a test keeps trials from sharing a process."""
+    """Returns what a sweep prints in a new Python, as a user gives it."""
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     argv = [sys.executable, "-m", "official_trainer", "sweep", *words]
     ran = subprocess.run(
@@ -314,19 +314,6 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
     assert "experiments/early.py:87 in build_model" in err and "NameError: name 'section'" in err, err
     code, out, err = command(workspace, *words, "--quiet")
     assert code == 0 and "  best  " in out, out + err
-
-
-@pytest.mark.parametrize(("name", "changes"), [("kept", "pass"), ("changing", "CHANGED.append(1)")])
-def test_the_first_trial_follows_the_check_in_its_process(workspace, name, changes):
-    """N21: unless the check has changed what a module of the user's holds, as between trials."""
-    section = "        section = self.task_config.model\n"
-    noted = f"        print(os.getpid(), file=open('{name}-pids', 'a'))\n        {changes}\n{section}"
-    source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', f'"{name}_')
-    source = source.replace("DigitsConfig", f"{name.title()}Config").replace(section, noted)
-    (workspace / "experiments" / f"{name}.py").write_text(f"{source}\n\nimport os\n\nCHANGED = []\n")
-    command_alone(workspace, f"{name}_mlp", *WORDS[1:], f"--model_dir={name}", "--trials=1")
-    tried, trial = (workspace / f"{name}-pids").read_text().split()
-    assert (tried == trial) == (name == "kept")
 
 
 def test_several_metrics_are_compared_at_a_step(workspace):

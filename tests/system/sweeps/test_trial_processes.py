@@ -1,6 +1,11 @@
-"""Trials that follow each other in one process: equal to the bit to the same commands in processes of their own."""
+"""Each trial has a process of its own, which begins where that of `train` begins, whatever ran before it.
+
+The experiment's data depend on what its module holds, and on how often it was asked: `workspace/experiments/points.py`.
+"""
 
 import contextlib
+import json
+import shutil
 
 import pytest
 
@@ -10,77 +15,103 @@ from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import Restarts
 from tests import ROOT
-from tests.support.cases import cases
-from tests.support.chaos.compare import differences
+from tests.support import runs
+from tests.support.forked import run_command
+from tests.support.sweeps import campaign
+from tests.support.sweeps.campaign import Struck, Study, TrialChanges
+from tests.support.sweeps.processes import Driver, command, script
 
-WORDS = ("train", "digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", "--quiet")
-EMA = "trainer.optimizer_config.ema.average_decay=0.9"
-RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
-RUNTIMES = {
-    "plain": (),
-    "xla": ("runtime.enable_xla=true",),
-    "mirrored": ("runtime.distribution_strategy=mirrored", "runtime.num_logical_cpus=2"),
-    "bfloat16": ("runtime.mixed_precision_dtype=bfloat16",),
-}
-BEFORE = (  # what the process has done, which has other layers, optimizers, metrics and random streams
-    ("task.model.type=cnn", "runtime.seed=7", "task.train_data.global_batch_size=32"),
-    ("task.model.mlp.hidden=[8,8]", "trainer.optimizer_config.optimizer.type=sgd", EMA),
-)
-TRIAL = ("task.model.mlp.dropout=0.4", f"{RATE}=0.01", EMA)
-RUNTIME_STARTED = "tests.support.launch.runtime_started"
+pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
+
+UNREAD = "--space=runtime.stall_floor_seconds=float(5000, 6000)"  # by nothing that computes
+WORDS = ("sweep", "points", UNREAD, f"--model_dir={campaign.OUT}", "--trials=3")
+FUNCTION = """
+import functools
+import random
+
+import numpy as np
+
+from official_trainer import Program, sweep
+from official_trainer.lazy import keras
+from official_trainer.sweeps.functions import TrialRun
+
+GENERATOR = random.Random(0)
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Runs commands, which may share processes, and returns the pid of each and the end of its output."""
-    patch = pytest.MonkeyPatch()
-    patch.chdir(ROOT)
-    patch.syspath_prepend(str(ROOT))  # earlier tests of this process may have entered a workspace with tests of its own
-    patch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+@functools.cache
+def points(of="the first call in a process"):
+    return np.random.default_rng(GENERATOR.randrange(99)).normal(size=(32, 1)).astype("float32")
+
+
+def train(trial):
+    keras.utils.set_random_seed(0)
+    x = points() * GENERATOR.random()
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    program = Program(model, model_dir=trial.model_dir)
+    program.compile(keras.optimizers.SGD(0.1), "mse")
+    program.fit(x, 3 * x, batch_size=16, epochs=3, validation_data=(x, 3 * x), verbose=0)
+
+
+if __name__ == "__main__":
+    objective = {"metric": "loss", "direction": "min"}
+    sweep(train, {"unread": "float(0, 1)"}, model_dir="out", trials=3, objective=objective)
+    train(TrialRun(0, {}, "alone"))
+"""
+
+
+def run_of(folder, number):
+    return str(folder / campaign.OUT / "trials" / str(number) / "run")
+
+
+def check_equal(folder, count=3):
+    """All trials ended as `alone` did, bit by bit."""
+    for number in range(count):
+        assert runs.differences(run_of(folder, number), str(folder / "alone")) == [], number
+    records = [folder / campaign.OUT / "trials" / str(number) / "trial.json" for number in range(count)]
+    found = [json.loads(path.read_text()) for path in records]
+    assert len({json.dumps([each["state"], each["value"], each["reports"]]) for each in found}) == 1, found
+    assert len({json.dumps(each["values"]) for each in found}) == count
+
+
+@pytest.mark.parametrize("words", [(), ("--parallel=2",), ("--join",)], ids=["one", "parallel", "join"])
+def test_trials_of_a_space_that_nothing_reads_are_equal_to_one_alone(words, tmp_path):
+    """N21: what a trial, or the check before it, has drawn from the generators of a module changes no other one."""
+    shutil.copytree(campaign.WORKSPACE, tmp_path, dirs_exist_ok=True)
+    done = Driver(command(*WORDS, *words), tmp_path).wait()
+    assert done.code == 0 and "trying one step and one evaluation" in done.out, done.out + done.err
+    done = run_command(["train", "points", "--model_dir=alone"], cwd=tmp_path, folder=tmp_path)
+    assert done.code == 0, done.out + done.err
+    check_equal(tmp_path)
+
+
+def test_a_trial_that_is_killed_and_continued_draws_the_same(tmp_path):
+    """N21: each at another place: before the first checkpoint, between two, and after the last step."""
+    sweep = Struck(Study("unread", WORDS, 3), tmp_path / "struck")
+    sweep.strike(TrialChanges(((0, 30), (1, 100), (2, 170))))
+    assert sum(sweep.counts.values()) == 3, sweep.counts
+    done = run_command(["train", "points", "--model_dir=alone"], cwd=sweep.folder, folder=sweep.folder)
+    assert done.code == 0, done.out + done.err
+    check_equal(sweep.folder)
+
+
+def test_functions_that_are_trials_do_not_share_what_their_module_holds(tmp_path):
+    """N21: nor what is cached there; each draws what a call in a new process draws."""
+    (tmp_path / "tune.py").write_text(FUNCTION)
+    done = Driver(script("tune.py"), tmp_path).wait()
+    assert done.code == 0, done.out + done.err
+    check_equal(tmp_path)
+
+
+def test_the_process_that_forks_trials_never_starts_the_runtime(monkeypatch):
+    """N26: what it forks finds a TensorFlow that has executed nothing; the same look after an operation finds more."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))  # earlier tests of this process may have entered another workspace
     with contextlib.ExitStack() as held:
-        held.callback(patch.undo)
         signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
         processes = held.enter_context(Processes(starter, signals))
-
-        def run(module, *words, like="", is_first=False):
-            member = Member(role="chief", index=0, argv=(module, *words), environ={})
-            process = Process(member, Lines(lambda lines: None, None), Restarts(), most=9, like=like)
-            processes.start(process, is_first=is_first)
-            while (found := processes.wait(None)) is None or found[1] is None:
-                pass
-            assert found[1] == 0, process.lines.last
-            return process.pid, list(process.lines.last)
-
-        yield run
-
-
-@pytest.mark.parametrize("name", cases(RUNTIMES, "plain"))
-def test_a_trial_after_others_is_equal_to_one_alone(run, tmp_path, name):
-    """N21: each variable and slot, the rows, the event files, the best checkpoint, the export and the record."""
-    runtime = RUNTIMES[name]
-    for number, words in enumerate(BEFORE):
-        before, _ = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/{number}", *words, *runtime, like=name)
-    shared, said = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/shared", *TRIAL, *runtime, like=name)
-    assert not said
-    alone, _ = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/alone", *TRIAL, *runtime, is_first=True)
-    assert shared == before != alone
-    assert differences(tmp_path / "shared", tmp_path / "alone") == {}
-
-
-@pytest.mark.parametrize("name", cases(RUNTIMES, "mirrored"))
-def test_a_trial_after_the_check_is_equal_to_one_alone(run, tmp_path, name):
-    """N21: the check builds and trains the same model, with dropout and averaged weights, and leaves nothing."""
-    words = (*TRIAL, *RUNTIMES[name])
-    tried, _ = run(
-        "official_trainer", "check", *WORDS[1:], f"--model_dir={tmp_path}/tried", *words, like=f"{name} tried"
-    )
-    after, said = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/after", *words, like=f"{name} tried")
-    assert not said
-    alone, _ = run("official_trainer", *WORDS, f"--model_dir={tmp_path}/alone", *words, is_first=True)
-    assert after == tried != alone
-    assert differences(tmp_path / "after", tmp_path / "alone") == {}
-
-
-def test_the_process_that_forks_trials_never_starts_the_runtime(run):
-    """N26: what it forks finds a TensorFlow that has executed nothing; the same look after an operation finds more."""
-    assert run(RUNTIME_STARTED, is_first=True)[1] == ["before: False", "after: True"]
+        member = Member(role="chief", index=0, argv=("tests.support.launch.runtime_started",), environ={})
+        process = Process(member, Lines(lambda lines: None, None), Restarts())
+        processes.start(process)
+        while (found := processes.wait(None)) is None or found[1] is None:
+            pass
+        assert (found[1], list(process.lines.last)) == (0, ["before: False", "after: True"])

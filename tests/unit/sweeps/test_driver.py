@@ -74,7 +74,6 @@ def run(directory, processes, monkeypatch):
         objective=OBJECTIVE,
         command=lambda model_dir, values: [model_dir],
         check=lambda model_dir, values: [],
-        sharing=lambda values: {},
         refusal=lambda values: None,
         course=Course(study, 2),
         grace_seconds=1.0,

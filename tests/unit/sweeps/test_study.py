@@ -136,6 +136,15 @@ def test_of_several_metrics_what_is_drawn_depends_on_all():
     assert not several.prunes(trials[0], [(10, 0.0)], trials)
 
 
+def test_the_number_of_trials_in_a_process_was_removed(tmp_path):
+    """N21: a file that sets it is told what has changed, and to remove it."""
+    path = tmp_path / "space.yaml"
+    path.write_text("space: {rate: 'log(1e-4, 1e-1)'}\ntrials_per_process: 1\n")
+    what = "this field was removed; each trial has a process of its own now, so remove it"
+    with pytest.raises(ConfigError, match=rf"space.yaml:2: trials_per_process: {what}"):
+        resolve(SweepConfig(), config_files=[str(path)])
+
+
 def test_a_space_without_fields_and_options_without_a_pruner_are_refused():
     """Each says what to write."""
     with pytest.raises(ConfigError, match=r"space: holds no field; write PATH: log\(1e-5, 1e-1\), or give --space"):

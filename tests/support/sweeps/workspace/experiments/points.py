@@ -1,8 +1,13 @@
-"""Points in a plane on one of two sides: a trial of six steps, which is trained within a second."""
+"""Points in a plane on one of two sides: a trial of six steps, which is trained within a second.
+
+They depend on what the module holds and each call changes, as a user's may: generators, a count, a cache, an attribute.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -21,6 +26,9 @@ from official_trainer.config import (
 )
 from official_trainer.config import optimization as opt
 from official_trainer.lazy import keras, tf
+
+GENERATOR, COUNT = random.Random(0), itertools.count()
+CACHE: dict[int, Any] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,11 +109,27 @@ class PointsTask(Task):
         return []
 
 
+class Drawn:
+    """What was drawn.
+
+    Attributes:
+      calls: how often.
+      generator: of NumPy.
+    """
+
+    calls = 0
+    generator: Any = None
+
+
 def points() -> tuple[Any, Any]:
-    """Returns (points, sides): float32 [64, 2], int32 [64]."""
+    """Returns (points, sides): float32 [64, 2], int32 [64]; other ones in each call of a process."""
     import numpy as np
 
-    found = np.random.RandomState(0).randn(64, 2).astype("float32")
+    Drawn.calls += 1
+    Drawn.generator = Drawn.generator or np.random.default_rng(0)
+    CACHE[len(CACHE)] = None
+    seeds = GENERATOR.randrange(1 << 30), next(COUNT), Drawn.calls, len(CACHE), Drawn.generator.integers(1 << 30)
+    found = np.random.default_rng(seeds).normal(size=(64, 2)).astype("float32")
     return found, (found.sum(axis=1) > 0.3).astype("int32")
 
 
