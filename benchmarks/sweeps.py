@@ -74,7 +74,7 @@ def commands(root: Path, num_trials: int) -> dict[str, float]:
 
 
 def _first_step_seconds(record: Path) -> float:
-    """Returns what passed from the start of the process, or of the trial in it, to its first step."""
+    """Returns what passed from the start of the process to its first step."""
     spent = json.loads(record.read_text())["time"]["attempts"][0]["seconds"]
     return float(spent["start"] + spent["tracing"])
 

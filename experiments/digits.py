@@ -126,7 +126,7 @@ def dense_layers(image: Any, params: MLPConfig) -> Any:
 def load_digits(held_out: float) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Returns (images, labels) for training and for validation: float32 [n, 8, 8, 1] in [0, 1], int32 [n].
 
-    They are read once: training, validation and further trials in a process share the arrays, which nothing changes.
+    They are read once: training and validation share the arrays, which nothing changes.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
