@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import re
+import sqlite3
 import time
 import urllib.parse
 import warnings
@@ -100,10 +101,19 @@ class Database:
 
     def why(self, error: BaseException) -> str:
         """Returns an error in one line, without the password."""
-        text = " ".join(str(getattr(error, "orig", None) or error).split()) or type(error).__name__
+        text = " ".join(str(_of_driver(error)).split()) or type(error).__name__
         for each in passwords_in(self._url):
             text = text.replace(each, "***").replace(urllib.parse.unquote(each), "***")
         return without_secrets(text)
+
+    def fix(self, error: BaseException) -> str:
+        """Returns what to do about an error, as the beginning of a sentence."""
+        if not self._url.startswith("sqlite:"):
+            return "Start the database and look at its URL"
+        found = _of_driver(error)
+        is_damaged = isinstance(found, sqlite3.DatabaseError) and not isinstance(found, sqlite3.OperationalError)
+        damaged = "Remove the file, which is damaged or no database, or name another one"
+        return damaged if is_damaged else "Look at the file and at its folder"
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -231,10 +241,11 @@ class Stored(Observer):
         call = self._thread.submit(write)
         call.wait(_CLOSE_SECONDS)
         if not done:
-            why = "it does not answer" if call.error is None else self._database.why(call.error)
+            error = call.error or _no_answer()
             self.warn(
-                f"{self._database.shown} lacks trials of this sweep ({why}). All are on record here: "
-                "the same command, given again, writes them there, also when the sweep is done"
+                f"{self._database.shown} lacks trials of this sweep ({self._database.why(error)}). All are on record "
+                f"here. {self._database.fix(error)}; then the same command, given again, writes them there, also when "
+                "the sweep is done"
             )
         self._thread.close()
         self._shown.close()
@@ -245,10 +256,10 @@ class Stored(Observer):
         call = self._call
         if call is not None and not call.is_done:
             if now - self._since > _SLOW_SECONDS:
-                self._warn("it does not answer")
+                self._warn(_no_answer())
             return
         if call is not None and call.error is not None:
-            self._warn(self._database.why(call.error))
+            self._warn(call.error)
             if now - self._since < _AGAIN_SECONDS:
                 return
         elif call is not None and self._written is not None and self._has_warned:
@@ -266,11 +277,11 @@ class Stored(Observer):
 
         self._call, self._since = self._thread.submit(write), now
 
-    def _warn(self, why: str) -> None:
+    def _warn(self, error: BaseException) -> None:
         if not self._has_warned:
             self.warn(
-                f"{self._database.shown} cannot be written: {why}. The sweep goes on, and writes "
-                "its trials there as soon as it can"
+                f"{self._database.shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. "
+                "The sweep goes on, and writes its trials there as soon as it can"
             )
         self._has_warned = True
 
@@ -284,12 +295,12 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
     database = Database(given, directory, sweep_id, study)
     _refuse_missing(database, url_of(given))
     call = run_bounded(database.check, _OPEN_SECONDS, "sweep-storage-check")
-    error = call.error if call.is_done else TimeoutError("it does not answer")
+    error = call.error if call.is_done else _no_answer()
     if isinstance(error, ForeignStudyError):
         raise error
     if error is not None and not has_trials:
         what = f"{database.shown} cannot be used: {database.why(error)}"
-        fix = "Start the database and look at its URL, or leave storage out: the sweep needs no database"
+        fix = f"{database.fix(error)}, or leave storage out: the sweep needs no database"
         raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
     return Stored(shown, database)
 
@@ -307,6 +318,20 @@ def _refuse_missing(database: Database, url: str) -> None:
 def _is_one_directory(one: str, other: str) -> bool:
     paths = [path.removeprefix("file://") for path in (one, other)]
     return paths[0] == paths[1] or (not any(map(files.is_url, paths)) and os.path.samefile(*paths))
+
+
+def _no_answer() -> TimeoutError:
+    return TimeoutError("it does not answer")
+
+
+def _of_driver(error: BaseException) -> BaseException:
+    """Returns the error of the database's driver that SQLAlchemy and Optuna have made others of; else the error."""
+    found: BaseException | None = error
+    while found is not None:
+        if original := getattr(found, "orig", None):
+            return original
+        found = found.__cause__
+    return error
 
 
 def _was_made_meanwhile(error: Exception) -> bool:

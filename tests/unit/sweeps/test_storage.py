@@ -1,6 +1,8 @@
 """The study of a sweep in a database."""
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import shutil
 import sqlite3
@@ -22,6 +24,7 @@ from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
+from tests.support.cases import cases
 from tests.support.launch.jobs import until
 
 ID = "0123456789abcdef"
@@ -162,8 +165,8 @@ def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(plac
     observer.know(by_number(trial(0)))
     until(lambda: observer.look() or heard.said)
     observer.look()
-    why = "unable to open database file. The sweep goes on, and writes its trials there as soon as it can"
-    assert heard.said == [f"storage={url} cannot be written: {why}"]
+    why = "unable to open database file. Look at the file and at its folder. The sweep goes on, and writes its trials"
+    assert heard.said == [f"storage={url} cannot be written: {why} there as soon as it can"]
     (tmp_path / "db.sqlite").rmdir()
     until(lambda: observer.look() or len(heard.said) > 1)
     observer.close()
@@ -180,7 +183,7 @@ def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
         monkeypatch.setattr(storage, name, -1.0)
     monkeypatch.setattr(storage.Database, "write", lambda self, ended: answers.wait())
     monkeypatch.setattr(storage.Database, "check", lambda self: answers.wait())
-    with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Start the database"):
+    with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Look at the file"):
         storage.observed(url, directory, ID, study, heard, has_trials=False)
     observer.know(by_number(trial(0)))
     observer.look()
@@ -188,7 +191,7 @@ def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
     assert [each.partition(". ")[0] for each in heard.said] == [f"storage={url} cannot be written: it does not answer"]
     observer.close()
     answers.set()
-    assert f"storage={url} lacks trials of this sweep (it does not answer). All are on record here: " in heard.said[1]
+    assert f"storage={url} lacks trials of this sweep (it does not answer). All are on record here. " in heard.said[1]
 
 
 def test_a_database_that_fails_is_said_where_nothing_else_is(place, study, tmp_path, capsys):
@@ -220,6 +223,74 @@ def test_a_database_that_fails_later_stops_nothing(place, study, tmp_path):
     (tmp_path / "db.sqlite").rmdir()
     again.close()
     assert len(stored(url)) == 1
+
+
+def drop_rows(path):
+    """Removes a trial, but not its values, as a tool that knows the tables in part may."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("delete from trials where number = 1")
+        connection.commit()
+
+
+UNREADABLE = "Remove the file, which is damaged or no database, or name another one; then the same command, given again"
+DAMAGES = {  # what is done to the file → why it cannot be written, and what is said to do; none if it is written again
+    "missing": (Path.unlink, None),
+    "emptied": (lambda path: path.write_bytes(b""), None),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:40_000]), ("disk image is malformed", UNREADABLE)),
+    "header": (lambda path: path.write_bytes(path.read_bytes()[:100]), ("disk image is malformed", UNREADABLE)),
+    "text": (lambda path: path.write_text("no database\n" * 99), ("file is not a database", UNREADABLE)),
+    "rows": (drop_rows, ("UNIQUE constraint failed", UNREADABLE)),
+    "folder": (
+        lambda path: (path.unlink(), path.mkdir()),
+        ("unable to open database file", "Look at the file and at its folder; then the same command, given again"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    cases(
+        list(itertools.product(DAMAGES, ["ended", "running"])),
+        *(("emptied", "ended"), ("text", "ended"), ("truncated", "running"), ("folder", "ended")),
+    ),
+)
+def test_what_is_said_of_a_damaged_database_is_what_happens(name, state, place, study, tmp_path):
+    """N21: the same command writes it again, once what was said is done; nothing is said where it does so at once."""
+    directory, url = place
+    path, (damage, expected) = tmp_path / "db.sqlite", DAMAGES[name]
+    known = by_number(trial(0), trial(1, "pruned"), trial(2))
+    storage.Database(url, directory, ID, study).write(known)
+    if state == "ended":
+        damage(path)
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=True)
+    if state == "running":
+        damage(path)
+        known |= by_number(trial(3))
+    observer.know(known)
+    observer.close()
+    if expected is not None:
+        why, what = expected
+        assert len(heard.said) == 1 and why in heard.said[0], heard.said
+        assert f"All are on record here. {what}, writes them there, also when the sweep is done" in heard.said[0]
+        for again in range(2):
+            heard.said.clear()
+            observer = storage.observed(url, directory, ID, study, heard, has_trials=True)
+            observer.know(known)
+            observer.close()
+            assert bool(heard.said) == (not again), heard.said
+            if not again:
+                path.rmdir() if path.is_dir() else path.unlink()
+    assert heard.said == [] and [each.number for each in stored(url)] == list(known)
+
+
+def test_a_file_that_is_no_database_is_named_before_the_first_trial(place, study, tmp_path):
+    """N21: and stays as it is, because it may be something else of the user's."""
+    (tmp_path / "db.sqlite").write_text("my notes\n" * 99)
+    what = r"cannot be used: file is not a database\. Remove the file, which is damaged or no database, or name another"
+    with pytest.raises(SweepError, match=f"{what} one, or leave storage out: the sweep needs no database"):
+        storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False)
+    assert (tmp_path / "db.sqlite").read_text().startswith("my notes")
 
 
 def test_a_database_that_cannot_be_reached_is_named_without_its_password(place, study, monkeypatch):
@@ -264,7 +335,7 @@ def test_tables_that_another_process_makes_at_the_same_time_are_looked_for_again
 def test_a_database_that_is_down_is_tried_once(place, study, monkeypatch):
     """N21: its reason is said at once."""
     tries = opened_after(monkeypatch, DOWN, DOWN)
-    with pytest.raises(SweepError, match=r"cannot be used: connection to server .* failed: refused\. Start the"):
+    with pytest.raises(SweepError, match=r"cannot be used: connection to server .* failed: refused\. "):
         storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False)
     assert len(tries) == 1
 
