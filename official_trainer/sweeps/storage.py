@@ -330,7 +330,7 @@ def _of_driver(error: BaseException) -> BaseException:
     while found is not None:
         if original := getattr(found, "orig", None):
             return original
-        found = found.__cause__
+        found = found.__cause__ or found.__context__
     return error
 
 

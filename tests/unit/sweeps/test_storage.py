@@ -225,11 +225,15 @@ def test_a_database_that_fails_later_stops_nothing(place, study, tmp_path):
     assert len(stored(url)) == 1
 
 
-def drop_rows(path):
-    """Removes a trial, but not its values, as a tool that knows the tables in part may."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("delete from trials where number = 1")
-        connection.commit()
+def drop_rows(rows):
+    """Returns what removes rows, but not those that belong to them, as a tool that knows the tables in part may."""
+
+    def damage(path):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"delete from {rows}")
+            connection.commit()
+
+    return damage
 
 
 UNREADABLE = "Remove the file, which is damaged or no database, or name another one; then the same command, given again"
@@ -239,7 +243,8 @@ DAMAGES = {  # what is done to the file → why it cannot be written, and what i
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:40_000]), ("disk image is malformed", UNREADABLE)),
     "header": (lambda path: path.write_bytes(path.read_bytes()[:100]), ("disk image is malformed", UNREADABLE)),
     "text": (lambda path: path.write_text("no database\n" * 99), ("file is not a database", UNREADABLE)),
-    "rows": (drop_rows, ("UNIQUE constraint failed", UNREADABLE)),
+    "a trial is gone": (drop_rows("trials where number = 1"), ("UNIQUE constraint failed", UNREADABLE)),
+    "the study is gone": (drop_rows("studies"), ("UNIQUE constraint failed", UNREADABLE)),
     "folder": (
         lambda path: (path.unlink(), path.mkdir()),
         ("unable to open database file", "Look at the file and at its folder; then the same command, given again"),
