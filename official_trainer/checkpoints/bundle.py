@@ -113,7 +113,7 @@ class Bundle:
         """Writes both files in place of what is there; any thread may call it.
 
         Raises:
-          OSError: the disk is full, or fails.
+          OSError: the disk is full, fails, or takes nothing.
         """
         with files.open_file(f"{prefix}.data-00000-of-00001", "wb") as file:
             _write(file.fileno(), self._data)
@@ -151,9 +151,12 @@ def _write(descriptor: int, data: np.ndarray) -> None:
         except OSError as error:
             if not is_direct or error.errno != errno.EINVAL:
                 raise
-            is_direct = _set_direct(descriptor, on=False)  # a disk whose blocks are larger
-            continue
-        start += written // _PAGE_BYTES * _PAGE_BYTES if is_direct else written
+            written = 0  # a disk whose blocks are larger
+        progress = written // _PAGE_BYTES * _PAGE_BYTES if is_direct else written
+        if not progress and not is_direct:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # a disk that takes nothing: this would go on for ever
+        is_direct = is_direct and (bool(progress) or _set_direct(descriptor, on=False))
+        start += progress
 
 
 def _set_direct(descriptor: int, *, on: bool) -> bool:

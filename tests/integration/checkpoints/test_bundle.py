@@ -1,14 +1,17 @@
 """TensorFlow's files, written by us: they are those of TensorFlow, for each kind of value and each disk."""
 
 import errno
+import fcntl
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer import files
 from official_trainer.checkpoints import bundle
 from official_trainer.checkpoints.store import Snapshot
+from official_trainer.errors import ExitCode
 
 DTYPES = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
 DTYPES += ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
@@ -72,6 +75,31 @@ def test_a_write_that_the_disk_cuts_short_is_continued(tmp_path, monkeypatch):
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, start: pwrite(file, data[: max(4096, len(data) // 3)], start))
     assert_same_files(tmp_path, {"a": tf.range(50_000), "b": tf.range(7)})
+
+
+@pytest.mark.parametrize("taken", [0, 512])
+def test_a_disk_that_takes_no_whole_page_is_written_through_the_page_cache(tmp_path, monkeypatch, taken):
+    """N3: a write around the page cache that makes no progress is not tried for ever."""
+    pwrite, calls = os.pwrite, []
+
+    def takes_little(descriptor, data, start):
+        calls.append(start)
+        assert len(calls) < 10, "it does not end"
+        is_direct = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        return taken if is_direct else pwrite(descriptor, data, start)
+
+    monkeypatch.setattr(os, "pwrite", takes_little)
+    assert_same_files(tmp_path, {"a": tf.range(50_000), "b": tf.range(7)})
+
+
+def test_a_disk_that_takes_nothing_is_a_fault_of_the_disk(tmp_path, monkeypatch):
+    """N3: a save that cannot go on ends, and says so as for any disk that fails."""
+    calls = iter([0] * 10)
+    monkeypatch.setattr(os, "pwrite", lambda *_: next(calls))
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        Snapshot(tf.train.Checkpoint(v=tf.Variable(tf.range(5000))), bundle.Memory()).write(str(tmp_path / "ckpt-1"))
+    fault = files.as_storage_error(caught.value, str(tmp_path / "ckpt-1"))
+    assert fault.exit_code == ExitCode.RETRY
 
 
 def test_memory_is_kept_and_the_values_are_those_of_each_moment(tmp_path):
