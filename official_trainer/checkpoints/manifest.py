@@ -297,6 +297,11 @@ def describe(directory: str, names: list[str]) -> dict[str, dict[str, Any]]:
     return described
 
 
+def damage_of_values(checkpoint_prefix: str) -> str | None:
+    """Returns what is wrong with a checkpoint that has no manifest, or None if it is whole. Reads every value."""
+    return garden.lacking_data(checkpoint_prefix) or _damaged_value(checkpoint_prefix)
+
+
 def _damaged_value(checkpoint_prefix: str) -> str | None:
     """Reads every value, which TensorFlow compares with its checksum; returns what is wrong with the first bad one."""
     key = ""

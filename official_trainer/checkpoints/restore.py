@@ -1,7 +1,8 @@
 """Reading a checkpoint into live objects: all of it, exactly, or nothing.
 
 Owns: the refusal of variables that do not match, and starting from another run's weights (`task.init_checkpoint`).
-Does not own: which checkpoint of a run is restored (`store.py`), or how variables are paired (`matching.py`).
+Does not own: which checkpoint of a run is restored (`store.py`), which one a user means (`init_checkpoint.py`), or how
+variables are paired (`matching.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import fnmatch
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from official_trainer import files
-from official_trainer.checkpoints import garden, manifest
+from official_trainer.checkpoints import garden, init_checkpoint
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import (
     Matching,
@@ -118,8 +118,7 @@ def read_init_checkpoint(
     Raises:
       CheckpointError: there is no checkpoint, or it does not restore every variable that must be. Nothing was assigned.
     """
-    path_or_dir = str(path_or_dir)
-    prefix = _find(path_or_dir)
+    prefix = init_checkpoint.find(str(path_or_dir))
     matching = _match(prefix, items)
     report = matching.report(items_only=True)
     _check_init(report, matching, items, allow_missing)
@@ -181,47 +180,6 @@ def _assign(matching: Matching) -> None:
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
     for live, key in matching.pairs:
         live.assign(reader.get_tensor(key))
-
-
-def _find(path_or_dir: str) -> str:
-    """Returns the prefix of the checkpoint that a user names by path or by directory."""
-    place = f"task.init_checkpoint: {path_or_dir}"
-    if problem := files.pattern_problem(path_or_dir):
-        raise CheckpointError(f"{place} {problem}.")
-    path = path_or_dir.removesuffix(".index")
-    if files.exists(f"{path}.index"):
-        _check_manifest(path)
-        return path
-    if not files.exists(path_or_dir):
-        raise CheckpointError(
-            f"{place} does not exist. Name a directory with checkpoints, or a checkpoint such as …/ckpt-100."
-        )
-    if not files.is_dir(path_or_dir):
-        raise CheckpointError(f"{place} is not a checkpoint. Name it without suffix, such as …/ckpt-100.")
-    if manifest.committed_steps(path_or_dir):
-        for step in reversed(manifest.saved_steps(path_or_dir)):
-            if (damage := manifest.damage(path_or_dir, step)) is None:
-                return manifest.prefix(path_or_dir, step)
-            _logger.warning("%s: ckpt-%d is damaged: %s; using an older one", path_or_dir, step, damage)
-        raise CheckpointError(f"{place} holds checkpoints, but none that is whole.")
-    if latest := tf.train.latest_checkpoint(path_or_dir):  # another tool's directory: TensorFlow's pointer decides
-        return latest
-    prefixes = [name.removesuffix(".index") for name in files.list_dir(path_or_dir) if name.endswith(".index")]
-    if len(prefixes) == 1:
-        return files.join(path_or_dir, prefixes[0])
-    if prefixes:
-        raise CheckpointError(f"{place} holds several checkpoints; name one of them: {', '.join(prefixes)}.")
-    raise CheckpointError(f"{place} holds no checkpoint.")
-
-
-def _check_manifest(prefix: str) -> None:
-    """Refuses a damaged checkpoint of ours; those of other tools have no manifest to compare with."""
-    directory, _, name = prefix.rpartition("/")
-    step = name.removeprefix("ckpt-")
-    if not step.isdecimal() or not files.exists(f"{prefix}.manifest.json"):
-        return
-    if damage := manifest.damage(directory or ".", int(step)):
-        raise CheckpointError(f"task.init_checkpoint: {prefix} is damaged: {damage}.")
 
 
 def saved_keys(prefix: str) -> Collection[str]:

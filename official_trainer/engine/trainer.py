@@ -17,7 +17,7 @@ import orbit
 
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.parameter_server import CoordinatorError
-from official_trainer.engine import windows
+from official_trainer.engine import first_weights, windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
@@ -56,6 +56,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
       validation_loss: mean loss over the examples of the last evaluation of the task's own set.
       checkpoint: the whole training state.
       actions: actions to run at steps, added to those of the config by code that builds the run in Python.
+      restored: what the first weights came from, if `init_checkpoint` is set and the run began in this process.
       process_group: the processes of the run.
       context: what the parts below share.
       train_iterator: the training batches.
@@ -128,6 +129,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         check_sections(config, task, train and train_dataset is None, evaluate and validation_dataset is None)
         self.config = config
         self.actions: list[Any] = []
+        self.restored: tuple[first_weights.Restored, ...] = ()
         self._coordinator: Any = None
         self.init_async()
         if not isinstance(task, MultiTask):
@@ -307,7 +309,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def initialize(self) -> None:
         """Sets the first weights of a fresh run; called only when `model_dir` holds no checkpoint."""
         with during("initializing the weights", task=self.task, method="initialize"):
-            self.task.initialize(self.model)
+            self.restored = first_weights.initialize(self.task, self.model, self.strategy)
         if self.context.average is not None:
             self.context.average.reset()
 

@@ -133,7 +133,7 @@ class _DryRun:
             raise NonFiniteError(problem)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
-        return f"one step, loss {loss:.4g}"
+        return "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
 
     def _evaluate(self) -> str:
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))

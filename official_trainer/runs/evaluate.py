@@ -111,6 +111,7 @@ def _initialize(job: Job, trainer: Trainer) -> int:
         weights = f"those that its program has trained for {trainer.context.step} steps"
     else:
         trainer.initialize()
+        weights = "; ".join([weights, *map(str, trainer.restored)])
     _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
     return trainer.context.step
 

@@ -8,6 +8,7 @@ the lines at the start and the end. Does not own: when events happen (`engine/lo
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import shlex
 import time
@@ -272,8 +273,13 @@ class RunObserver(LoopObserver):
         if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
         self._record.note(devices=used, cores=len(devices.cores()) or None)
+        restored = self._trainer.restored
+        if state.start_step == 0:  # else an earlier process has begun the run, and recorded this
+            self._record.note(init_checkpoint=[dataclasses.asdict(each) for each in restored] or None)
         self._record.set_span(state.start_step, state.end_step)
         self._console.message(self._opening_line(state.start_step))
+        for each in restored:
+            self._console.message(str(each))
         if self._changes:
             self._console.message(config_changes.notice(self._changes, state.start_step))
         if state.end_step is None or state.start_step < state.end_step:

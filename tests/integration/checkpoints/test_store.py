@@ -779,10 +779,12 @@ def test_init_checkpoint_places_without_a_checkpoint_are_refused(tmp_path):
     items = {"model": Net()}
     with pytest.raises(CheckpointError, match=r"init_checkpoint: .*nowhere does not exist"):
         read_init_checkpoint(str(tmp_path / "nowhere"), items)
-    with pytest.raises(CheckpointError, match=r"init_checkpoint: .* holds no checkpoint\."):
+    with pytest.raises(CheckpointError, match=r"init_checkpoint: .* holds no checkpoint: it is empty\."):
         read_init_checkpoint(str(tmp_path), items)
     (tmp_path / "model.h5").write_text("x")
-    with pytest.raises(CheckpointError, match=r"model\.h5 is not a checkpoint\. Name it without suffix"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.h5 is not a checkpoint\. Name a checkpoint of TensorFlow without"
+    ):
         read_init_checkpoint(str(tmp_path / "model.h5"), items)
     for name in ("a", "b"):
         tf.train.Checkpoint(**items).write(str(tmp_path / name))

@@ -1,0 +1,283 @@
+"""The first weights of a fresh run: a Task's `initialize`, and what it has restored.
+
+Owns: which checkpoint `init_checkpoint` names while `initialize` runs, the count of the variables that come from it,
+and the refusal of a run to which it gives none. Does not own: finding the checkpoint
+(`checkpoints/init_checkpoint.py`), or reading it: `initialize` does, by our default (`checkpoints/restore.py`) or as
+Model Garden's tasks and a user's do.
+
+TensorFlow does not tell which variables it has restored, and `expect_partial` accepts none at all. So values are
+compared, before and after, by checksums, one variable at a time. A variable counts as restored if
+
+- `initialize` has changed it, and the checkpoint holds its new value: under its path, or anywhere in its shape; or
+- it has the value that the checkpoint holds under its path, and that is no constant such as the zeros of a bias; or
+- that is a constant, and all variables of a part of the model that was restored, such as `backbone`, have such values.
+
+In a file of another format, such as HDF5, nothing can be looked up: then what `initialize` has changed counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_trainer.checkpoints import init_checkpoint, manifest
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.matching import Matching, Mismatch, saved_specs
+from official_trainer.errors import UserError, shorten, text_of
+from official_trainer.lazy import keras, tf
+from official_trainer.tasks.multi_task.task import parts_in, sub_model
+from official_trainer.tasks.variables import flatten
+
+_logger = logging.getLogger(__name__)
+
+_READING = ("tensorflow.python.checkpoint", "tensorflow.python.training.py_checkpoint_reader")
+"""Modules that every error of restoring a checkpoint comes through."""
+_MOST_NAMES, _MOST_VARIABLES = 8, 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What came from one checkpoint.
+
+    Attributes:
+      field: of the config, which names it.
+      path: of the checkpoint, without suffix; or of what else the Task has read.
+      restored: number of variables that came from it.
+      variables: number of all variables.
+    """
+
+    field: str
+    path: str
+    restored: int
+    variables: int
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.restored} of {self.variables} variables restored from {self.path}"
+
+
+def initialize(task: Any, model: Any, strategy: tf.distribute.Strategy) -> tuple[Restored, ...]:
+    """Calls a Task's `initialize`; returns what it has restored from each `init_checkpoint` that is set.
+
+    Args:
+      task: the Task; each of several tasks may have a checkpoint of its own.
+      model: its model, which has its variables.
+      strategy: that they were created under.
+
+    Raises:
+      CheckpointError: a checkpoint is not there, is damaged or does not fit, or no variable came from it.
+    """
+    named = [(init_checkpoint.FIELD, task, model)]
+    for number, part in enumerate(parts_in(task)):
+        field = f"task.task_routines[{number}].task_config.init_checkpoint"
+        named.append((field, part.task, sub_model(model, part.name)))
+    sources = [_Source(*each, strategy) for each in named if _path_of(each[1])]
+    with contextlib.ExitStack() as stack:
+        for source in sources:
+            stack.enter_context(source.named())
+        try:
+            task.initialize(model)
+        except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:
+            if not sources or isinstance(error, UserError) or not _is_of_reading(error):
+                raise
+            raise CheckpointError("\n".join(source.failed(error) for source in sources)) from error
+    found = tuple(source.result() for source in sources)
+    for each in found:
+        _logger.info("%s", each)
+    return found
+
+
+def _path_of(task: Any) -> Any:
+    return getattr(getattr(task, "task_config", None), "init_checkpoint", None) or ""
+
+
+def _is_of_reading(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and not trace.tb_frame.f_globals.get("__name__", "").startswith(_READING):
+        trace = trace.tb_next
+    return trace is not None
+
+
+class _Source:
+    """What one `init_checkpoint` names, and the variables that may come from it."""
+
+    def __init__(self, field: str, task: Any, model: Any, strategy: tf.distribute.Strategy) -> None:
+        """Finds the checkpoint, and notes the values of the variables."""
+        self._field, self._task, self._model, self._strategy = field, task, model, strategy
+        self._given = _path_of(task)
+        self._problem: CheckpointError | None = None
+        try:
+            self._path = init_checkpoint.find(str(self._given), field)
+        except CheckpointError as error:
+            if not init_checkpoint.is_other_format(str(self._given)):
+                raise
+            self._path, self._problem = str(self._given), error  # the Task may read it in its own way
+        held = [each for each in vars(task).values() if isinstance(each, keras.Model)]  # such as a teacher
+        self._names: dict[Any, str] = {}
+        for each in (*held, model):  # a name is that of the model, where it has the variable
+            self._names |= {variable.ref(): name for name, variable in flatten(each).items()}
+        self._before = self._checksums()
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """For a block in which the config names the checkpoint itself, if TensorFlow would find another, or none."""
+        if self._given == self._path or tf.train.latest_checkpoint(self._given) == self._path:
+            yield
+            return
+        # Not by methods of the config: Model Garden's is locked, and ours is frozen.
+        values = vars(self._task.task_config)
+        values["init_checkpoint"] = self._path
+        try:
+            yield
+        finally:
+            values["init_checkpoint"] = self._given
+
+    def result(self) -> Restored:
+        """Returns what was restored.
+
+        Raises:
+          CheckpointError: nothing was.
+        """
+        if restored := len(self._restored()):
+            return Restored(field=self._field, path=self._path, restored=restored, variables=len(self._names))
+        raise self._problem or CheckpointError(
+            f"{self._field}: {self._path} restores none of the {len(self._names)} variables of the model: "
+            f"{self._reader} took nothing from it. {_Saved(self._path)}"
+        )
+
+    def failed(self, error: Exception) -> str:
+        """Returns the message about an error of `initialize`, with all that it did not restore."""
+        if self._problem is not None:
+            return str(self._problem)
+        if (damage := manifest.damage_of_values(self._path)) is not None:
+            return f"{self._field}: {self._path} is damaged: {damage}."
+        restored = self._restored()
+        lacking = [f"{name} {_layout(each.deref())}" for each, name in self._names.items() if each not in restored]
+        lacking += map(str, _pairs(self._path, self._model)[2])
+        has_modules = hasattr(self._task.task_config, "init_checkpoint_modules")
+        modules = f", or set {self._field}_modules to what this one holds" if has_modules else ""
+        return "\n".join(
+            [
+                f"{self._field}: {self._path} does not fit what {self._reader} restores: {_reason(error)}.",
+                f"{_Saved(self._path)} {len(restored)} of {len(self._names)} variables were restored, but not:",
+                *(f"  {line}" for line in lacking[:_MOST_VARIABLES]),
+                *([f"  and {len(lacking) - _MOST_VARIABLES} more"] if len(lacking) > _MOST_VARIABLES else []),
+                f"Name a checkpoint that holds what it restores{modules}.",
+            ]
+        )
+
+    @property
+    def _reader(self) -> str:
+        return f"{type(self._task).__name__}.initialize"
+
+    def _restored(self) -> set[Any]:
+        """Returns the variables that come from the checkpoint."""
+        after = self._checksums()
+        changed = {each for each, checksum in after.items() if checksum != self._before[each]}
+        if self._problem is not None:
+            return changed
+        saved, (parts, keys, _) = _Saved(self._path), _pairs(self._path, self._model)
+        keys = {each: key for each, key in keys.items() if each in after}
+        equal = {each for each, key in keys.items() if after[each] == saved.checksum(key, each.deref().dtype)}
+        found = {each for each in equal if each in changed or not _is_constant(self._value(each))}
+        found |= {each for each in changed - equal if saved.holds(after[each], each.deref())}
+        for part in parts:
+            inside = part & keys.keys()
+            if inside <= equal and inside & found:
+                found |= inside
+        return found
+
+    def _checksums(self) -> dict[Any, int]:
+        return {each: _checksum(self._value(each)) for each in self._names}
+
+    def _value(self, reference: Any) -> np.ndarray:
+        # Of this process's first replica: what only all replicas together know would have to be communicated.
+        return np.asarray(self._strategy.experimental_local_results(reference.deref())[0].numpy())
+
+
+class _Saved:
+    """The values of a checkpoint, each read when it is first compared."""
+
+    def __init__(self, prefix: str) -> None:
+        self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+        self._specs = saved_specs(prefix)
+        self._checksums: dict[tuple[str, Any], int | None] = {}
+        self._keys_of_shape: dict[Any, list[str]] = defaultdict(list)
+        for key, spec in self._specs.items():
+            if "/.OPTIMIZER_SLOT/" not in key:
+                self._keys_of_shape[spec.shape].append(key)
+
+    def checksum(self, key: str, dtype: tf.DType) -> int | None:
+        """Returns the checksum of a value as a variable of `dtype` holds it; None if it cannot be read."""
+        if (key, dtype) not in self._checksums:
+            try:
+                value = np.asarray(self._reader.get_tensor(key)).astype(dtype.as_numpy_dtype, copy=False)
+                self._checksums[key, dtype] = _checksum(value)
+            except (tf.errors.OpError, ValueError, IndexError):
+                self._checksums[key, dtype] = None
+        return self._checksums[key, dtype]
+
+    def holds(self, checksum: int, variable: tf.Variable) -> bool:
+        """Whether any value has the shape and the checksum of a variable."""
+        keys = self._keys_of_shape[tuple(variable.shape)]
+        return any(self.checksum(key, variable.dtype) == checksum for key in keys)
+
+    def __str__(self) -> str:
+        if not any("/.ATTRIBUTES/" in key for key in self._specs):
+            names = _first([*self._specs])
+            return (
+                f"It has no object graph: TensorFlow 1 wrote it, by names: {names}. Convert it with TensorFlow 2 first."
+            )
+        counts = Counter(key.partition("/")[0] for key in self._specs)
+        return f"It holds {len(self._specs)} values: {_first([f'{name} ({n})' for name, n in counts.most_common()])}."
+
+
+def _pairs(prefix: str, model: Any) -> tuple[list[set[Any]], dict[Any, str], Sequence[Mismatch]]:
+    """Returns what a checkpoint and a model have in common.
+
+    The variables of each part of the model that the checkpoint names, as references; of all variables that it holds
+    under their paths, their keys; and those that it holds in another shape.
+    """
+    items = dict(getattr(model, "checkpoint_items", None) or {})
+    items |= {name: each for name, each in tf.train.TrackableView.children(model).items() if name not in items}
+    items["model"] = model
+    try:
+        matching = Matching(prefix, items)
+    except CheckpointError:  # no object graph
+        return [], {}, ()
+    wrong = matching.report(items_only=True).wrong_shape
+    keys = {live.ref(): key for live, key in matching.pairs if isinstance(live, tf.Variable)}
+    named = [item for name, item in items.items() if name in matching.roots and hasattr(item, "variables")]
+    return [{each.ref() for each in flatten(item).values()} for item in named], keys, wrong
+
+
+def _checksum(value: np.ndarray) -> int:
+    if value.dtype == object:  # texts
+        return zlib.crc32(repr(value.tolist()).encode())
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+
+
+def _is_constant(value: np.ndarray) -> bool:
+    return bool((value == value.reshape(-1)[:1]).all())
+
+
+def _layout(variable: tf.Variable) -> str:
+    return f"{variable.dtype.name} {list(variable.shape)}"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _reason(error: Exception) -> str:
+    """Returns what TensorFlow says, without its objects, of which it shows some with their values."""
+    text = re.split(r"[\n\[<]|\. Showing ", text_of(error), maxsplit=1)[0]
+    return shorten(text.strip().rstrip(":."), 200)
