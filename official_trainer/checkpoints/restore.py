@@ -119,13 +119,16 @@ def read_init_checkpoint(
       CheckpointError: there is no checkpoint, or it does not restore every variable that must be. Nothing was assigned.
     """
     prefix = init_checkpoint.find(str(path_or_dir))
-    matching = _match(prefix, items)
-    report = matching.report(items_only=True)
-    _check_init(report, matching, items, allow_missing)
-    if report.wrong_shape:
-        _assign(matching)
-    else:
-        _read(matching, is_complete=not report.missing)
+    try:
+        matching = _match(prefix, items)
+        report = matching.report(items_only=True)
+        _check_init(report, matching, items, allow_missing)
+        if report.wrong_shape:
+            _assign(matching)
+        else:
+            _read(matching, is_complete=not report.missing)
+    except CheckpointError as error:
+        raise CheckpointError(f"{init_checkpoint.FIELD}: {error}") from error
     _logger.info("initial weights from %s", report)
     return report
 
@@ -133,24 +136,23 @@ def read_init_checkpoint(
 def _check_init(
     report: RestoreReport, matching: Matching, items: Mapping[str, Trackable], allow_missing: Sequence[str]
 ) -> None:
-    place = f"task.init_checkpoint: {report.path}"
     if not report.restored:
         raise CheckpointError(
-            f"{place} restores no variable of {', '.join(items)}; "
+            f"{report.path} restores no variable of {', '.join(items)}; "
             f"it holds {', '.join(sorted(matching.roots)) or 'nothing'}.\n{report}"
         )
     lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
     for pattern in allow_missing:
         if not any(_allows(pattern, spec) for spec in (*lacking, *report.restored)):
             raise CheckpointError(
-                f"task.init_checkpoint_allow_missing: {pattern!r} matches no variable of the model. Its variables are "
-                f"named like {lacking[0] if lacking else report.restored[0]}."
+                f"{report.path}: task.init_checkpoint_allow_missing: {pattern!r} matches no variable of the model. Its "
+                f"variables are named like {lacking[0] if lacking else report.restored[0]}."
             )
     refused = [spec for spec in lacking if not any(_allows(pattern, spec) for pattern in allow_missing)]
     if refused:
         raise CheckpointError(
-            f"{place} does not fit the model: {len(refused)} of {len(lacking) + len(report.restored)} variables cannot "
-            f"be restored; nothing was restored.\n{report}\nTo train these variables from scratch, name them in "
+            f"{report.path} does not fit the model: {len(refused)} of {len(lacking) + len(report.restored)} variables "
+            f"cannot be restored; nothing was restored.\n{report}\nTo train these variables from scratch, name them in "
             f"task.init_checkpoint_allow_missing, for example [{_suggestion(refused[0])}]."
         )
 

@@ -159,8 +159,12 @@ class _Source:
         if (damage := manifest.damage_of_values(self._path)) is not None:
             return f"{self._field}: {self._path} is damaged: {damage}."
         restored = self._restored()
-        lacking = [f"{name} {_layout(each.deref())}" for each, name in self._names.items() if each not in restored]
-        lacking += map(str, _pairs(self._path, self._model)[2])
+        wrong = {each.live.name: str(each) for each in _pairs(self._path, self._model)[2]}
+        lacking = [
+            wrong.get(name, f"{name} {_layout(each.deref())}")
+            for each, name in self._names.items()
+            if each not in restored
+        ]
         has_modules = hasattr(self._task.task_config, "init_checkpoint_modules")
         modules = f", or set {self._field}_modules to what this one holds" if has_modules else ""
         return "\n".join(
