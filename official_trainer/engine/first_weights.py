@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import re
+import traceback
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,8 +35,6 @@ from official_trainer.errors import UserError, shorten, text_of
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks.multi_task.task import parts_in, sub_model
 from official_trainer.tasks.variables import flatten
-
-_logger = logging.getLogger(__name__)
 
 _READING = ("tensorflow.python.checkpoint", "tensorflow.python.training.py_checkpoint_reader")
 """Modules that every error of restoring a checkpoint comes through."""
@@ -85,32 +83,35 @@ def initialize(task: Any, model: Any, strategy: tf.distribute.Strategy) -> tuple
         try:
             task.initialize(model)
         except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:
-            if not sources or isinstance(error, UserError) or not _is_of_reading(error):
+            if isinstance(error, UserError) or (read := _source_read_by(error, sources)) is None:
                 raise
-            raise CheckpointError("\n".join(source.failed(error) for source in sources)) from error
-    found = tuple(source.result() for source in sources)
-    for each in found:
-        _logger.info("%s", each)
-    return found
+            raise CheckpointError(read.failed(error)) from error
+    return tuple(source.result() for source in sources)
 
 
 def _path_of(task: Any) -> Any:
     return getattr(getattr(task, "task_config", None), "init_checkpoint", None) or ""
 
 
-def _is_of_reading(error: BaseException) -> bool:
-    trace = error.__traceback__
-    while trace is not None and not trace.tb_frame.f_globals.get("__name__", "").startswith(_READING):
-        trace = trace.tb_next
-    return trace is not None
+def _source_read_by(error: BaseException, sources: Sequence[_Source]) -> _Source | None:
+    """Returns the source whose Task was reading a checkpoint when an error came; None if it came from elsewhere."""
+    found, is_of_reading = next(iter(sources), None), False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = next((each for each in sources if each.task is frame.f_locals.get("self")), found)
+        is_of_reading |= frame.f_globals.get("__name__", "").startswith(_READING)
+    return found if is_of_reading else None
 
 
 class _Source:
-    """What one `init_checkpoint` names, and the variables that may come from it."""
+    """What one `init_checkpoint` names, and the variables that may come from it.
+
+    Attributes:
+      task: whose config names it.
+    """
 
     def __init__(self, field: str, task: Any, model: Any, strategy: tf.distribute.Strategy) -> None:
         """Finds the checkpoint, and notes the values of the variables."""
-        self._field, self._task, self._model, self._strategy = field, task, model, strategy
+        self._field, self.task, self._model, self._strategy = field, task, model, strategy
         self._given = _path_of(task)
         self._problem: CheckpointError | None = None
         try:
@@ -132,7 +133,7 @@ class _Source:
             yield
             return
         # Not by methods of the config: Model Garden's is locked, and ours is frozen.
-        values = vars(self._task.task_config)
+        values = vars(self.task.task_config)
         values["init_checkpoint"] = self._path
         try:
             yield
@@ -165,7 +166,7 @@ class _Source:
             for each, name in self._names.items()
             if each not in restored
         ]
-        has_modules = hasattr(self._task.task_config, "init_checkpoint_modules")
+        has_modules = hasattr(self.task.task_config, "init_checkpoint_modules")
         modules = f", or set {self._field}_modules to what this one holds" if has_modules else ""
         return "\n".join(
             [
@@ -179,7 +180,7 @@ class _Source:
 
     @property
     def _reader(self) -> str:
-        return f"{type(self._task).__name__}.initialize"
+        return f"{type(self.task).__name__.lstrip('_')}.initialize"
 
     def _restored(self) -> set[Any]:
         """Returns the variables that come from the checkpoint."""

@@ -32,7 +32,7 @@ def build(config: Any, logging_dir: str | None = None) -> MultiTask:
     if section is None or section.BUILDER is None:
         raise ConfigError([_no_model(section)])
     build_garden_task = multitask.MultiTask.from_config if config.BUILDER is None else config.BUILDER
-    return from_garden(build_garden_task(config, logging_dir=logging_dir), section.BUILDER(section))
+    return _GardenMultiTask(build_garden_task(config, logging_dir=logging_dir), section.BUILDER(section), config)
 
 
 def _no_model(section: Any) -> Problem:
@@ -63,13 +63,13 @@ def from_garden(multi_task: Any, model: Any) -> MultiTask:
 class _GardenMultiTask(MultiTask):
     """Model Garden's tasks and their model."""
 
-    def __init__(self, multi_task: Any, model: Any) -> None:
+    def __init__(self, multi_task: Any, model: Any, config: Any = None) -> None:
         weights, eval_steps = multi_task.task_weights, multi_task.task_eval_steps
         parts = [
             Part(name=name, task=task, weight=weights[name], eval_steps=eval_steps.get(name))
             for name, task in multi_task.tasks.items()
         ]
-        super().__init__(None, name=type(multi_task).__name__, parts=parts)
+        super().__init__(config, name=type(multi_task).__name__, parts=parts)
         self._garden_task, self._model = multi_task, model
         unbuilt = [part for part in getattr(model, "sub_tasks", {}).values() if not getattr(part, "built", True)]
         if unbuilt and all(getattr(part, "inputs", None) is not None for part in unbuilt):

@@ -16,6 +16,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks.task import Task
 from tests.support.garden.driver import _untouched_process, call, params_of  # noqa: F401
 from tests.support.garden.toy import GardenTask
+from tests.support.several_tasks import POINTS, SUMS_ROUTINE, Several, SeveralConfig
 
 DATA = "data-00000-of-00001"
 
@@ -309,6 +310,40 @@ def test_replicas_are_counted_once(source):
     (found,) = first_weights.initialize(task, model, strategy)
     assert (found.restored, found.variables) == (8, 8)
     assert strategy.num_replicas_in_sync == 2
+
+
+# Several tasks.
+
+
+def several(tmp_path, **paths):
+    """Returns what tasks of one model restore, each from the checkpoint that is named for it."""
+
+    def named(task):
+        return str(tmp_path / paths[task]) if task in paths else ""
+
+    routines = [
+        each.replace(task_config=each.task_config.replace(init_checkpoint=named(each.task_name)))
+        for each in (POINTS, SUMS_ROUTINE)
+    ]
+    task = Several(SeveralConfig(task_routines=tuple(routines), init_checkpoint=named("all")))
+    return first_weights.initialize(task, task.build_model(), tf.distribute.get_strategy())
+
+
+def test_each_of_several_tasks_has_its_own_count(tmp_path):
+    """T6, T21: of the model of all, and of the parts."""
+    donor = Several(SeveralConfig(task_routines=(POINTS, SUMS_ROUTINE))).build_model()
+    for number, variable in enumerate(donor.variables):
+        variable.assign(tf.random.stateless_normal(variable.shape, seed=[number, 7]))
+    tf.train.Checkpoint(model=donor).write(str(tmp_path / "all"))
+    tf.train.Checkpoint(model=donor.sub_tasks["sums"]).write(str(tmp_path / "sums"))
+    (tmp_path / "empty").mkdir()
+    place = "task.task_routines[1].task_config.init_checkpoint"
+    assert list(map(str, several(tmp_path, all="all", sums="sums"))) == [
+        f"task.init_checkpoint: 6 of 6 variables restored from {tmp_path}/all",
+        f"{place}: 4 of 4 variables restored from {tmp_path}/sums",
+    ]
+    with pytest.raises(CheckpointError, match=re.escape(f"{place}: {tmp_path}/empty holds no checkpoint")):
+        several(tmp_path, all="all", sums="empty")
 
 
 # In a run.

@@ -60,6 +60,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "time": None,
         "versions": read(model_dir)["versions"],
         "devices": [],
+        "init_checkpoint": None,
         "input": None,
         "xla": None,
         "gin": None,
