@@ -21,11 +21,11 @@ import contextlib
 import dataclasses
 import re
 import traceback
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from official_trainer.checkpoints import init_checkpoint, manifest
@@ -82,11 +82,11 @@ def initialize(task: Any, model: Any, strategy: tf.distribute.Strategy) -> tuple
             stack.enter_context(source.named())
         try:
             task.initialize(model)
+            return tuple(source.result() for source in sources)
         except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:
             if isinstance(error, UserError) or (read := _source_read_by(error, sources)) is None:
                 raise
             raise CheckpointError(read.failed(error)) from error
-    return tuple(source.result() for source in sources)
 
 
 def _path_of(task: Any) -> Any:
@@ -250,9 +250,9 @@ def _pairs(prefix: str, model: Any) -> tuple[list[set[Any]], dict[Any, str], Seq
     The variables of each part of the model that the checkpoint names, as references; of all variables that it holds
     under their paths, their keys; and those that it holds in another shape.
     """
-    items = dict(getattr(model, "checkpoint_items", None) or {})
-    items |= {name: each for name, each in tf.train.TrackableView.children(model).items() if name not in items}
-    items["model"] = model
+    children = tf.train.TrackableView.children(model)
+    items = {**children, **(getattr(model, "checkpoint_items", None) or {})}
+    items[_name_of_model(prefix, children, items)] = model
     try:
         matching = Matching(prefix, items)
     except CheckpointError:  # no object graph
@@ -263,10 +263,17 @@ def _pairs(prefix: str, model: Any) -> tuple[list[set[Any]], dict[Any, str], Seq
     return [{each.ref() for each in flatten(item).values()} for item in named], keys, wrong
 
 
+def _name_of_model(prefix: str, children: Collection[str], others: Collection[str]) -> str:
+    """Returns the name under which a checkpoint holds the whole model: `model`, or the one with most of its parts."""
+    tops = {tuple(key.split("/")[:2]) for key in saved_specs(prefix)}
+    counts = Counter(top[0] for top in tops if top[-1] in children and top[0] not in others)
+    return "model" if counts["model"] or not counts else counts.most_common(1)[0][0]
+
+
 def _checksum(value: np.ndarray) -> int:
     if value.dtype == object:  # texts
-        return zlib.crc32(repr(value.tolist()).encode())
-    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        return google_crc32c.value(repr(value.tolist()).encode())
+    return google_crc32c.value(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
 
 
 def _is_constant(value: np.ndarray) -> bool:

@@ -80,6 +80,15 @@ class Partial(GardenTask):
         full(model).read(path).expect_partial()
 
 
+class Renamed(GardenTask):
+    """Knows the model, and a part of it, by names that are not those of the attributes."""
+
+    def initialize(self, model):
+        path = latest(self.task_config.init_checkpoint)
+        tf.train.Checkpoint(encode_decoder=model).read(path).expect_partial()
+        tf.train.Checkpoint(encoder=model.backbone).read(path).expect_partial()
+
+
 class Idle(GardenTask):
     """Does not read what its config names, and changes what no checkpoint holds."""
 
@@ -178,6 +187,16 @@ def test_a_part_may_have_other_parts_beside_it(tmp_path):
     full(donor).write(str(tmp_path / "whole"))
     for name in ("alone", "whole"):
         assert begun(Backbone, tmp_path / name)[0].restored == 6
+
+
+@pytest.mark.parametrize(("name", "number"), [("encode_decoder", 8), ("encoder", 6)])
+def test_a_model_or_a_part_of_it_may_have_another_name_there(tmp_path, name, number):
+    """T6: as the checkpoint of another model has, beside what else was saved."""
+    donor = trained()
+    item = donor if name == "encode_decoder" else donor.backbone
+    others = {"optimizer": keras.optimizers.Adam(), "step": tf.Variable(7)}
+    tf.train.Checkpoint(**others, **{name: item}).write(str(tmp_path / "ckpt-7"))
+    assert begun(Renamed, tmp_path)[0].restored == number
 
 
 def test_weights_that_are_those_of_the_checkpoint_already_count(source, tmp_path):
