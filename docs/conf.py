@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.linkcode",
     "sphinx_copybutton",
     "docs.extensions.docstrings",
+    "docs.extensions.line_breaks",
     "docs.extensions.repository_files",
 ]
 exclude_patterns = ["_build"]
