@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.support.reports.browser import chromium, watched  # noqa: F401
+from tests.support.reports.browser import BROKEN, chromium, watched  # noqa: F401
 
 PAGES = {  # those with the longest names and the widest tables
     "project/parity.html": 30_000,
@@ -18,22 +18,6 @@ PAGES = {  # those with the longest names and the widest tables
     "guides/model_garden.html": 30_000,
 }
 """Page → how high it is at most, in pixels; the parity page of 64,000 was a column of eight letters."""
-
-BROKEN = """() => {
-    const broken = [], walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
-    while (walker.nextNode()) {
-        const text = walker.currentNode;
-        if (text.parentElement.closest("pre, .headerlink, svg")) continue;
-        for (const word of text.data.matchAll(/[A-Za-z0-9]+/g)) {
-            const range = document.createRange();
-            range.setStart(text, word.index);
-            range.setEnd(text, word.index + word[0].length);
-            const lines = new Set([...range.getClientRects()].filter((each) => each.width).map((each) => Math.round(each.top)));
-            if (lines.size > 1) broken.push(word[0]);
-        }
-    }
-    return broken;
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +41,7 @@ def test_pages_fit_the_window_and_words_are_whole(site, chromium, width):  # noq
                 "() => [document.scrollingElement.scrollWidth, document.scrollingElement.scrollHeight]"
             )
             assert (page, wide) == (page, width)
-            assert seen.page.evaluate(BROKEN) == [], page
+            assert seen.page.evaluate(BROKEN, "article") == [], page
             assert width > 390 or high < height, page
 
 
@@ -69,5 +53,11 @@ def test_names_break_between_their_parts_and_lose_nothing():
     assert parts("--flag=1") == ["--flag=1"]
     assert parts("trainer.optimizer_config.type") == ["trainer.", "optimizer_", "config.type"]
     assert parts("program/test_settings.py::test_a") == ["program/", "test_", "settings.py::", "test_", "a"]
-    for text in ("__init__of_a_very_long_name", " a  b ", "_" * 30 + " a", "--model_base_path=RUN/export/best and x", ""):
+    for text in (
+        "__init__of_a_very_long_name",
+        " a  b ",
+        "_" * 30 + " a",
+        "--model_base_path=RUN/export/best and x",
+        "",
+    ):
         assert "".join(parts(text)) == text

@@ -7,6 +7,10 @@ const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and
 const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3]];
 const NUM_COLOURS = 8;
 
+// Long names break between their parts, where a line has to; numbers do not.
+const PARTS_OF_NAMES = /(?<=[A-Za-z]{2}[_./:=-]+)(?=[A-Za-z0-9])/;
+const breakable = (text) => text.split(PARTS_OF_NAMES).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -20,7 +24,7 @@ function fill(node, attributes, children) {
   }
   return node;
 }
-const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
+const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children.flat(Infinity).flatMap((child) => (typeof child === "string" ? breakable(child) : [child])));
 const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
 
 // A text in Markdown: what is bold, and code, as such; all else as it was written.

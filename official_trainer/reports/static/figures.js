@@ -116,7 +116,7 @@ class Sweep {
     const columns = [...dimensions.map((each) => ({ name: each.name, title: each.path, axis: this.axisOf(each), of: (trial) => trial.values[each.path] })),
       { name: this.metric, title: `${this.metric}, ${this.direction} is best`, axis: metric, of: (trial) => trial.result }];
     const wide = Math.max(1100, 170 + 150 * (columns.length - 1)), high = 330, top = 34, bottom = 12;
-    const x = (i) => 60 + (i * (wide - 150)) / Math.max(1, columns.length - 1), y = (share) => top + (1 - share) * (high - top - bottom);
+    const x = (i) => 75 + (i * (wide - 165)) / Math.max(1, columns.length - 1), y = (share) => top + (1 - share) * (high - top - bottom);
     const brushes = new Map(), lines = [], isDark = document.documentElement.dataset.theme === "dark";
     const order = [...this.compared].sort((a, b) => this.goodness(a) - this.goodness(b));
     for (const trial of order) {
@@ -136,7 +136,8 @@ class Sweep {
         line.style.display = isIn ? "" : "none";
         kept += isIn;
       }
-      count.textContent = brushes.size ? `${kept} of ${lines.length} trials go through the marked parts. Click an axis to take its mark away.` : "Drag along an axis to keep the trials that go through a part of it. The thick line is the best trial.";
+      const how = brushes.size ? `${kept} of ${lines.length} trials go through the marked parts. Click an axis to take its mark away.` : "Drag along an axis to keep the trials that go through a part of it.";
+      count.replaceChildren("The thick line is the best trial.", el("span", { class: "on-screen" }, ` ${how}`));
     };
     const picture = svg("svg", { viewBox: `0 0 ${wide} ${high}`, width: wide, role: "img", "aria-label": `Parallel coordinates of ${lines.length} complete trials over ${columns.map((column) => column.name).join(", ")}` },
       svg("g", {}, lines.map((each) => each.line)), columns.map((column, i) => this.column(column, i, x(i), y, brushes, follow)));

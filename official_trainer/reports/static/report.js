@@ -302,7 +302,6 @@ function printing(isOn) {
   document.documentElement.dataset.theme = isOn ? "light" : "";
   if (!isOn) theme(PAGE.theme);
   document.documentElement.classList.toggle("printing", isOn);
-  document.body.style.width = isOn ? "690px" : ""; // of A4 and Letter, less their margins
   if (!PAGE.curves) return;
   PAGE.curves.drawAll();
 }

@@ -7,6 +7,23 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+BROKEN = """(inside) => {
+    const broken = [], walker = document.createTreeWalker(document.querySelector(inside), NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        if (text.parentElement.closest("pre, .headerlink, svg, noscript")) continue;
+        for (const word of text.data.matchAll(/[A-Za-z0-9]+/g)) {
+            const range = document.createRange();
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            const seen = [...range.getClientRects()].filter((each) => each.width);
+            if (new Set(seen.map((each) => Math.round(each.top))).size > 1) broken.push(word[0]);
+        }
+    }
+    return broken;
+}"""
+"""The words inside of an element that begin on one line and end on another."""
+
 
 @pytest.fixture(scope="session")
 def chromium():

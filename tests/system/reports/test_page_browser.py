@@ -11,7 +11,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.reports import content, gathered, page
 from tests.support.reports import kinds
-from tests.support.reports.browser import chromium, watched  # noqa: F401
+from tests.support.reports.browser import BROKEN, chromium, watched  # noqa: F401
 from tests.support.sweeps import written
 
 HOSTILE = "<script>alert(1)<b>"
@@ -24,6 +24,9 @@ def reports(tmp_path_factory):
     for name, seed, options in (("adam", 3, {}), ("sgd", 1, {"optimizer": "sgd"}), (HOSTILE, 2, {"rate": 0.01})):
         kinds.write_run(folder / "few" / name, seed=seed, **options)
     kinds.KINDS["failed"](folder / "few" / "broken")
+    for seed in range(1, 6):  # with long names, beside one with a short name
+        name = "b" if seed == 1 else f"digits_with_a_cosine_decay_and_a_warmup_of_a_hundred_steps_seed_{seed}"
+        kinds.write_run(folder / "long" / name, seed=seed, rate=seed / 1000)
     kinds.write_run(folder / "first")
     for seed in range(500):
         shutil.copytree(folder / "first", folder / "many" / f"seed_{seed:03}")
@@ -37,7 +40,7 @@ def reports(tmp_path_factory):
     for number in range(7):
         kinds.write_run(folder / "sweep" / "trials" / str(number) / "run", seed=number, experiment="digits_mlp")
     made = {}
-    for name in ("few", "many", "sweep"):
+    for name in ("few", "long", "many", "sweep"):
         found = gathered.gather([str(folder / name)], now_seconds=kinds.NOW)
         made[name] = folder / f"{name}.html"
         made[name].write_text(page.render(content.of(found, now_seconds=kinds.NOW)), encoding="utf-8")
@@ -176,6 +179,31 @@ def test_dark_phone_and_print(show, tmp_path):
     assert dark.page.evaluate(colour) == "rgb(20, 23, 26)"
     phone = show("few", viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("width", [687, 1017])
+@pytest.mark.parametrize("name", ["few", "long", "sweep"])
+def test_on_paper_words_are_whole_and_headers_are_repeated(name, width, show):
+    """N22: on A4, upright and across: long names break between their parts, and nothing is wider than the page."""
+    seen = show(name, viewport={"width": width, "height": 900})
+    seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    seen.page.emulate_media(media="print")
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == width
+    assert seen.page.evaluate(BROKEN, "main") == []
+    assert (
+        seen.page.evaluate(
+            "[...document.querySelectorAll('thead *')].filter((each) => each.checkVisibility())"
+            ".some((each) => each.tagName === 'BUTTON' && each.getClientRects().length)"
+        )
+        is False
+    )
+    rows = seen.page.evaluate("[...document.querySelectorAll('#charts .card')].map((each) => each.offsetTop)")
+    assert rows.count(rows[0]) == (2 if width < 1000 else 3)
+    plots = seen.page.evaluate(
+        "[...document.querySelectorAll('.plot')].every((each) =>"
+        "each.querySelector('canvas').offsetWidth === each.offsetWidth)"
+    )
+    assert plots
 
 
 def test_without_scripts_the_words_are_there(chromium, reports):  # noqa: F811
