@@ -29,7 +29,7 @@ class Trace:
     Attributes:
       kind: `train` or `eval`.
       number: how many of this kind there were in this process, this one included.
-      signature: shapes and dtypes of what the function takes: of a batch, or of a block of batches.
+      signature: shapes and dtypes of a batch.
       seconds: how long it took in Python; the time that XLA then takes to compile is not included.
     """
 
@@ -54,14 +54,20 @@ class Traces:
         self._traces: list[Trace] = []
         self._num_taken = 0
 
-    def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function`, to be passed to `tf.function`; its first argument holds batches, or an iterator."""
+    def watched(self, kind: Kind, function: Callable[..., Any], *, of_blocks: bool = False) -> Callable[..., Any]:
+        """Returns `function`, to be passed to `tf.function`.
+
+        Args:
+          kind: of its traces.
+          function: its first argument is a batch, or an iterator.
+          of_blocks: whether that is a block of batches.
+        """
 
         @do_not_convert
         def watched(inputs: Any, *others: Any) -> Any:
             began = time.monotonic()
             outputs = convert(function)(inputs, *others)
-            self._record(kind, inputs, began)
+            self._record(kind, batch_of_block(inputs) if of_blocks else inputs, began)
             return outputs
 
         watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
@@ -125,6 +131,12 @@ class Traces:
 
 
 _WHAT = {"train": ("the training step", "train_data"), "eval": ("the evaluation step", "validation_data")}
+
+
+def batch_of_block(blocks: Any) -> Any:
+    """Returns the spec of a batch in a block `[steps, batch, …]`, or in those of an iterator: blocks are not the user's."""
+    blocks = getattr(blocks, "element_spec", blocks)
+    return tf.nest.map_structure(lambda part: tf.TensorSpec(tf.TensorShape(part.shape)[1:], part.dtype), blocks)
 
 
 def batch_signature(inputs: Any) -> str:

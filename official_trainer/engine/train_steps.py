@@ -17,7 +17,7 @@ from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
-from official_trainer.engine.traces import batch_signature
+from official_trainer.engine.traces import batch_of_block, batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, optimization, publish
@@ -326,7 +326,8 @@ class WindowRunner:
         # are finished, and the loop over workers looks for itself.
         is_interruptible = context.train_options.use_tf_function and context.workers is None
         interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
-        notes = during(batch=lambda: batch_signature(iterator))
+        batch = batch_of_block if self._train_iterator.yields_blocks else lambda batches: batches
+        notes = during(batch=lambda: batch_signature(batch(iterator)))
         with context.input_wait.window(), self._train_iterator.reading(), interruptible, notes:
             try:
                 return run(iterator, *arguments)

@@ -20,8 +20,8 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tasks.autograph import convert, do_not_convert
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
-Watched = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Returns a function that does the same, and records when TensorFlow traces it."""
+Watched = Callable[..., Callable[..., Any]]
+"""Returns a function that does the same, and records when TensorFlow traces it; takes `of_blocks`, see `Traces.watched`."""
 
 MAX_BLOCK_STEPS = 128
 """The most batches that are stacked into a block for a compiled window."""
@@ -98,7 +98,7 @@ class BlockLoop:
             tf.while_loop(lambda i: i < stop, body, [start])
 
         self._compiled = True if compiles else None
-        self._run = tf.function(watched(run), jit_compile=self._compiled)
+        self._run = tf.function(watched(run, of_blocks=True), jit_compile=self._compiled)
         self._input_wait, self._watched = input_wait, watched
 
     def returning(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
@@ -107,7 +107,7 @@ class BlockLoop:
         def run(block: Any, index: tf.Tensor) -> Any:
             return step(tf.nest.map_structure(functools.partial(_batch_of, index=index), block))
 
-        traced = tf.function(self._watched(run), jit_compile=self._compiled)
+        traced = tf.function(self._watched(run, of_blocks=True), jit_compile=self._compiled)
 
         def run_next(iterator: Iterator[Any]) -> Any:
             self._take_block(iterator)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer import inputs
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
 from official_trainer.engine.loop import Loop
@@ -11,6 +12,7 @@ from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
+from official_trainer.user_code import notes_on
 from tests.support import toy
 from tests.support.cases import cases
 from tests.support.loops import Disk, FakeJournal, FakeStore, Observer
@@ -117,6 +119,31 @@ def test_an_evaluation_of_another_shape_traces_again():
     trainer.eval_dataset = batches(6)
     with pytest.raises(RetraceError, match=r"the evaluation step was traced 2 times(.*\n)*.*task.validation_data"):
         trainer.evaluate(2)
+
+
+class InArrays(toy.ToyTask):
+    """The data are arrays in memory, which come in blocks of batches; a loss cannot be computed."""
+
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_arrays((toy.FEATURES, toy.LABELS), params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        none = tf.zeros([0])
+        return super().build_losses(labels, model_outputs) + tf.gather(none, labels + 1_000)
+
+
+@pytest.mark.parametrize("publishes", [False, True], ids=["window", "published"])
+@pytest.mark.parametrize("enable_xla", [False, True])
+def test_what_is_said_of_a_batch_is_not_said_of_a_block(enable_xla, publishes):
+    """N7, G12: blocks of batches are not the user's: neither an error nor a trace has their shapes."""
+    trainer = toy.build(toy.experiment(enable_xla=enable_xla), task_cls=InArrays)
+    notes = {}
+    try:
+        trainer.run_steps(1, publish=publishes)
+    except tf.errors.OpError as error:
+        notes = notes_on(error)
+    assert enable_xla or notes["batch"] == "features float32[10,6], labels int32[10]"  # XLA reads what there is
+    assert {trace.signature for trace in trainer.context.traces.take()} == {"(float32[10,6], int32[10])"}
 
 
 def test_a_tasks_own_function_is_counted_where_the_step_is_eager():
