@@ -13,6 +13,7 @@ from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
+from official_trainer.tasks.autograph import counted_alone
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
 
@@ -59,7 +60,7 @@ class BatchNormStatistics:
         with strategy.scope():
             self._pools = [_Pool(layer) for layer in layers]
         self._streams = RandomStreams(model, seed)
-        self._run = tf.function(self._forward)
+        self._run = tf.function(counted_alone(self._forward))
 
     def measure(self, batches: Iterable[Any], step: int) -> int:
         """Runs the model over `batches` in training mode; returns their number.

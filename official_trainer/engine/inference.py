@@ -15,7 +15,7 @@ from official_trainer.engine.traces import batch_signature
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
@@ -51,7 +51,7 @@ class Inference:
         self.strategy = tf.distribute.get_strategy()
         self._step_of_task, self._method = export.predict_step_of(task), _method_of(task)
         self._name = f"{type(task).__name__}.{self._method}"
-        self._step = tf.function(self._next_outputs) if use_tf_function else self._next_outputs
+        self._step = tf.function(counted_alone(self._next_outputs)) if use_tf_function else self._next_outputs
 
     def batches(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 
 Kind = Literal["train", "eval"]
 
@@ -71,7 +71,7 @@ class Traces:
             return outputs
 
         watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
-        return watched
+        return counted_alone(watched)
 
     def _record(self, kind: Kind, inputs: Any, began: float) -> None:
         if not tf.executing_eagerly():  # as `runtime.run_eagerly`, or a debugger, has every function run

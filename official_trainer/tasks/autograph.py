@@ -1,6 +1,6 @@
-"""Control over AutoGraph: while a step is traced it converts the functions of users, and none of the engine's.
+"""Control over tracing: AutoGraph converts the functions of users, and none of the engine's; each is counted by itself.
 
-Owns: both decorators. Does not own: how functions are traced (`engine/windows.py`).
+Owns: what is done to a function before it is traced. Does not own: how functions are traced (`engine/windows.py`).
 
 AutoGraph converts each function that a traced one calls, recursively. Converting the source of one takes a tenth of a
 second, so the engine's own functions would delay the first step by more than a second.
@@ -8,6 +8,7 @@ second, so the engine's own functions would delay the first step by more than a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -32,3 +33,14 @@ def convert(function: Function) -> Function:
     autograph = tf.__internal__.autograph
     converted: Function = autograph.tf_convert(function, autograph.control_status_ctx())
     return converted
+
+
+def counted_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function for `tf.function` whose traces are counted by themselves, under the same name.
+
+    TensorFlow counts by the code of a function, and warns of five traces in a few calls. The first traces of five
+    trainers, which share their code, would count as one function that is traced again and again.
+    """
+    alone = functools.partial(function)
+    alone.__name__ = function.__name__  # type: ignore[attr-defined]
+    return alone

@@ -7,6 +7,7 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
+from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
@@ -217,3 +218,25 @@ def test_actions_are_told_of_traces():
     )
     Loop(parts).run()
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
+
+
+def test_first_traces_of_several_trainers_are_no_retracing(caplog):
+    """G12: each function is counted by itself, so TensorFlow warns of one that is traced again and again, and no other."""
+    with caplog.at_level("WARNING", "tensorflow"):
+        for _ in range(5):
+            trainer = toy.build()
+            trainer.train(tf.constant(1))
+            trainer.evaluate(tf.constant(1))
+            [*Inference(trainer.task, trainer.model).batches(toy.examples(4).batch(4))]
+    assert "retracing" not in caplog.text
+    trainer = toy.build()
+    for size in range(1, 6):
+        trainer.train_dataset = batches(size)
+        trainer.train(tf.constant(1))
+    assert "5 out of the last 5 calls to" in caplog.text
+
+
+def test_a_profile_names_the_step():
+    """G12: a function that is counted by itself keeps its name."""
+    trainer = toy.build(toy.experiment(train_tf_while_loop=False))
+    assert trainer.context.traces.watched("train", trainer.train_step).__name__ == "train_step"
