@@ -13,7 +13,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 _WHOLE = 20  # letters; a shorter name fits into each cell
-_PART = re.compile(r"[\W_]*[^\W_]+(?:\.[^\W_]{1,4}(?![^\W_]))*[\W_]*|[\W_]+")  # the ending of a file stays with its name
+_PART = re.compile(r"[\W_]*[^\W_]+(?:\.[^\W_]{1,4}(?![^\W_]))*[\W_]*|[\W_]+")
+"""A word with what follows it; the ending of a file stays with its name."""
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

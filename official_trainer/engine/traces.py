@@ -134,7 +134,7 @@ _WHAT = {"train": ("the training step", "train_data"), "eval": ("the evaluation 
 
 
 def batch_of_block(blocks: Any) -> Any:
-    """Returns the spec of a batch in a block `[steps, batch, …]`, or in those of an iterator: blocks are not the user's."""
+    """Returns the spec of a batch in a block `[steps, batch, …]`, or in those that an iterator yields."""
     blocks = getattr(blocks, "element_spec", blocks)
     return tf.nest.map_structure(lambda part: tf.TensorSpec(tf.TensorShape(part.shape)[1:], part.dtype), blocks)
 

@@ -21,7 +21,7 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 Watched = Callable[..., Callable[..., Any]]
-"""Returns a function that does the same, and records when TensorFlow traces it; takes `of_blocks`, see `Traces.watched`."""
+"""Returns a function that does the same, and records when TensorFlow traces it, as `Traces.watched`."""
 
 MAX_BLOCK_STEPS = 128
 """The most batches that are stacked into a block for a compiled window."""

@@ -17,6 +17,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
@@ -159,7 +160,7 @@ class _DryRun:
         store.close()
         manifest = store.manifest(1)
         size = sum(file["size_bytes"] for file in manifest.files.values())
-        return f"{size / 1e6:.1f} MB a checkpoint"
+        return f"{format_bytes(size)} a checkpoint"
 
     def _restore(self) -> str:
         before = _values(self.trainer)

@@ -159,6 +159,21 @@ def duration_text(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def step_time_text(seconds: float) -> str:
+    """Returns how long a step takes, in three digits of the unit that fits; from a minute on as a duration.
+
+    Example:
+      >>> from official_trainer.runs.recorded import step_time_text
+      >>> step_time_text(0.0000213), step_time_text(0.00342), step_time_text(1.24), step_time_text(90)
+      ('21.3 µs', '3.42 ms', '1.24 s', '1 min 30 s')
+    """
+    for unit, length in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        count = float(f"{seconds / length:.3g}")
+        if count < (60 if unit == "s" else 1000):
+            return f"{count:g} {unit}"
+    return duration_text(seconds)
+
+
 def speed_text(examples_per_second: float) -> str:
     """Returns examples a second as a whole number; below 100 with three digits."""
     return f"{examples_per_second:,.0f}" if examples_per_second >= 100 else f"{examples_per_second:.3g}"

@@ -19,6 +19,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import xla_choice
 from official_trainer.runs.job import Job
+from official_trainer.runs.recorded import step_time_text
 from official_trainer.runs.trial import trainer_of
 from official_trainer.runs.xla_choice import XlaChoice
 
@@ -50,7 +51,7 @@ def _tried(job: Job) -> XlaChoice:
     finally:
         keras.backend.clear_session()  # layers of the run have the names that they would have had
         gc.collect()
-    found = f"a step takes {_milliseconds(compiled)} with XLA and {_milliseconds(plain)} without, tried before step 1"
+    found = f"a step takes {step_time_text(compiled)} with XLA and {step_time_text(plain)} without, tried before step 1"
     return XlaChoice(enables=compiled <= AT_MOST * plain, found=found)
 
 
@@ -78,7 +79,3 @@ def _seconds(trainer: Trainer, num_steps: int) -> float:
     began = time.perf_counter()
     trainer.run_steps(num_steps)
     return time.perf_counter() - began
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"

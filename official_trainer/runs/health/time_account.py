@@ -18,6 +18,7 @@ from typing import Any
 
 from official_trainer import lazy
 from official_trainer.actions.durations import StepDurations
+from official_trainer.runs.recorded import duration_text, speed_text, step_time_text
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -371,8 +372,8 @@ def in_one_line(report: Mapping[str, Any]) -> str:
     parts = [f"{words.get(part, part)} {percents[part]} %" for part in _ORDER if percents[part]]
     speed = ""
     if report["step_seconds_p50"] is not None:
-        p50, p95 = (f"{report[f'step_seconds_{name}'] * 1000:.3g} ms" for name in ("p50", "p95"))
-        speed = f"; {report['examples_per_second']:.0f} examples/s, step p50 {p50}, p95 {p95}"
+        p50, p95 = (step_time_text(report[f"step_seconds_{name}"]) for name in ("p50", "p95"))
+        speed = f"; {speed_text(report['examples_per_second'])} examples/s, step p50 {p50}, p95 {p95}"
     return f"time: {', '.join(parts)}{speed}"
 
 
@@ -380,14 +381,16 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     """Returns `time` of a run's record, as `over_attempts` made it: a line for each part, and what the start took."""
     total, last = time["total"], time["attempts"][-1]
     count = total["restarts"] + 1
-    lines = [f"{total['wall_seconds']:.1f} s in {count} process{'es' * (count > 1)}, {total['steps']} steps"]
+    wall = duration_text(total["wall_seconds"])
+    lines = [f"{wall} in {count} process{'es' * (count > 1)}, {total['steps']:,} steps"]
     for part in sorted(PARTS, key=lambda part: -(total["seconds"][part] or 0)):
         seconds, fraction = total["seconds"][part], total["fractions"][part]
-        lines.append(f"{part:10} " + ("unknown" if seconds is None else f"{seconds:10.2f} s {100 * fraction:4.0f} %"))
+        known = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * fraction:4.0f} %"
+        lines.append(f"{part:10} {known}")
     if (parts := last.get("start")) is not None:  # that of an earlier version of this program has none
         rest = max(0.0, last["seconds"]["start"] - sum(parts.values()))
-        shown = [f"{words} {parts[name]:.2f} s" for name, words in _START_WORDS.items()]
-        lines.append(f"the start of the newest process: {', '.join([*shown, f'all else {rest:.2f} s'])}")
+        shown = [f"{words} {duration_text(parts[name])}" for name, words in _START_WORDS.items()]
+        lines.append(f"the start of the newest process: {', '.join([*shown, f'all else {duration_text(rest)}'])}")
     return lines
 
 

@@ -221,7 +221,7 @@ def test_actions_are_told_of_traces():
 
 
 def test_first_traces_of_several_trainers_are_no_retracing(caplog):
-    """G12: each function is counted by itself, so TensorFlow warns of one that is traced again and again, and no other."""
+    """G12: TensorFlow counts each function by itself, and warns of one that is traced again and again."""
     with caplog.at_level("WARNING", "tensorflow"):
         for _ in range(5):
             trainer = toy.build()

@@ -118,10 +118,9 @@ def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     record = over_attempts(None, report | {"traces": {}, "trace_seconds": 0.0})
     text = "\n".join(in_lines(record))
     assert text.endswith(
-        "importing TensorFlow 1.50 s, building the model 2.00 s, restoring 3.00 s, building the data 6.00 s, "
-        "all else 8.50 s"
+        "importing TensorFlow 1.5 s, building the model 2 s, restoring 3 s, building the data 6 s, all else 8.5 s"
     )
-    assert text.startswith("25.0 s in 1 process, 1 steps\nstart           21.00 s   84 %\n")
+    assert text.startswith("25 s in 1 process, 1 steps\nstart              21 s   84 %\n")
 
 
 def test_parts_sum_to_the_wall_time():
@@ -284,8 +283,33 @@ def test_the_line_of_the_console():
     report = a_run().report()
     assert in_one_line(report) == (
         "time: steps 56 %, input 14 %, tracing 4 %, evaluation 5 %, saves 2 %, export 1 %, actions 2 %, start 15 %, "
-        f"other 1 %; 14 examples/s, step p50 {report['step_seconds_p50'] * 1000:.3g} ms, p95 1e+03 ms"
+        f"other 1 %; 14.3 examples/s, step p50 {report['step_seconds_p50'] * 1000:.3g} ms, p95 1 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "speed", "said"),
+    [
+        (0.00002, 3_200_000.4, "3,200,000 examples/s, step p50 20 µs, p95 40 µs"),
+        (0.0009999, 640.2, "640 examples/s, step p50 1 ms, p95 2 ms"),
+        (1.24, 51.6, "51.6 examples/s, step p50 1.24 s, p95 2.48 s"),
+        (90.0, 0.0123, "0.0123 examples/s, step p50 1 min 30 s, p95 3 min"),
+        (0.99951, 0.01, "0.01 examples/s, step p50 1 s, p95 2 s"),
+    ],
+)
+def test_short_and_long_steps_are_said_in_their_units(seconds, speed, said):
+    """N16: never as a power of ten."""
+    report = a_run().report() | {"examples_per_second": speed}
+    assert in_one_line(report | {"step_seconds_p50": seconds, "step_seconds_p95": 2 * seconds}).endswith(f"; {said}")
+
+
+def test_days_are_said_as_days():
+    """N26: a run of three days and a half."""
+    report = a_run().report()
+    days = report | {"wall_seconds": 302_400.0, "seconds": report["seconds"] | {"steps": 259_200.0}}
+    first, second, *_ = in_lines(over_attempts(None, days | {"steps": 1_200_000, "traces": {}, "trace_seconds": 0.0}))
+    assert first == "3 d 12 h in 1 process, 1,200,000 steps"
+    assert second.split("  ")[0] == "steps" and " 3 d " in second
 
 
 def attempt(**changes):
