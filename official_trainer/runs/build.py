@@ -262,7 +262,7 @@ def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:
     place = dataclasses.replace(_place_of(job, ""), directory=directory or job.model_dir)
     split = "train" if TRAINING_MODES.get(job.mode) == "never" else "validation"
     folders = {"validation": settings.validation_summary_subdir}
-    board = config.build(place, folders=folders, describes=split if describes else None)
+    board = config.build(place, folders=folders, describes=split if describes else None, listed=job.chosen_fields)
     threaded = ThreadedTracker(board, name="tensorboard", on_error=config.on_error)
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 

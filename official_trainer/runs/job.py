@@ -112,6 +112,19 @@ class Job:
         """The resolved config."""
         return self.resolved.config
 
+    @property
+    def chosen_fields(self) -> set[str]:
+        """The fields that tell this run from others of its experiment: those that files and flags have set.
+
+        A program makes its config itself: those that differ from their defaults. What leaves the weights of each step
+        as they are, such as intervals, is left out.
+        """
+        trail = self.resolved.trail
+        found = [path.partition("[")[0] for path in trail.touched()] + trail.touched()  # in a list, that list
+        if self.prebuilt is not None:
+            found = [path for path in configuration.flat(self.config) if trail.origin(path).kind == "experiment"]
+        return {path for path in found if config_changes.kind_of(path) != "safe" or path == "task.init_checkpoint"}
+
     @functools.cached_property
     def snapshot(self) -> Snapshot | None:
         """The snapshot that this process runs the code of, as it is now; None outside of one."""

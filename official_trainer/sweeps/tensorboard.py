@@ -19,14 +19,16 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.lazy import load
+from official_trainer.sweeps import distributions
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import fields_of, names_of
 from official_trainer.sweeps.settings import Objective
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import Trial, show
-from official_trainer.tracking.tensorboard import session_end
+from official_trainer.tracking.tensorboard import as_hparam, session_end
 
 _BEGIN, _END = "events.out.tfevents.0000000000.begin", "events.out.tfevents.0000000001.end"
+_INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -45,7 +47,7 @@ def begin(directory: str, trial: Trial, space: Mapping[str, object]) -> None:
         return
     names = names_of(space)
     drawn = fields_of(trial.values, names)
-    values = {names.get(path, path): _as_hparam(value) for path, value in drawn.items()}
+    values = {names.get(path, path): _as_hparam(value, _choices(path, space)) for path, value in drawn.items()}
     summary = load("tensorboard.plugins.hparams.summary_v2")
     row = summary.hparams_pb(values, trial_id="", start_time_secs=time.time())  # it is called as its folder
     _write(path, [(0, row)])
@@ -75,11 +77,20 @@ def end(directory: str, trial: Trial, space: Mapping[str, object], objective: Ob
     _write(path, [*measured, (0, session_end(is_success=trial.state == "complete"))])
 
 
-def _as_hparam(value: Value | Sequence[Value]) -> Value:
-    """Returns a value that TensorBoard takes; a choice among numbers as one, so that it sorts and draws it as such."""
-    if isinstance(value, str):
-        return float(value) if _NUMBER.fullmatch(value) else value
-    return value if isinstance(value, int | float) else show(value)
+def _as_hparam(value: Value | Sequence[Value], choices: Sequence[str]) -> Value:
+    """Returns a value that TensorBoard takes: a number of a range, or among others, as one, to be drawn as such."""
+    if not isinstance(value, str):
+        return value if isinstance(value, int | float) else show(value)
+    choices = choices or (value,)
+    if all(map(_INTEGER.fullmatch, choices)):
+        return str(as_hparam(int(value)))
+    return float(value) if all(map(_NUMBER.fullmatch, choices)) else value
+
+
+def _choices(path: str, space: Mapping[str, Any]) -> Sequence[str]:
+    """Returns what a field is chosen among; empty for a range."""
+    found, _ = distributions.read(path, space[path]) if path in space else ([], [])
+    return found[0].choices if found else ()
 
 
 def _write(path: str, summaries: Sequence[tuple[int, Any]]) -> None:

@@ -7,7 +7,8 @@ Does not own: summaries that a task writes itself with `tf.summary`; those in th
 What training and evaluations both measure has one tag, so TensorBoard draws it in one chart: `training_loss` and
 `validation_loss` are the tag `loss`, `dev/validation_loss` is `dev/loss`. Times are the tags `time/…` of training.
 The config is in the folder of the evaluations, or of training in a run without any: the HParams tab lists a run with
-the metrics in the folder of its config. A trial has none: its sweep lists it (`sweeps/tensorboard.py`).
+the metrics in the folder of its config. A trial has none: its sweep lists it (`sweeps/tensorboard.py`). The tab opens
+with five fields before the metrics, so of a run it gets those that tell it from other runs of its experiment.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ _FORMER_HPARAMS = "hparams"
 
 _LOSSES = {"train": "training_loss", "validation": "validation_loss"}
 """Names of the loss in rows, which have the tag `loss`."""
+
+_ALWAYS_LISTED = ("experiment", "task.train_data.global_batch_size")
+
+_WIDTH_OF_INTEGERS = 20
 
 _OTHER_RUN = "run.json"
 """A folder with this file belongs to another run, whose points must not be removed."""
@@ -68,7 +73,12 @@ class TensorBoardConfig(TrackerConfig):
             yield "sub_folders", "has no effect, because numbers are in none; set divide_at to first or last as well"
 
     def build(
-        self, place: Place, *, folders: Mapping[str, str] | None = None, describes: str | None = "validation"
+        self,
+        place: Place,
+        *,
+        folders: Mapping[str, str] | None = None,
+        describes: str | None = "validation",
+        listed: Collection[str] | None = None,
     ) -> Tracker:
         if self.splits == ():
             return Tracker()
@@ -76,7 +86,7 @@ class TensorBoardConfig(TrackerConfig):
             describes = None  # the sweep lists it, with what was drawn alone
         if describes is not None and self.splits is not None and describes not in self.splits:
             describes = self.splits[0]
-        return TensorBoardTracker(place.directory, folders=folders, describes=describes, options=self)
+        return TensorBoardTracker(place.directory, folders=folders, describes=describes, listed=listed, options=self)
 
     def divide(self, name: str) -> tuple[str, str]:
         """Returns the sub-folder and the tag of a number.
@@ -104,6 +114,7 @@ class TensorBoardTracker(Tracker):
       folders: split → its folder below `directory`; the folder of any other split has the split's name.
       describes: the split in whose folder this process writes the config and the end of the run, and whose metrics the
         HParams tab shows; None if another process of the run does it.
+      listed: the fields that the tab gets beside the experiment and the batch size; None for all of the config.
       options: which splits are written, and how names of numbers are divided.
     """
 
@@ -113,6 +124,7 @@ class TensorBoardTracker(Tracker):
         *,
         folders: Mapping[str, str] | None = None,
         describes: str | None = "validation",
+        listed: Collection[str] | None = None,
         options: TensorBoardConfig = TensorBoardConfig(),
     ) -> None:
         self._options = options
@@ -121,19 +133,24 @@ class TensorBoardTracker(Tracker):
         self._folders = {"train": "train", "validation": "validation", **(folders or {})}
         self._folders["time"] = self._folders["train"]
         self._describes = describes
+        self._listed = None if listed is None else {*_ALWAYS_LISTED, *listed}
         self._writers: dict[str, _EventWriter] = {}
         self._has_warned = False
         self._known: set[tuple[str, str, int]] = set()  # (folder, tag, step) of points that are not written again
         self._rewound_to: int | None = None
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
-        """Lists the run in the HParams tab, with its current config, by the name of its directory."""
+        """Lists the run in the HParams tab, with fields of its current config, by the name of its directory."""
         if self._describes is None:
             return
         folder = self._folder(self._describes)
         summary = load("tensorboard.plugins.hparams.summary_v2")
         plain = {"experiment": experiment, **config}
-        values = {name: value for name, value in plain.items() if isinstance(value, bool | int | float | str)}
+        values = {
+            name: as_hparam(value)
+            for name, value in plain.items()
+            if isinstance(value, bool | int | float | str) and (self._listed is None or name in self._listed)
+        }
         new = summary.hparams_pb(values, trial_id=_trial_name(self._directory), start_time_secs=time.time())
         tag = new.value[0].tag
         self._files.cut(_FORMER_HPARAMS, lambda event: False)
@@ -402,6 +419,14 @@ def session_end(*, is_success: bool = True) -> Any:
     metadata = load("tensorboard.plugins.hparams.metadata")
     content = metadata.create_summary_metadata(plugin.HParamsPluginData(session_end_info=info))
     return _summary(metadata.SESSION_END_INFO_TAG, content, metadata.NULL_TENSOR)
+
+
+def as_hparam(value: bool | int | float | str) -> bool | float | str:
+    """Returns a value as the HParams tab shows it best: it would show the number 64 as 64.000.
+
+    An integer is a text with spaces before it, which a browser leaves out, so that it is sorted as a number.
+    """
+    return f"{value:>{_WIDTH_OF_INTEGERS}}" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _is_trial(directory: str) -> bool:

@@ -47,7 +47,13 @@ def test_a_row_has_what_was_drawn_and_the_result_that_counts(tmp_path):
     for number in range(4):
         curves(tmp_path, number)
     rows = {name: (status, drawn, results) for name, _, status, drawn, results in hparams_tab(tmp_path)}
-    drawn = {"model": "mlp", "initial_learning_rate": 0.01, "dropout": 0.5, "units": 128.0, "hidden": "[4, 8]"}
+    drawn = {
+        "model": "mlp",
+        "initial_learning_rate": 0.01,
+        "dropout": 0.5,
+        "units": "128".rjust(20),
+        "hidden": "[4, 8]",
+    }
     assert rows == {
         "trials/0/result": (api_pb2.STATUS_SUCCESS, drawn, {":accuracy": (200, 0.75)}),
         "trials/1/result": (
@@ -59,6 +65,19 @@ def test_a_row_has_what_was_drawn_and_the_result_that_counts(tmp_path):
         "trials/3/result": (api_pb2.STATUS_UNKNOWN, {"model": "cnn", "initial_learning_rate": 2.0}, {}),
     }
     assert hparams_columns(tmp_path) == (set(drawn), {":accuracy"})
+
+
+def test_choices_are_shown_as_they_are_written(tmp_path):
+    """N21: integers as such, which are sorted as numbers, and not as 16.000; beside a word all are texts."""
+    space = {"a": "choice(8, 16, 128)", "b": "choice(0.5, 1)", "c": "choice(1, auto)", "d": "int(1, 9)"}
+    for number, values in enumerate(
+        ({"a": "16", "b": "1", "c": "1", "d": 2}, {"a": "128", "b": "0.5", "c": "auto", "d": 3})
+    ):
+        tensorboard.begin(str(tmp_path), Trial(number=number, values=values), space)
+    first, second = (row for *_, row, _ in hparams_tab(tmp_path))
+    assert first == {"a": "16".rjust(20), "b": 1.0, "c": "1", "d": 2.0}
+    assert second == {"a": "128".rjust(20), "b": 0.5, "c": "auto", "d": 3.0}
+    assert first["a"] < second["a"]
 
 
 def test_two_sweeps_and_a_run_share_one_table(tmp_path):

@@ -14,7 +14,7 @@ from official_trainer import files
 from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
-from tests.support.tracking.hparams import hparams_tab
+from tests.support.tracking.hparams import hparams_columns, hparams_tab
 
 # What reads event files in scripts, and what TensorBoard's own server uses.
 READERS = {
@@ -362,12 +362,27 @@ def test_the_hparams_tab_lists_the_run(tmp_path):
         if number > 0:
             tracker.end(Outcome(step=20, metrics={"accuracy": 0.2, "dev/accuracy": 0.1}))
         tracker.close()
-    config = {"experiment": "digits", "trainer.train_steps": 20, "task.name": "a"}
+    config = {"experiment": "digits", "trainer.train_steps": "20".rjust(20), "task.name": "a"}
     last = {":accuracy": (20, pytest.approx(0.2)), ":dev/accuracy": (20, pytest.approx(0.1))}
     for logdir, folder in ((model_dir, "validation"), (tmp_path / "runs", "one/validation")):
         assert hparams_tab(logdir) == [(folder, f"one ({tmp_path}/runs)", api_pb2.STATUS_SUCCESS, config, last)]
     assert sorted(os.listdir(model_dir)) == ["train", "validation"]
     assert raw_steps(model_dir / "validation").count(0) == 1
+
+
+def test_the_hparams_tab_opens_with_the_metrics_in_view(tmp_path):
+    """T18: with all fields of the config, five of them would stand before the metrics; integers are no 64.000."""
+    config = {"task.train_data.global_batch_size": 64, "trainer.train_steps": 20, "runtime.seed": 1, "task.path": ""}
+    for name, size, listed in (("a", 64, []), ("b", 128, ["task.train_data.global_batch_size", "runtime.seed"])):
+        tracker = TensorBoardTracker(str(tmp_path / name), listed=listed)
+        tracker.describe("digits", config | {"task.train_data.global_batch_size": size})
+        tracker.log("validation", 20, {"accuracy": 0.5})
+        tracker.close()
+    drawn, metrics = hparams_columns(tmp_path)
+    assert drawn == {"experiment", "task.train_data.global_batch_size", "runtime.seed"}
+    assert metrics == {":accuracy"}
+    rows = [row["task.train_data.global_batch_size"] for _, _, _, row, _ in hparams_tab(tmp_path)]
+    assert sorted(rows) == ["64".rjust(20), "128".rjust(20)]
 
 
 def test_a_trial_of_a_sweep_is_listed_by_the_sweep_alone(tmp_path, place, monkeypatch):
@@ -420,7 +435,7 @@ def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
         tracker.log("validation", steps - 10, {"accuracy": 0.5})
         tracker.close()
     ((_, _, status, hparams, _),) = hparams_tab(tmp_path)
-    assert hparams["trainer.train_steps"] == 30
+    assert hparams["trainer.train_steps"].strip() == "30"
     assert status == api_pb2.STATUS_UNKNOWN
     assert sorted(raw_steps(tmp_path / "validation")) == [0, 10, 20]
 
