@@ -131,9 +131,9 @@ def test_the_time_of_a_run_is_shown(workspace, capsys):
     assert cli.main(["show", str(run), "--time"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
-        "4.0 s in 2 processes, 20 steps",
-        "start            3.00 s   75 %",
-        "steps            1.00 s   25 %",
+        "4 s in 2 processes, 20 steps",
+        "start               3 s   75 %",
+        "steps               1 s   25 %",
     ]
     assert "input      unknown" in lines
     assert lines[-1] == (
