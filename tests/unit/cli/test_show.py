@@ -137,8 +137,8 @@ def test_the_time_of_a_run_is_shown(workspace, capsys):
     ]
     assert "input      unknown" in lines
     assert lines[-1] == (
-        "the start of the newest process: importing TensorFlow 1.50 s, building the model 0.25 s, restoring 0.00 s, "
-        "building the data 1.00 s, all else 0.25 s"
+        "the start of the newest process: importing TensorFlow 1.5 s, building the model 0.2 s, restoring 0 s, "
+        "building the data 1 s, all else 0.2 s"
     )
     assert cli.main(["show", str(run), "--time", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == time
