@@ -21,7 +21,8 @@ from official_trainer.actions.action import Action, Assign, CallAt, Callback, Re
 from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError, describe_error, nearest
 from official_trainer.stopping import PreemptedError
-from official_trainer.triggers import AfterEval, Moment, Span
+from official_trainer.tasks import arguments
+from official_trainer.triggers import AfterEval, Moment, Span, Trigger
 from official_trainer.user_code import during, is_users
 
 _logger = logging.getLogger(__name__)
@@ -29,6 +30,18 @@ _logger = logging.getLogger(__name__)
 _SHOWN_FRAMES = 4
 
 _HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_end")
+_CALLS = {
+    "on_start": ("run",),
+    "on_step": ("run",),
+    "on_eval": ("run, logs",),
+    "on_trace": ("run, trace",),
+    "on_end": ("run, failure",),
+    "monitored": ("",),
+    "needed_checkpoints": ("planned",),
+    "state": ("",),
+    "restore": ("state",),
+}
+_CALLS_OF_TRIGGER = {"next_step": ("after, until, span",), "is_due": ("moment",)}
 _MAY_ASSIGN = ("on_step", "on_eval")
 """The hooks that a run which is killed and continued calls as an unbroken one does."""
 
@@ -55,9 +68,10 @@ def as_action(source: Any) -> Action:
     """Returns the action of an `Action`, the config of one, or a callable for after evaluations.
 
     Raises:
-      TypeError: it is none of these.
+      TypeError: it is none of these, or cannot be called with what it would get.
     """
     if isinstance(source, ActionConfig):
+        arguments.check(source, {"build": ("",)})
         action: Action = source.build()
         action.take_section(source)
         return action
@@ -66,6 +80,9 @@ def as_action(source: Any) -> Action:
     if isinstance(source, type) and issubclass(source, Action | ActionConfig):
         raise TypeError(f"the class {source.__name__} is not an action; write {source.__name__}(…), an object of it")
     if callable(source):
+        if wrong := arguments.why_not(source, "logs"):
+            name = getattr(source, "__name__", repr(source))
+            raise TypeError(f"an action that is a function is called as {name}(logs), which fails: {wrong}")
         return Callback(source)
     raise TypeError(f"{source!r} is not an action: expected an Action, an ActionConfig or a callable")
 
@@ -104,6 +121,8 @@ class _Entry:
     def __init__(self, source: Any, clock: Callable[[], float]) -> None:
         self.action = as_action(source)
         _warn_of_unknown_hooks(self.action)
+        arguments.check(self.action, _CALLS, Action, on_error=self.action.on_error)
+        arguments.check(self.action.when, _CALLS_OF_TRIGGER, Trigger, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
         self.hooks = {hook for hook in _HOOKS if _has_own(self.action, hook)}

@@ -203,9 +203,9 @@ def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, 
     The optimizer becomes an attribute of the model, where callbacks look for it.
     """
     config = with_garden_objects(settings.base)
-    task = registry.get_task_cls(settings.base.task)(config.task, logging_dir=settings.model_dir)
+    task = returned.task_of(registry.get_task_cls(settings.base.task), config.task, settings.model_dir)
     model = returned.model_of(task)
-    optimizer = returned.checked_optimizer(task, task.create_optimizer(config.trainer.optimizer_config, config.runtime))
+    optimizer = returned.optimizer_of(task, config)
     # Hidden from Keras's tracking: checkpoints must equal those of a run, which contain the optimizer once.
     object.__setattr__(model, "optimizer", optimizer)
     own = Own(None, task.build_inputs)

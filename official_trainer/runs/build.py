@@ -18,7 +18,7 @@ from official_trainer.actions.publish_environment import PublishEnvironment, Pub
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
-from official_trainer.config import ConfigError
+from official_trainer.config import ConfigError, TrackerConfig
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
@@ -30,7 +30,7 @@ from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, 
 from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks import export, registry, returned
+from official_trainer.tasks import arguments, export, registry, returned
 from official_trainer.tasks.multi_task import garden
 from official_trainer.tasks.multi_task.task import parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
@@ -41,6 +41,17 @@ from official_trainer.tracking.threads import ThreadedTracker
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
+
+_CALLS_OF_TRACKER = {
+    "describe": ("experiment, config",),
+    "log": ("split, step, values",),
+    "publish": ("split, step, media",),
+    "rewind": ("step",),
+    "resume": ("split, step",),
+    "flush": ("",),
+    "end": ("outcome",),
+    "close": ("",),
+}
 
 
 def build(
@@ -121,7 +132,7 @@ def _task_of(job: Job, config: Any) -> Any:
 def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
     if isinstance(config, GardenExperiment):
         return to_garden.create_optimizer(task, config, model)
-    return returned.checked_optimizer(task, task.create_optimizer(config.trainer.optimizer_config, config.runtime))
+    return returned.optimizer_of(task, config)
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:
@@ -239,7 +250,7 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
     """Returns the trackers of the config, each with a thread of its own."""
     return [
         ThreadedTracker(
-            config.build(place),
+            _tracker_of(config, place),
             name=f"{config.type} (trainer.trackers[{number}])",
             on_error=config.on_error,
             fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
@@ -247,6 +258,13 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
         for number, config in enumerate(job.config.trainer.trackers)
         if not isinstance(config, TensorBoardConfig)
     ]
+
+
+def _tracker_of(config: TrackerConfig, place: Place) -> Tracker:
+    arguments.check(config, {"build": ("place",)})
+    tracker: Tracker = config.build(place)
+    arguments.check(tracker, _CALLS_OF_TRACKER, Tracker, on_error=config.on_error)
+    return tracker
 
 
 def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:

@@ -6,12 +6,15 @@ Does not own: importing modules (`registry.py`, `sources.py`), errors while a ru
 
 from __future__ import annotations
 
+import ast
 import builtins
+import contextlib
 import dataclasses
 import inspect
 import pkgutil
 import re
 import sys
+import textwrap
 import traceback
 import types
 from collections.abc import Callable, Iterable
@@ -20,7 +23,9 @@ from typing import Any
 
 from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
+from official_trainer.errors import wrapped
 
+_WIDTH = 112
 _DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MUTABLE = re.compile(r"mutable default <class '([\w.]+)'> for field (\w+) is not allowed")
@@ -58,6 +63,46 @@ def line_in(folder: Path, error: BaseException) -> Origin | None:
     file, line, column = inside[-1]
     name = str(Path(file).relative_to(folder))
     return dataclasses.replace(line_of_code(file, line), name=name, column=column)
+
+
+def at_method(cls: type, method: str, what: str, fix: str = "", *, returns: bool = True) -> str:
+    """Returns a message with the user's line.
+
+    Args:
+      cls: a class of the user's.
+      method: where the message belongs; empty for the class.
+      what: is wrong.
+      fix: of it.
+      returns: whether it is about what the method returns, in place of where it begins.
+    """
+    where = next((owner for owner in cls.__mro__ if method in vars(owner)), None)
+    owner = where or cls
+    thing = cls if where is None else inspect.unwrap(getattr(vars(where)[method], "__func__", vars(where)[method]))
+    origin = Origin("file", f"{owner.__module__}.{owner.__qualname__}")
+    with contextlib.suppress(OSError, TypeError):
+        lines, first = inspect.getsourcelines(thing)
+        origin = line_of_code(inspect.getsourcefile(thing) or "", first - 1 + _line_in(lines, returns=returns))
+    return at_line(origin, method, f"{what}{'; ' + fix if fix else ''}")
+
+
+def at_line(origin: Origin, method: str, what: str) -> str:
+    """Returns a message with a line of the user's, in a method or in none."""
+    text = wrapped(f"{origin.brief}{' in ' + method if method else ''}: {what}", _WIDTH)
+    lines = origin.text.splitlines()
+    if not 0 < origin.line <= len(lines):
+        return text
+    source = f"{origin.line:>5} | {lines[origin.line - 1]}"
+    return f"{text}\n{source if len(source) <= _WIDTH else f'{source[: _WIDTH - 2]} …'}"
+
+
+def _line_in(lines: list[str], *, returns: bool) -> int:
+    """Returns the number, from 1, of the only `return` of a function, or that of its `def` or `class`."""
+    try:
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:  # of a lambda, whose first line is part of a statement
+        return 1
+    found = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Return)] if returns else []
+    return found[0] if len(found) == 1 and not isinstance(tree.body[0], ast.ClassDef) else tree.body[0].lineno
 
 
 def needs_arguments(function: Callable[..., Any]) -> bool:

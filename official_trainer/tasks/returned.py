@@ -6,21 +6,20 @@ libraries. Does not own: what steps return (`engine/`), datasets (`inputs/contex
 
 from __future__ import annotations
 
-import ast
 import inspect
 import logging
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from official_trainer.config.errors import line_of_code
-from official_trainer.errors import UserError, nearest, wrapped
+from official_trainer.errors import UserError, nearest
 from official_trainer.lazy import keras, tf
+from official_trainer.tasks import arguments
+from official_trainer.tasks.explained import at_method
 from official_trainer.tasks.task import Task
+from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
-_WIDTH = 112
 _NEEDED = ("build_model", "build_inputs", "train_step", "validation_step")
 
 
@@ -62,7 +61,7 @@ def check_class(task_cls: Any) -> None:
     missing = [name for name in _NEEDED if not hasattr(task_cls, name)]
     if missing:
         fix = f"write class {task_cls.__name__}(Task), with Task from official_trainer"
-        raise TaskError(_message(task_cls, "", f"{task_cls.__name__} has no {', '.join(missing)}", fix))
+        raise TaskError(at_method(task_cls, "", f"{task_cls.__name__} has no {', '.join(missing)}", fix))
     if not issubclass(task_cls, Task):
         return
     package = __name__.partition(".")[0]
@@ -75,7 +74,7 @@ def check_class(task_cls: Any) -> None:
         near = nearest(name, unused) if callable(getattr(task_cls, name)) and not name.startswith("_") else ()
         if near and name not in _called_by(own):
             what = f"nothing calls {task_cls.__name__}.{name}"
-            _logger.warning("%s", _message(task_cls, name, what, f"did you mean {near[0]}?"))
+            _logger.warning("%s", at_method(task_cls, name, what, f"did you mean {near[0]}?"))
 
 
 def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
@@ -83,6 +82,7 @@ def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
 
     Raises:
       TaskError: the class is no Task, or takes other arguments.
+      ArgumentsError: one of its methods does.
     """
     check_class(task_cls)
     try:
@@ -91,8 +91,10 @@ def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
     except TypeError as error:
         what = f"a Task is made with (params, logging_dir=None, name=None), and {task_cls.__name__}: {error}"
         fix = "write def __init__(self, params, **options), and super().__init__(params, **options) in it"
-        raise TaskError(_message(task_cls, "__init__", what, fix)) from error
-    return task_cls(section, logging_dir=logging_dir)
+        raise TaskError(at_method(task_cls, "__init__", what, fix)) from error
+    task = task_cls(section, logging_dir=logging_dir)
+    arguments.check_task(task)
+    return task
 
 
 def model_of(task: Any) -> Any:
@@ -111,7 +113,7 @@ def model_of(task: Any) -> Any:
         fix = "create it in a layer, with add_weight"
         if other_library(variable):
             fix = "its layer is of Keras 3: take all from `from official_trainer.lazy import keras`, which is Keras 2"
-        raise TaskError(_message(type(task), "build_model", what, fix))
+        raise TaskError(at_method(type(task), "build_model", what, fix))
     return model
 
 
@@ -128,12 +130,14 @@ def _variables_of_others(model: Any) -> Iterator[Any]:
                     yield value
 
 
-def checked_optimizer(task: Any, optimizer: Any) -> Any:
-    """Returns what `create_optimizer` returned.
+def optimizer_of(task: Any, config: Any) -> Any:
+    """Returns the optimizer of `create_optimizer`, for a whole config.
 
     Raises:
       TaskError: it is no optimizer.
     """
+    with during(method="create_optimizer"):
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
     if isinstance(optimizer, type) or not hasattr(optimizer, "apply_gradients") or other_library(optimizer):
         fix = "return an object, such as keras.optimizers.Adam(1e-3)"
         if isinstance(optimizer, str):
@@ -152,7 +156,8 @@ def metrics_of(task: Any, *, training: bool) -> list[Any]:
     Raises:
       TaskError: they are no list of metrics.
     """
-    metrics = task.build_metrics(training=training)
+    with during(method="build_metrics"):
+        metrics = task.build_metrics(training=training)
     if isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable):
         fix = "return a list, such as [keras.metrics.MeanSquaredError()], or [] for none"
         if isinstance(metrics, Mapping):
@@ -178,7 +183,7 @@ def _fix_of(metric: Any) -> str:
 
 def _error(task: Any, method: str, wanted: str, got: Any, fix: str, item: str = "") -> TaskError:
     if foreign := other_library(got):
-        return TaskError(_message(type(task), method, foreign))
+        return TaskError(at_method(type(task), method, foreign))
     shown = f"{item}{got!r}"
     if isinstance(got, type):
         shown, fix = f"{item}the class {got.__name__}", f"write {got.__name__}(…), which makes an object of it"
@@ -187,29 +192,7 @@ def _error(task: Any, method: str, wanted: str, got: Any, fix: str, item: str = 
         fix = f"{fix}; is a `return` missing?"
     elif not isinstance(got, str | int | float):
         shown = f"{item}a {type(got).__name__}"
-    return TaskError(_message(type(task), method, f"{method} must return {wanted}, and returned {shown}", fix))
-
-
-def _message(cls: type, method: str, what: str, fix: str = "") -> str:
-    """Returns a message with the user's line: of what a method returns, or where it begins, or the class."""
-    where = next((owner for owner in cls.__mro__ if method in vars(owner)), cls) if method else cls
-    thing = inspect.unwrap(getattr(vars(where)[method], "__func__", vars(where)[method])) if method else cls
-    head, source = f"{where.__module__}.{where.__qualname__}", ""
-    try:
-        lines, first = inspect.getsourcelines(thing)
-        origin = line_of_code(inspect.getsourcefile(thing) or "", first - 1 + _line_in(lines))
-        head, source = origin.brief, f"\n{origin.line:>5} | {origin.text.splitlines()[origin.line - 1]}"
-    except (OSError, TypeError, IndexError):
-        pass
-    text = f"{head}{' in ' + method if method else ''}: {what}{'; ' + fix if fix else ''}"
-    return wrapped(text, _WIDTH) + source
-
-
-def _line_in(lines: list[str]) -> int:
-    """Returns the number, from 1, of the only `return` of a function; of what is defined if there are more, or none."""
-    tree = ast.parse(textwrap.dedent("".join(lines)))
-    returns = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Return)]
-    return returns[0] if len(returns) == 1 and not isinstance(tree.body[0], ast.ClassDef) else tree.body[0].lineno
+    return TaskError(at_method(type(task), method, f"{method} must return {wanted}, and returned {shown}", fix))
 
 
 def _called_by(classes: Iterable[type]) -> set[str]:

@@ -19,7 +19,7 @@ from official_trainer.config.multitask import named_twice
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import registry
+from official_trainer.tasks import arguments, registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler
 from official_trainer.tasks.step_numbers import beside_loss, names_of
@@ -49,8 +49,12 @@ class Part:
 
 
 def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Part]:
-    """Returns the tasks of `task_routines`, or of `eval_tasks`, built from their configs."""
-    return [
+    """Returns the tasks of `task_routines`, or of `eval_tasks`, built from their configs.
+
+    Raises:
+      ArgumentsError: a method of one takes other arguments than it is called with.
+    """
+    parts = [
         Part(
             name=routine.name,
             task=registry.get_task_cls(routine.task_config)(routine.task_config, logging_dir, routine.name),
@@ -59,6 +63,9 @@ def parts_of(routines: Sequence[Any], logging_dir: str | None = None) -> list[Pa
         )
         for routine in routines
     ]
+    for part in parts:
+        arguments.check_task(part.task, uncalled=["build_model", "create_optimizer"])
+    return parts
 
 
 class SubTasksError(UserError, LookupError):

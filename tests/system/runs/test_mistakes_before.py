@@ -190,6 +190,68 @@ RETURNED = [
     ),
 ]
 
+TRACKER = """class Lines(Tracker):
+    def log(self, step, values):
+        print(step, values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinesConfig(TrackerConfig):
+    def build(self, place):
+        return Lines()
+
+
+"""
+ARGUMENTS = [
+    Mistake(
+        name="metrics_without_their_argument",
+        changes={"build_metrics(self, training=True)": "build_metrics(self)"},
+        at="def build_metrics",
+        method="build_metrics",
+        words=("calls build_metrics(training=…), which fails", "write def build_metrics(self, training=True)"),
+    ),
+    Mistake(
+        name="a_fold_without_its_state",
+        changes={"aggregate_logs(self, state, step_logs)": "aggregate_logs(self, step_logs)"},
+        at="def aggregate_logs",
+        method="aggregate_logs",
+        words=("calls aggregate_logs(state, step_logs), which fails: too many positional arguments",),
+        verb="check",
+    ),
+    Mistake(
+        name="a_hook_without_the_run",
+        changes={"on_step(self, run)": "on_step(self)"},
+        at="def on_step",
+        method="on_step",
+        words=("calls on_step(run), which fails", "write def on_step(self, run)"),
+    ),
+    Mistake(
+        name="a_tracker_without_the_split",
+        changes={
+            "from official_trainer.config import DataConfig": "from official_trainer.tracking import Tracker\n"
+            "from official_trainer.config import TrackerConfig, DataConfig",
+            "def prepare": f"{TRACKER}def prepare",
+            "            train_steps=4,": "            trackers=(LinesConfig(type='lines', on_error='fail'),),\n"
+            "            train_steps=4,",
+        },
+        at="def log",
+        method="log",
+        words=("calls log(split, step, values), which fails", "write def log(self, split, step, values)"),
+    ),
+    Mistake(
+        name="a_decorated_method",
+        changes={
+            "build_metrics(self, training=True)": "build_metrics(self)",
+            "    def build_metrics": "    @counted\n    def build_metrics",
+            "def prepare": "def counted(function):\n    return lambda *args, **named: function(*args, **named)\n\n\n"
+            "def prepare",
+        },
+        at="return lambda",
+        method="<lambda>",
+        words=("while building the run", "build_metrics() got an unexpected keyword argument 'training'"),
+    ),
+]
+
 REGISTERED = [
     Mistake(
         name="a_syntax_error",
@@ -382,7 +444,7 @@ DECLARED = [
 ]
 
 
-@pytest.mark.parametrize("mistake", [*RETURNED, *REGISTERED, *DECLARED], ids=lambda each: each.name)
+@pytest.mark.parametrize("mistake", [*RETURNED, *ARGUMENTS, *REGISTERED, *DECLARED], ids=lambda each: each.name)
 def test_a_mistake_before_the_first_step(mistake, tmp_path, monkeypatch):
     """N28: the user's line, what is wrong, and the fix; no frame of this package."""
     mistakes.check(mistake, mistakes.outcome(mistake, tmp_path, monkeypatch))
