@@ -27,7 +27,7 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError, nearest
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import metrics
+from official_trainer.tasks import kept_tensors, metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
@@ -123,6 +123,7 @@ class ValidationSet:
             if self.task.loss in logs:
                 loss = tf.reduce_mean(tf.cast(logs[self.task.loss], tf.float32))
                 self.loss.update_state(loss, sample_weight=tf.cast(num_examples, tf.float32))
+            kept_tensors.check(self.task, "validation_step", outputs, self.model, *self.metrics)
             return outputs
 
         if not self._context.options.skips_idle_replicas or self._context.strategy.num_replicas_in_sync == 1:

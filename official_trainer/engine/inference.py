@@ -14,7 +14,7 @@ from typing import Any
 from official_trainer.engine.traces import batch_signature
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
-from official_trainer.tasks import export
+from official_trainer.tasks import export, kept_tensors
 from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task
@@ -100,6 +100,7 @@ class Inference:
                 has_labels = isinstance(inputs, tuple) and len(inputs) == 2
                 features, labels = inputs if has_labels else (inputs, None)
                 outputs = step_of_task(features, self._model, labels)
+            kept_tensors.check(self._task, self._method, outputs, self._model)
             for value in tf.nest.flatten(outputs, expand_composites=False):
                 if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
                     raise OutputError(

@@ -125,12 +125,14 @@ def check_logs(task: Any, method: str, logs: Any, *, needed: str = "") -> None:
     """Refuses what a step returned if it is no dictionary of logs, or one without what is needed.
 
     Raises:
-      TypeError: it is none.
+      TypeError: it is none, or has a tensor that stands between the layers of a model.
       ValueError: it lacks the key.
     """
     name = f"{type(task).__name__}.{method}"
     if not isinstance(logs, Mapping):
         raise TypeError(f"{name} must return a dictionary of logs, got {type(logs).__name__}")
+    for key in (key for key, value in logs.items() if type(value).__name__ == "KerasTensor"):
+        raise TypeError(f"{name} returned a KerasTensor as {key!r}")
     if needed and needed not in logs:
         raise ValueError(f"{name} must return {needed!r}, got {list(logs)}")
 

@@ -20,7 +20,7 @@ from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_of_block, batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import accumulation, optimization, publish
+from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.metrics import LossTrace, check_names, never_updated, variables_of
 from official_trainer.tasks.returned import metrics_of
@@ -190,6 +190,7 @@ class TrainStep:
             (loss, numbers), published = step(
                 inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
             )
+        kept_tensors.check(context.task, "train_step", (), context.model, *self.metrics)
         loss = _mean(loss)
         if context.options.measures_loss:
             self.loss.update_state(loss)

@@ -23,7 +23,7 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import UserError, first_few
 from official_trainer.garden import serving
 from official_trainer.lazy import load, tf
-from official_trainer.tasks import random_streams, warmup
+from official_trainer.tasks import kept_tensors, random_streams, warmup
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
 
@@ -69,7 +69,9 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     @do_not_convert
     def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[name] for name in names]
-        return by_name(convert(step)(tf.nest.pack_sequence_as(model.input, values), model), model)
+        outputs = convert(step)(tf.nest.pack_sequence_as(model.input, values), model)
+        kept_tensors.check(task, "predict_step", outputs, model)
+        return by_name(outputs, model)
 
     return {"serving_default": serve}
 
@@ -94,7 +96,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)
     module.model = model  # for its values; signatures are all that is called
-    with during(phase, task=task), _without_traces_of_layers():
+    with during(phase, task=task, method="build_signatures"), _without_traces_of_layers():
         tf.saved_model.save(module, temporary, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):

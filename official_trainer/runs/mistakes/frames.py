@@ -24,6 +24,7 @@ RAISED_IN_PYTHON = "Traceback (most recent call last)"
 """In the text of an error of a graph that comes from Python which the graph called."""
 
 _OF_LOOP = "Stack trace for op definition"
+_OF_TENSOR = "was defined here:"
 _MOST_COPIES = 20
 _HOLDING_VALUES = os.path.join("tasks", "task.py"), os.path.join("program", "trainer.py")
 """Modules of this package whose steps a user inherits."""
@@ -122,6 +123,13 @@ def _left_out(file: str) -> str:
     whole = os.path.join(package, inside)
     is_relative = bool(inside) and not os.path.isabs(file) and whole.endswith(os.sep + file)
     return whole.removesuffix(file) if is_relative else ""
+
+
+def computed_at(error: BaseException, module: str = "") -> Frame | None:
+    """Returns the user's line that computed the tensor that an error of TensorFlow is about, if its text has that."""
+    trace = text_of(copies_of(error)[-1]).partition(_OF_TENSOR)[2]
+    users = [frame for frame in _inside_ours(list(_in_text(trace))) if is_users(frame.file, module)]
+    return users[-1] if users else None
 
 
 def _inside_ours(frames: Sequence[Frame]) -> Sequence[Frame]:

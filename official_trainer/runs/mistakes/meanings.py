@@ -10,9 +10,11 @@ import dataclasses
 import re
 import types
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from official_trainer.errors import first_line, nearest, text_of
 from official_trainer.runs.mistakes.frames import copies_of
+from official_trainer.tasks import arguments
 
 _MOST_NAMES = 5
 _CONVERTED = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
@@ -170,8 +172,21 @@ _CODE = (
         "yours in tf.numpy_function.",
     ),
     (
+        r"^InaccessibleTensorError: ",
+        "A loop or a branch over tensors, or an earlier call of the step, has computed this tensor, and behind that it "
+        "is not there: collect it in a tf.TensorArray, or assign it to a tf.Variable.",
+    ),
+    (
+        r"is out of scope and cannot be used here|not 'SymbolicTensor'|"
+        r"'SymbolicTensor' object has no attribute|SymbolicTensor\.__format__|captures graph tensor|"
         r"has no attribute 'numpy'",
-        "Inside a step, tensors have no value yet: use functions of TensorFlow; numbers are there in aggregate_logs.",
+        "A tensor of a traced step has no value in Python: inside the step, use functions of TensorFlow; to have the "
+        "number later, return it in the logs of the step, or assign it to a tf.Variable.",
+    ),
+    (
+        r"KerasTensor|Keras symbolic input",
+        "A tensor between the layers of a model stands for no batch: name it among the outputs of keras.Model, and "
+        "take it from what the model returns.",
     ),
     (
         r"Using a symbolic `?tf.Tensor`? as a Python `bool`|using a `?tf.Tensor`? as a Python `bool`",
@@ -211,14 +226,17 @@ _CODE = (
 )
 
 
-def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = ()) -> Meaning:
+def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = (), task: Any = None) -> Meaning:
     """Returns what an error probably means.
 
     Args:
       error: what was raised.
       frames: running frames, whose names may be meant where one is unknown.
+      task: the object whose methods were called.
     """
     first = copies_of(error)[-1]
+    if isinstance(first, TypeError) and (called := arguments.meaning_of(task, text_of(first))):
+        return Meaning(called)
     text = _with_names_of_inputs(f"{type(first).__name__}: {text_of(first)}", frames)
     for pattern, meaning, is_data in _DATA:
         if found := re.search(pattern, text):

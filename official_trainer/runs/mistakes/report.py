@@ -24,6 +24,7 @@ from official_trainer.runs.mistakes.frames import (
     RAISED_IN_PYTHON,
     Frame,
     class_definition,
+    computed_at,
     copies_of,
     definition,
     is_of_graph,
@@ -151,11 +152,13 @@ def _of_user_error(error: UserError) -> Report | None:
 def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], ExitCode]:
     """Returns the lines of a report, without that of its file, and the exit code."""
     frames, running = _frames(error, notes), python_frames(error)
-    meaning = meanings.meaning_of(error, running)
+    computed = filter(None, [computed_at(error, _module_of(notes))])
+    meaning = meanings.meaning_of(error, running, notes.get("task"))
     lines = [
         *_place(frames, notes),
         *_short(meanings.in_one_line(error, running), 2),
         *_short(meaning.text, 2),
+        *(_cut(f"  computed at {_shown(each)}: {each.code}") for each in computed),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
     ]
     is_data = _is_of_pipeline(error) if meaning.is_data is None else meaning.is_data

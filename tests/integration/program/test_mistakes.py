@@ -46,6 +46,20 @@ class OwnLoss(Program):
         return y_pred.loss
 
 
+KEPT: list[tf.Tensor] = []
+
+
+class KeepsLoss(Program):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        KEPT.append(super().compute_loss(x, y, y_pred, sample_weight))
+        return KEPT[-1]
+
+
+class UsesKept(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        return float(KEPT[-1])
+
+
 def fitting(loss=CROSSENTROPY, metrics=(), features=FEATURES, labels=LABELS, cls=Program, **options):
     """Returns a call of `fit` that trains one epoch."""
 
@@ -79,6 +93,8 @@ ROWS = {
     "a label": (fitting(labels=LABELS + 1, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
                 tf.errors.InvalidArgumentError, "while training at step 1", ["label value of 3", "3 classes"]),
     "a method": (fitting(cls=OwnLoss), AttributeError, "in compute_loss, while tracing", ["no attribute 'loss'"]),
+    "a kept tensor": (fitting(cls=KeepsLoss, callbacks=[UsesKept()]), TypeError, "in on_epoch_end, while calling",
+                      ["return it in the logs of the step, or assign it to a tf.Variable"]),
     "predict": (predicting, ValueError, "while predicting batch 0", ["'features' of shape [None, 4]"]),
     "evaluate": (evaluating, tf.errors.InvalidArgumentError, "while evaluating", ["label value of 3"]),
 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from official_trainer.cli import terminal
 from tests.support import mistakes
 from tests.support.cases import full
-from tests.support.mistakes import MORE, Mistake
+from tests.support.mistakes import MODULE, MORE, Mistake
 
 LOSS = "return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)"
 METRICS = 'return [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), Share(name="share")]'
@@ -190,13 +190,6 @@ LOSSES = [
         words=("Python takes a tensor for a list: apply_gradients takes zip(gradients, model.trainable_variables)",),
     ),
     Mistake(
-        name="a_step_that_takes_no_metrics",
-        changes={MORE: STEP.replace(", metrics=None", ""), REGISTER: RETURNS_LOSS},
-        at="def train_step",
-        method="train_step",
-        words=("TypeError: train_step() got an unexpected keyword argument 'metrics'",),
-    ),
-    Mistake(
         name="a_step_of_ones_own_without_a_loss",
         changes={MORE: STEP, REGISTER: MEAN_LOSS},
         at="gradients = tape.gradient",
@@ -232,7 +225,7 @@ LOSSES = [
         changes={LOSS: "return float(model_outputs.numpy().mean())"},
         at="model_outputs.numpy()",
         method="build_losses",
-        words=("has no attribute 'numpy'", "tensors have no value yet"),
+        words=("has no attribute 'numpy'", "has no value in Python"),
     ),
     Mistake(
         name="a_loss_that_does_not_depend_on_the_weights",
@@ -541,13 +534,6 @@ DATA_AND_ACTIONS = [
         words=("while calling on_step of the action 'Counter' at step 2", "Did you mean step?"),
     ),
     Mistake(
-        name="an_action_that_takes_no_run",
-        changes={"def on_step(self, run)": "def on_step(self)"},
-        at="def on_step",
-        method="on_step",
-        words=("while calling on_step of the action 'Counter' at step 2", "but 2 were given"),
-    ),
-    Mistake(
         name="an_action_that_returns_a_text",
         changes={"self.calls += 1": "return 'stop'"},
         at="def on_step",
@@ -629,12 +615,124 @@ REPEATED = {
     *("an_object_as_a_loss", "a_layer_that_is_called_again", "an_evaluation_step", "reduced_logs", "signatures"),
     *("a_label_out_of_range_in_an_evaluation", "numpy_on_an_example", "a_log_with_the_name_of_a_metric"),
     *("mirrored_while_traced", "xla", "averaged", "float16", "eager", "untraced", "accumulated"),
-    *("mirrored_evaluation", "xla_evaluation", "check", "a_step_that_takes_no_metrics", "an_error_of_ones_own"),
-    *("a_metric_of_ones_own", "a_result_of_a_metric", "an_action_that_takes_no_run"),
+    *("mirrored_evaluation", "xla_evaluation", "check", "an_error_of_ones_own"),
+    *("a_metric_of_ones_own", "a_result_of_a_metric", "a_kept_tensor_under_xla"),
 }
 """Mistakes that other rows have in another phase, another method, or another kind of step."""
 
-MISTAKES = [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW]
+KEEPS = """    def __init__(self, params, **options):
+        super().__init__(params, **options)
+        self.seen = []
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        self.seen.append(logs["loss"])
+        return logs
+
+"""
+USED_LATER = ("has no value in Python", "return it in the logs of the step, or assign it to a tf.Variable")
+USED_IN_A_STEP = (
+    "a tensor of another trace is used here, which self.seen has kept; it was computed at",
+    MODULE,
+    "in tr",
+)
+JOINED = "        joined = keras.layers.Concatenate()([text, age])\n"
+LOOP = "        seen = []\n        for i in tf.range(3):\n            seen.append(tf.cast(i, tf.float32))\n"
+KEPT = [
+    Mistake(
+        name="a_kept_tensor_in_an_evaluation",
+        changes={MORE: KEEPS, LOSS: f"{LOSS} + sum(self.seen, 0.0)"},
+        at=LOSS,
+        method="build_losses",
+        words=(*USED_IN_A_STEP, USED_LATER[1]),
+    ),
+    Mistake(
+        name="a_kept_tensor_under_xla",
+        changes={MORE: KEEPS, LOSS: f"{LOSS} + sum(self.seen, 0.0)"},
+        at=LOSS,
+        method="build_losses",
+        words=USED_IN_A_STEP,
+        values=("runtime.enable_xla=true",),
+    ),
+    Mistake(
+        name="a_kept_tensor_in_an_export",
+        changes={
+            MORE: f"{KEEPS}    def predict_step(self, inputs, model, labels=None):\n        return self.seen[0]\n"
+        },
+        at="return self.seen[0]",
+        method="predict_step",
+        words=("a tensor of another trace",),
+    ),
+    Mistake(
+        name="a_kept_tensor_of_a_map",
+        changes={
+            "def prepare(features, label):\n": "SEEN = []\n\n\ndef prepare(features, label):\n    SEEN.append(label)\n",
+            LOSS: f"{LOSS} + tf.reduce_mean(tf.cast(SEEN[-1], tf.float32))",
+        },
+        at=LOSS,
+        method="build_losses",
+        words=("which SEEN has kept",),
+    ),
+    Mistake(
+        name="a_kept_tensor_in_an_action",
+        changes={MORE: KEEPS, "self.calls += 1": "self.calls += tf.reduce_mean(run.trainer.task.seen)"},
+        at="self.calls += tf",
+        method="on_step",
+        words=(*USED_LATER, f"computed at {MODULE}:"),
+    ),
+    Mistake(
+        name="a_kept_tensor_as_a_number",
+        changes={MORE: KEEPS, "float(aggregated_logs)": "float(self.seen[0])"},
+        at="float(self.seen[0])",
+        method="reduce_aggregated_logs",
+        words=USED_LATER,
+    ),
+    Mistake(
+        name="a_kept_tensor_in_a_metric",
+        changes={
+            "        return super().update_state(first, sample_weight)\n": "        self.first = first\n"
+            "        return super().update_state(first, sample_weight)\n\n"
+            "    def result(self):\n        return tf.reduce_mean(self.first)\n"
+        },
+        at="return tf.reduce_mean(self.first)",
+        method="result",
+        words=USED_LATER,
+    ),
+    Mistake(
+        name="a_tensor_of_the_model",
+        changes={JOINED: f"{JOINED}        self.joined = joined\n", LOSS: f"{LOSS} + tf.reduce_mean(self.joined)"},
+        at="def build_losses",
+        method="build_losses",
+        words=("between the layers of a model", "name it among the outputs of keras.Model"),
+    ),
+    Mistake(
+        name="a_tensor_of_the_model_as_a_log",
+        changes={
+            JOINED: f"{JOINED}        self.joined = joined\n",
+            MORE: KEEPS.replace("return logs", "return {**logs, 'joined': tf.reduce_mean(self.joined)}"),
+        },
+        at="def train_step",
+        method="train_step",
+        words=("TicketsTask.train_step returned a KerasTensor as 'joined'", "between the layers of a model"),
+    ),
+    Mistake(
+        name="a_tensor_of_a_loop",
+        changes={f"        {LOSS}": f"{LOOP}        {LOSS} + seen[0]"},
+        at=LOSS,
+        method="build_losses",
+        words=("A loop or a branch over tensors", "tf.TensorArray", f"computed at {MODULE}:"),
+    ),
+    Mistake(
+        name="a_method_that_super_cannot_call",
+        changes={"labels, model_outputs, aux_losses=None": "labels", MORE: KEEPS},
+        at="logs = super().train_step(inputs",
+        method="train_step",
+        words=(
+            "The engine calls build_losses(labels, model_outputs): write def build_losses(self, labels, model_outp",
+        ),
+    ),
+]
+MISTAKES = [*SHAPES, *LOSSES, *MODELS_AND_METRICS, *DATA_AND_ACTIONS, *HOW, *KEPT]
 
 
 @pytest.fixture(scope="module")
