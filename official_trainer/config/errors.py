@@ -187,7 +187,35 @@ def calling_line() -> Origin:
     return line_of_code(frame.f_code.co_filename, frame.f_lineno)
 
 
+_NOT_USERS_PACKAGES = (__name__.partition(".")[0], "official")
 _NOT_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, dataclasses.__file__)
+
+
+def unregistered(config_cls: type, base: type, decorator: str, registered: Iterable[type] = ()) -> str:
+    """Returns what to do where no Task class is registered for the class of a task's config; empty if nothing is known.
+
+    Args:
+      config_cls: that class.
+      base: the class of which Tasks are subclasses.
+      decorator: that registers a Task.
+      registered: Tasks of other configs.
+    """
+    if config_cls.__module__.partition(".")[0] in _NOT_USERS_PACKAGES:
+        return ""
+    known: list[type] = base.__subclasses__()
+    for cls in known:  # grows while it is read
+        known += cls.__subclasses__()
+    beside = [cls for cls in dict.fromkeys(known) if cls.__module__ == config_cls.__module__ and cls not in registered]
+    stem, stems = config_cls.__name__.removesuffix("Config").removesuffix("Task"), {}
+    for cls in beside:
+        stems[cls.__name__.removesuffix("Task")] = cls
+    near = stems.get(stem) or next((stems[each] for each in nearest(stem, stems)), None)
+    found = near or (beside[0] if len(beside) == 1 else None)
+    if found is None:
+        return f"put {decorator}({config_cls.__name__}) on its Task class, and import the module of that class"
+    place = line_of_class(found)
+    where = f", {place.brief}" if place is not None else ""
+    return f"put {decorator}({config_cls.__name__}) above class {found.__name__}{where}"
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,7 +11,8 @@ import importlib.util
 import operator
 from typing import Any
 
-from official_trainer.config import Config, fields
+from official_trainer.config import Config, Problem, fields
+from official_trainer.config.errors import line_of_class, unregistered
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden.spec import CONFIG, garden_class, is_config_class
 from official_trainer.lazy import load
@@ -43,17 +44,21 @@ def build_task(config: Any, logging_dir: str | None = None, name: str = "") -> A
       UnregisteredTaskError: no Task is registered for it.
     """
     task_config = to_object(config)
-    from official.core import task_factory
+    from official.core import base_task, task_factory
 
     try:
         if task_config.BUILDER is None:  # no Task is bound to the class itself
             task_factory.get_task_cls(type(task_config))
     except LookupError as error:
         kind = f"{type(task_config).__module__}.{type(task_config).__qualname__}"
-        raise UnregisteredTaskError(
-            f"task: no Task of Model Garden is registered for {kind}; import the module of its Task in a file of "
-            "experiments/, where an import error also shows which packages are missing"
-        ) from error
+        fix = unregistered(type(task_config), base_task.Task, "@task_factory.register_task_cls")
+        place = line_of_class(type(task_config)) if fix else None
+        fix = fix or (
+            "import the module of its Task in a file of experiments/, where an import error also shows which packages "
+            "are missing"
+        )
+        what = f"no Task of Model Garden is registered for {kind}"
+        raise UnregisteredTaskError(str(Problem(what, "task", fix=fix, origin=place))) from error
     return task_factory.get_task(task_config, logging_dir=logging_dir, **({"name": name} if name else {}))
 
 

@@ -36,14 +36,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from official_trainer import snapshot
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
-from official_trainer.config.errors import calling_line, line_of_class, line_of_code
+from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
 from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
-from official_trainer.garden.spec import garden_class
+from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load
 from official_trainer.tasks import explained, listings, sources
 from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source
+from official_trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig
@@ -176,7 +177,10 @@ def _no_config_class(given: Any) -> Problem:
     if not isinstance(given, type):
         fix = f"write {decorator}({type(given).__name__})" if isinstance(given, Config) else ""
         return Problem(what, got=repr(given), fix=fix, origin=calling_line())
-    if dataclasses.is_dataclass(given):
+    if is_config_class(given):
+        right = f"@task_factory.register_task_cls({given.__name__})"
+        fix = f"a config of Model Garden has its Task by {right} of official.core"
+    elif dataclasses.is_dataclass(given):
         fix = f"make {given.__name__} a subclass of config.TaskConfig"
     else:
         fix = f"write {decorator}(CONFIG), with the config class of {given.__name__} for CONFIG"
@@ -219,7 +223,8 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = first_few(sorted({cls.__name__ for cls in _tasks})) or "none"
-    fix = f"put @register_task_cls({name}) on the Task; registered: {known}"
+    fix = unregistered(type(task_config), Task, "@register_task_cls", [each.value for each in _tasks.values()])
+    fix = f"{fix or 'give the experiment the config class of a Task'}; registered: {known}"
     raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
 
 

@@ -372,7 +372,10 @@ REGISTERED = [
         name="a_task_that_is_not_registered",
         changes={f"{TASK}\n": ""},
         at="class TicketsConfig",
-        words=("no Task class is registered for", "put @register_task_cls(TicketsConfig) on the Task"),
+        words=(
+            "no Task class is registered for",
+            "put @register_task_cls(TicketsConfig) above class TicketsTask, experi",
+        ),
         code=2,
     ),
 ]
