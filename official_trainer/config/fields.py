@@ -23,6 +23,7 @@ from official_trainer.config.errors import ConfigError, Origin, Problem, best_ma
 from official_trainer.errors import shorten
 
 NoneType = type(None)
+_DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
 _MOST_PLACES = 5000
 Key = str | int
 
@@ -69,7 +70,7 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     declared = {field.name for field in dataclasses.fields(cls)}
     for name, note in inspect.get_annotations(cls).items():
         if name not in declared and not _is_class_variable(note):
-            fix = "put @dataclasses.dataclass(frozen=True, kw_only=True) on the class"
+            fix = f"put {_DATACLASS} on the class"
             _refuse(cls, name, f"{name!r} is not a field; {fix}")
     methods = ("problems", "ignored", "follows", "replace", "as_dict", *["get"] * issubclass(cls, OneOf))
     for name in names:
@@ -149,7 +150,7 @@ def _check_readable(cls: type, name: str, tp: Any) -> None:
         return
     fix = ""
     if isinstance(bare, type) and dataclasses.is_dataclass(bare):
-        fix = f"; make {bare.__name__} a subclass of config.Config"
+        fix = f"; make {bare.__name__} a subclass of config.Config, and write {_DATACLASS} above it"
     elif isinstance(bare, type) and bare.__module__ == cls.__module__:
         fix = "; a section is a dataclass and a subclass of config.Config"
     shown = bare.__name__ if fix else str(bare)

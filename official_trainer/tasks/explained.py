@@ -23,11 +23,15 @@ from typing import Any
 
 from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
-from official_trainer.errors import wrapped
+from official_trainer.errors import shorten, wrapped
+from official_trainer.garden.spec import is_config_class
 
 _WIDTH = 112
+_GARDEN_DATACLASS = "@dataclasses.dataclass"
 _DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_UNKNOWN = re.compile(r"^Unknown type: <class '([\w.<>]+)'>")  # of Model Garden's Config
+_ORDER = re.compile(r"non-default argument '(\w+)' follows default argument")
 _MUTABLE = re.compile(r"mutable default <class '([\w.]+)'> for field (\w+) is not allowed")
 
 
@@ -46,7 +50,7 @@ def problem(what: str, error: BaseException, place: Origin) -> Problem:
         return _of_frozen(what, *frozen, place)
     cause = error.msg if isinstance(error, SyntaxError | ImportError) else str(error)
     cause = cause.partition(" (/")[0]  # the file of the module that is imported
-    near, fix = _near(error), _fix(str(error))
+    near, fix = _near(error), _fix(error)
     if near and f"'{near}'" in cause:  # Python says it itself
         near = ""
     return Problem(f"{what}: {type(error).__name__}: {cause}", near=near, fix=fix, origin=place)
@@ -156,17 +160,49 @@ def _near(error: BaseException) -> str:
     return ""
 
 
-def _fix(message: str) -> str:
-    """Returns what to do about a dataclass that Python refuses."""
+def _fix(error: BaseException) -> str:
+    """Returns what to do about a dataclass that Python, or Model Garden, refuses."""
+    message, cls = str(error), _declared(error)
+    is_garden = is_config_class(cls)
     if found := _MUTABLE.search(message):
+        return _default_of(cls, found[2], is_garden=is_garden)
+    if found := _UNKNOWN.search(message):
         kind = found[1].rpartition(".")[2]
-        write = {"list": "a tuple: tuple[int, ...] = (1, 2)", "dict": "config.FrozenDict(…)"}.get(kind, f"{kind}()")
-        if kind in ("list", "dict"):
-            return f"a config is frozen, so give '{found[2]}' {write}"
-        return f"put {_DATACLASS} on class {kind}, then {write} can be the default"
-    if "cannot inherit non-frozen dataclass" in message or "follows default argument" in message:
-        return f"write {_DATACLASS} above the class"
-    return ""
+        held = "numbers, text, lists, dicts and subclasses of hyperparams.Config"
+        return f"a config of Model Garden cannot contain a {kind}; allowed: {held}"
+    if "cannot inherit frozen dataclass" in message:
+        return f"write {_GARDEN_DATACLASS} above the class: Model Garden's Config is not frozen" if is_garden else ""
+    if found := _ORDER.search(message):
+        return f"give '{found[1]}' a default" if is_garden else f"write {_DATACLASS} above the class"
+    return f"write {_DATACLASS} above the class" if "cannot inherit non-frozen dataclass" in message else ""
+
+
+def _declared(error: BaseException) -> type | None:
+    """Returns the class that Python was making a dataclass of, or None."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == dataclasses.__file__ and isinstance(frame.f_locals.get("cls"), type):
+            found = frame.f_locals["cls"]
+    return found
+
+
+def _default_of(cls: type | None, name: str, *, is_garden: bool) -> str:
+    """Returns what to write in place of a default that can change."""
+    value = getattr(cls, name, None)
+    kind = type(value)
+    is_own = cls is not None and kind.__module__.partition(".")[0] == cls.__module__.partition(".")[0]
+    if is_garden:
+        factory = kind.__name__ if is_own or not value else f"lambda: {shorten(repr(value))}"
+        also = "" if not is_own or is_config_class(kind) else f", and make {factory} a subclass of hyperparams.Config"
+        return f"write {name}: … = dataclasses.field(default_factory={factory}){also}"
+    if kind in (list, set):
+        return f"a config is frozen, so give '{name}' a tuple: tuple[int, ...] = (1, 2)"
+    if kind is dict:
+        return f"a config is frozen, so give '{name}' config.FrozenDict(…)"
+    if not is_own:
+        return f"a configuration cannot contain a {kind.__name__}"
+    base = "" if issubclass(kind, Config) else f"make {kind.__name__} a subclass of config.Config, and "
+    return f"{base}write {_DATACLASS} above class {kind.__name__}"
 
 
 def _innermost(error: BaseException) -> types.FrameType | None:
