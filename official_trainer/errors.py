@@ -124,15 +124,28 @@ def first_few(names: Sequence[str]) -> str:
 
 
 def nearest(word: str, options: Iterable[str]) -> list[str]:
-    """Returns up to three of `options` that `word` may be a misspelling of, best first."""
+    """Returns up to three of `options` that `word` may be a misspelling of, best first.
+
+    A word of one or two letters is no misspelling: too much is as near to it.
+    """
     found: list[tuple[int, int, str]] = []
-    meant, limit = word.lower(), max(1, len(word) // 3)
+    meant, limit = word.lower(), len(word) // 3
     for position, option in enumerate(options):
         right = option.lower()
         distance = _edits(meant, right) if abs(len(meant) - len(right)) <= limit else limit + 1
         if distance <= limit or _alike(meant, right) or _alike(_sorted_parts(meant), _sorted_parts(right)):
             found.append((distance, position, option))
     return [option for *_, option in sorted(found)[:3]]
+
+
+def mistyped(word: str, options: Iterable[str]) -> str:
+    """Returns the one of `options` that `word` is but for one letter, or two of a long word; "" if there is none.
+
+    For names of modules, of which many are there, and what was meant may not be.
+    """
+    most = min(2, len(word) // 4)
+    near = [option for option in nearest(word, options) if _edits(word.lower(), option.lower()) <= most]
+    return near[0] if near else ""
 
 
 def did_you_mean(word: str, options: Iterable[str], *, prefix: str = "", otherwise: str = "") -> str:

@@ -23,13 +23,27 @@ from typing import Any
 
 from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
-from official_trainer.errors import shorten, wrapped
+from official_trainer.errors import mistyped, shorten, wrapped
 from official_trainer.garden.spec import is_config_class
 
 _WIDTH = 112
 _GARDEN_DATACLASS = "@dataclasses.dataclass"
 _DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_SAME_NAMES = "albumentations h5py matplotlib nltk pandas polars pyarrow scipy seaborn sentencepiece torch transformers"
+_OF_TENSORFLOW = "addons datasets hub io model_optimization probability text"
+_PACKAGES = {
+    **{name: name for name in _SAME_NAMES.split()},
+    **{f"tensorflow_{name}": f"tensorflow-{name.replace('_', '-')}" for name in _OF_TENSORFLOW.split()},
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "official": "tf-models-official",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "tensorflow_models": "tf-models-official",
+    "yaml": "pyyaml",
+}
+"""How well-known modules are installed."""
 _UNKNOWN = re.compile(r"^Unknown type: <class '([\w.<>]+)'>")  # of Model Garden's Config
 _ORDER = re.compile(r"non-default argument '(\w+)' follows default argument")
 _MUTABLE = re.compile(r"mutable default <class '([\w.]+)'> for field (\w+) is not allowed")
@@ -51,9 +65,17 @@ def problem(what: str, error: BaseException, place: Origin) -> Problem:
     cause = error.msg if isinstance(error, SyntaxError | ImportError) else str(error)
     cause = cause.partition(" (/")[0]  # the file of the module that is imported
     near, fix = _near(error), _fix(error)
+    if isinstance(error, ModuleNotFoundError) and not near:
+        fix = how_to_install(error.name or "")
     if near and f"'{near}'" in cause:  # Python says it itself
         near = ""
     return Problem(f"{what}: {type(error).__name__}: {cause}", near=near, fix=fix, origin=place)
+
+
+def how_to_install(module: str) -> str:
+    """Returns how a well-known module is installed; empty for any other, and for one inside of a package."""
+    package = _PACKAGES.get(module, "")
+    return f"pip install {package} installs it" if package else ""
 
 
 def line_in(folder: Path, error: BaseException) -> Origin | None:
@@ -147,7 +169,7 @@ def _near(error: BaseException) -> str:
         parent, _, missing = error.name.rpartition(".")
         folders = getattr(sys.modules.get(parent), "__path__", []) if parent else None
         known = {*(each.name for each in pkgutil.iter_modules(folders)), *(() if parent else sys.stdlib_module_names)}
-        return _joined(parent, best_match(missing, sorted(known)))
+        return _joined(parent, mistyped(missing, sorted(known)))
     if isinstance(error, ImportError) and (found := re.match(r"cannot import name '(\w+)'", str(error))):
         return best_match(found[1], _public(sys.modules.get(error.name or "")))
     if isinstance(error, AttributeError):

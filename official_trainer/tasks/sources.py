@@ -25,7 +25,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
-from official_trainer.errors import first_few, nearest
+from official_trainer.errors import first_few, mistyped, nearest
 from official_trainer.garden import index as garden
 from official_trainer.lazy import select
 from official_trainer.tasks import explained
@@ -271,12 +271,13 @@ def _not_found(source: Source, missing: str) -> Problem:
     parent = missing.rpartition(".")[0]
     folders = _folders(parent) if parent else searched()
     names = [f"{parent}.{each.name}" if parent else each.name for each in pkgutil.iter_modules(folders)]
-    near = next(iter(nearest(missing, names)), "")
+    near = mistyped(missing, names)
     rest = source.module.removeprefix(missing)
     if near and rest and importlib.machinery.PathFinder.find_spec(near, folders) is not None:
         near += rest
     beside = _beside(missing) if not parent else None
-    fix = f"PYTHONPATH={beside} finds the one there" if beside else f"searched: {', '.join(folders)}"
+    fix = f"PYTHONPATH={beside} finds the one there" if beside else explained.how_to_install(missing)
+    fix = fix or f"searched: {', '.join(folders)}"
     return Problem(f"there is no module '{missing}'", near=near, fix=fix, origin=source.named_by)
 
 

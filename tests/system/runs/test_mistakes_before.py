@@ -268,6 +268,13 @@ REGISTERED = [
         code=2,
     ),
     Mistake(
+        name="an_import_of_a_package_that_is_not_installed",
+        changes={"import numpy as np": "import numpy as np, tensorflow_addons"},
+        at="tensorflow_addons",
+        words=("No module named 'tensorflow_addons'; pip install tensorflow-addons installs it",),
+        code=2,
+    ),
+    Mistake(
         name="an_import_of_a_name_that_is_not_there",
         changes={"import Task, inputs, register": "import Task, input, register"},
         at="import Task, input,",

@@ -22,7 +22,7 @@ from official_trainer.config import (
     reading,
     resolve,
 )
-from official_trainer.errors import ExitCode, UserError, first_line, nearest
+from official_trainer.errors import ExitCode, UserError, first_line, mistyped, nearest
 from tests.support.config.sample import Block, Model, SampleTask, base, problems, resolved
 
 GOLDEN = """\
@@ -459,3 +459,12 @@ def test_a_message_of_one_long_line_is_read_at_once():
     """N28: an error that lists thousands of ids must not hold up its own report; this took hours."""
     text = "unknown ids: " + "1234567, " * 100_000
     assert first_line(ValueError(text)) == text.strip()
+
+
+def test_names_that_are_like_nothing_are_near_to_nothing():
+    """N7: neither a word of a letter or two, nor a module that shares the first half of its name with another one."""
+    assert nearest("x", ["y", "tf"]) == nearest("df", ["f", "tf", "dt"]) == []
+    modules = ["tensorflow_models", "tensorflow_hub", "numpy", "yaml", "sklearn"]
+    assert [mistyped(name, modules) for name in ("tensorflow_addons", "tensorflow_io", "toml", "skimage")] == [""] * 4
+    names = {"numpyy": "numpy", "nmupy": "numpy", "sklaern": "sklearn", "tensorflow_modle": "tensorflow_models"}
+    assert {name: mistyped(name, modules) for name in names} == names
