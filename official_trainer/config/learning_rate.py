@@ -20,6 +20,11 @@ from official_trainer.config.errors import Problem
 from official_trainer.config.optimization import LENGTHS
 from official_trainer.config.provenance import Resolved
 
+_HARDLY_BEGUN, _TRIED = 10, 100
+"""A schedule of more than so many times the steps of training is taken for a mistake, one of twice as many is common.
+
+Where only the steps of training were set, and the schedule is that of the experiment, a short try of it is common.
+"""
 _ROOT = "trainer.optimizer_config"
 
 
@@ -34,7 +39,7 @@ def findings(resolved: Resolved) -> Iterator[Finding]:
     """Yields what is wrong with the learning rate of an experiment, before it trains.
 
     A rate that is 0 throughout, or that is no number, is fatal. A warm-up longer than training, a schedule that ends
-    before training and a rate of 0 beyond the start of a warm-up are not.
+    before training or has hardly begun when it ends, and a rate of 0 beyond the start of a warm-up are not.
 
     Args:
       resolved: the configuration of an experiment.
@@ -43,8 +48,9 @@ def findings(resolved: Resolved) -> Iterator[Finding]:
     rate = _rate_of(trainer)
     if rate is None or not trainer.train_steps:
         return
-    for what, path, fix, is_fatal in _found(rate, trainer.train_steps):
-        origin = resolved.trail.origin(path)
+    trail = resolved.trail
+    for what, path, fix, is_fatal in _found(rate, trainer.train_steps, lambda path: trail.origin(path).by_user):
+        origin = trail.origin(path)
         yield Finding(Problem(what, path, fix=fix, origin=None if origin.kind == "default" else origin), is_fatal)
 
 
@@ -84,6 +90,17 @@ class Rate:
         assert self.end is not None, "only of a schedule that has an end"
         length = getattr(self.schedule, LENGTHS[self.kind])
         return len({self._scheduled(self.end - before) for before in (0, length // 2, length)}) == 1
+
+    @property
+    def length(self) -> tuple[str, int] | None:
+        """The field that says how long the schedule takes, and its steps; None if it changes at each step, or never."""
+        if self.end is not None:
+            return None if self.is_level else (LENGTHS[self.kind], self.end)
+        if self.kind == "exponential" and self.schedule.decay_rate != 1:
+            return "decay_steps", self.schedule.decay_steps
+        boundaries = getattr(self.schedule, "boundaries", None) or ()
+        first = next((each for each in boundaries if each > 0), None)
+        return None if first is None else ("boundaries", first + getattr(self.schedule, "offset", 0))
 
     def at(self, step: int) -> float:
         """Returns the rate of the update after `step` updates; NaN if there is none."""
@@ -129,7 +146,7 @@ def _rate_of(trainer: Any) -> Rate | None:
 _Found = tuple[str, str, str, bool]
 
 
-def _found(rate: Rate, steps: int) -> Iterator[_Found]:
+def _found(rate: Rate, steps: int, is_set: Callable[[str], bool]) -> Iterator[_Found]:
     branch = f"{_ROOT}.learning_rate.{rate.kind}"
     idle = _idle(rate, steps)
     endless = [piece.start for piece in rate.pieces(steps) if not math.isfinite(rate.at(piece.start))]
@@ -149,6 +166,22 @@ def _found(rate: Rate, steps: int) -> Iterator[_Found]:
         yield what, path, f"add --set={path}={_short(steps)}", False
     else:
         yield from _ended(rate, steps, branch, idle)
+        yield from _hardly_begun(rate, steps, branch, is_set)
+
+
+def _hardly_begun(rate: Rate, steps: int, branch: str, is_set: Callable[[str], bool]) -> Iterator[_Found]:
+    if rate.length is None:
+        return
+    field, length = rate.length
+    path = f"{branch}.{field}"
+    is_try = is_set("trainer.train_steps") and not is_set(path)
+    if length <= steps * (_TRIED if is_try else _HARDLY_BEGUN):
+        return
+    when = f"first changes at step {length}" if field == "boundaries" else f"ends at step {length}"
+    when = f"decays once in {length} steps" if rate.kind == "exponential" else when
+    what = f"the learning rate's schedule {when}, and training ends at step {steps}: the rate only goes from "
+    what += f"{rate.at(rate.warmup_steps):.4g} to {rate.at(steps - 1):.4g}"
+    yield what, path, f"set boundaries below {steps}" if field == "boundaries" else f"add --set={path}={steps}", False
 
 
 def _ended(rate: Rate, steps: int, branch: str, idle: list[range]) -> Iterator[_Found]:

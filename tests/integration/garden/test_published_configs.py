@@ -8,6 +8,7 @@ from official.core import exp_factory
 from official.modeling import hyperparams
 
 from official_trainer import config as configuration
+from official_trainer.config import learning_rate
 from official_trainer.garden import index, to_garden
 from official_trainer.tasks import registry
 from tests import ROOT
@@ -35,6 +36,14 @@ def test_a_word_for_an_optional_section_reaches_the_task_as_it_is_written(tmp_pa
 def test_the_installed_release_ships_no_config_that_could_be_read_too():
     assert SHIPPED == []
     assert len(PUBLISHED) == 10
+
+
+def test_nothing_is_said_of_the_learning_rate_of_a_published_config():
+    """N31: their schedules fit the length of their training."""
+    for path in PUBLISHED:
+        name = experiment_of(path)
+        resolved = configuration.resolve(registry.get_config(name), experiment=name, config_files=[str(path)])
+        assert [found.problem.what for found in learning_rate.findings(resolved)] == []
 
 
 @pytest.mark.parametrize("path", cases(PUBLISHED, *PUBLISHED[::4]), ids=lambda path: path.stem)

@@ -55,6 +55,10 @@ def of(kind, *values):
         of("power_linear", "initial_learning_rate=0.1", "total_decay_steps=10", "linear_decay_fraction=0"),
         of("power_with_offset", "initial_learning_rate=0.1", "offset=50"),
         of("step_cosine_with_offset", "boundaries=[0,500,1000]", "values=[1,0.5,0.1]"),
+        (*COSINE, "learning_rate.cosine.decay_steps=10000"),
+        (*COSINE, "learning_rate.cosine.decay_steps=300000", "learning_rate.cosine.alpha=1"),
+        of("exponential", "initial_learning_rate=0.1", "decay_steps=20000", "decay_rate=1"),
+        of("stepwise", "boundaries=[5000]", "values=[1,0.1]"),
     ],
     ids=" ".join,
 )
@@ -83,6 +87,33 @@ def test_nothing_is_said_of_what_is_meant(sets):
             False,
             f"--set: {ROOT}.learning_rate.power_linear.total_decay_steps: the learning rate stays at 0 from step 999 "
             f"on, and training ends at step 1000; add --set={ROOT}.learning_rate.power_linear.total_decay_steps=1000",
+        ),
+        (
+            (*COSINE, "learning_rate.cosine.decay_steps=300000"),
+            False,
+            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate's schedule ends at step 300000, and "
+            f"training ends at step 1000: the rate only goes from 0.1 to 0.1; "
+            f"add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+        ),
+        (
+            (*of("polynomial", "initial_learning_rate=0.1", "decay_steps=20000", "end_learning_rate=0"), *linear(100)),
+            False,
+            f"--set: {ROOT}.learning_rate.polynomial.decay_steps: the learning rate's schedule ends at step 20000, and "
+            f"training ends at step 1000: the rate only goes from 0.0995 to 0.09501; "
+            f"add --set={ROOT}.learning_rate.polynomial.decay_steps=1000",
+        ),
+        (
+            of("exponential", "initial_learning_rate=0.1", "decay_steps=20000", "decay_rate=0.5", "staircase=true"),
+            False,
+            f"--set: {ROOT}.learning_rate.exponential.decay_steps: the learning rate's schedule decays once in 20000 "
+            f"steps, and training ends at step 1000: the rate only goes from 0.1 to 0.1; "
+            f"add --set={ROOT}.learning_rate.exponential.decay_steps=1000",
+        ),
+        (
+            of("stepwise", "boundaries=[20000,30000]", "values=[1,0.1,0.01]"),
+            False,
+            f"--set: {ROOT}.learning_rate.stepwise.boundaries: the learning rate's schedule first changes at step "
+            "20000, and training ends at step 1000: the rate only goes from 1 to 1; set boundaries below 1000",
         ),
         (
             ("learning_rate=constant", *linear(5000)),
@@ -134,6 +165,26 @@ def test_messages(sets, is_fatal, message):
     assert said(*sets) == [(is_fatal, message)]
 
 
+@pytest.mark.parametrize(
+    ("sets", "is_said"),
+    [
+        ({}, True),  # both in the experiment
+        ({"train_steps": 20}, False),  # a short try of it
+        ({"train_steps": 10}, True),
+        ({"train_steps": 20, "optimizer_config.learning_rate.cosine.decay_steps": 2000}, True),
+        ({"optimizer_config.learning_rate.cosine.decay_steps": 500}, False),
+    ],
+)
+def test_a_short_try_of_an_experiment_is_not_said(sets, is_said):
+    """N31: only a schedule of more than a hundred times its steps, if only these were set."""
+    rate = opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=0.1, decay_steps=2000))
+    config = OptimizationConfig(learning_rate=rate, optimizer=opt.OptimizerConfig(type="sgd"))
+    experiment = ExperimentConfig(trainer=TrainerConfig(train_steps=50, optimizer_config=config))
+    found = list(findings(resolve(experiment, sets=[f"trainer.{path}={value}" for path, value in sets.items()])))
+    assert [each.is_fatal for each in found] == [False] * is_said
+    assert all("the learning rate's schedule ends at step 2000" in each.problem.what for each in found)
+
+
 def test_the_fix_is_one():
     """N31: what is said, added to the command, is the end of it."""
     for sets in (
@@ -141,6 +192,7 @@ def test_the_fix_is_one():
         (*COSINE, *linear(5000)),
         (*COSINE, "learning_rate.cosine.decay_steps=600", *linear(700)),
         ("learning_rate=constant", *linear(5000)),
+        (*COSINE, "learning_rate.cosine.decay_steps=300000"),
     ):
         ((_, message),) = said(*sets)
         override = message.partition(f"add --set={ROOT}.")[2]
