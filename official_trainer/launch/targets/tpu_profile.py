@@ -34,7 +34,9 @@ _OF_CREATE = {
     "valid-until-duration": "set valid_until",
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
 }
-_TYPE = re.compile(r"v[0-9]+[a-z]*-([0-9]+)")
+_TYPE = re.compile(r"v([0-9]+)[a-z]*-([0-9]+)")
+_LAST_GENERATION = 6
+"""Of TPUs that Google's API creates, and for which there has been a release of TensorFlow."""
 SECRETS_GO = "keep it in Google's Secret Manager, from which the service account reads it"
 _ONE_HOST_CORES = 8  # of every generation's types, whether they count cores or chips
 
@@ -100,13 +102,17 @@ class TpuProfile(Profile):
             yield "zone", f"{self.zone!r} is not a valid zone; a zone ends with a letter, such as us-central2-b"
         if self.project and not _PROJECT.fullmatch(self.project):
             yield "project", f"{self.project!r} is not a valid project id; `gcloud projects list` lists yours"
-        if self.accelerator_type and not _TYPE.fullmatch(self.accelerator_type):
+        found = _TYPE.fullmatch(self.accelerator_type)
+        if self.accelerator_type and not found:
             what = f"{self.accelerator_type!r} is not a type of TPU; use a generation and a size, such as v4-8 or"
             how = "`gcloud compute tpus accelerator-types list --zone=ZONE` lists those of a zone"
             yield "accelerator_type", f"{what} v5litepod-16; {how}"
         elif self.accelerator_type.startswith("v5e-"):
             size = self.accelerator_type.partition("-")[2]
             yield "accelerator_type", f"{self.accelerator_type!r} is called v5litepod-{size} by Google; use that"
+        elif found and int(found[1]) > _LAST_GENERATION:
+            what = f"{self.accelerator_type!r} is a TPU for which there is no TensorFlow"
+            yield "accelerator_type", f"{what}, and that this API does not create; use v6e or an earlier generation"
         if self.spot and self.reserved:
             yield "spot", "cannot be set together with reserved; keep one of the two"
         if self.valid_until and not self.queued:
@@ -129,7 +135,7 @@ class TpuProfile(Profile):
     def is_pod(self) -> bool | None:
         """Whether the slice has several hosts; None if there is neither the field nor the type."""
         size = _TYPE.fullmatch(self.accelerator_type)
-        return self.pod if self.pod is not None else size and int(size[1]) > _ONE_HOST_CORES
+        return self.pod if self.pod is not None else size and int(size[2]) > _ONE_HOST_CORES
 
 
 NEEDS = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"

@@ -35,6 +35,29 @@ def test_skypilot_itself_reads_it():
     assert (task.name, task.num_nodes) == (TASK["name"], 2)
 
 
+@pytest.mark.parametrize(
+    ("is_new", "argv"),
+    [
+        (False, ["--constraint", "requirements.lock", "."]),
+        (True, ["official-trainer @ git+https://change-me/official-trainer.git"]),
+    ],
+)
+def test_what_it_installs_is_there(is_new, argv, tmp_path, capfd):
+    """N20: `setup`, in the repository and in a workspace that `init` has written, names no file that is not there."""
+    folder = tmp_path / "ws" if is_new else ROOT
+    if is_new:
+        assert cli.main(["init", str(folder)]) == 0
+        assert yaml.safe_load((folder / "launch" / "skypilot.yaml").read_text())["setup"] == TASK["setup"]
+    (tmp_path / "python3").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "python3").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    ran = subprocess.run(
+        ["sh", "-ec", TASK["setup"]], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.splitlines() == ["-m", "pip", "install", *argv, "tensorflow[and-cuda]"]
+    assert all((folder / word).exists() for word in argv if "@" not in word and not word.startswith("-"))
+
+
 def test_what_launch_says_of_it(capfd):
     """N20: SkyPilot starts its tasks itself; which file, and which command."""
     assert cli.main(["launch", "skypilot", "--", "digits_cnn"]) == ExitCode.CONFIG

@@ -70,6 +70,7 @@ def test_the_samples_are_fine(target, text):
             "'v4_8' is not a type of TPU; use a generation and a size, such as v4-8 or v5litepod-16; `gcloud compute",
         ),
         ("accelerator_type: tpu-v5-lite-podslice", "'tpu-v5-lite-podslice' is not a type of TPU; use a generation"),
+        ("accelerator_type: v7x-8", "'v7x-8' is a TPU for which there is no TensorFlow, and that this API does not"),
         ("accelerator_type: v5e-16", "'v5e-16' is called v5litepod-16 by Google; use that"),
     ],
 )
