@@ -172,11 +172,26 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
 
 
 def _cancel(folder: str, target: Target[Any], record: Record) -> int:
+    """Ends a job that has not ended; of a supervised one, deletes what is left, which costs money also afterwards."""
+    state = submission.state_of(folder, target, record)
+    if state is GONE:
+        print(f"{record.target} no longer has {record.name}, so it has ended; nothing was cancelled")
+        return int(ExitCode.DONE)
+    if state.phase is Phase.ENDED and not target.is_supervised:
+        print(f"{record.name} has ended already ({state.text}); nothing was cancelled")
+        return int(ExitCode.DONE)
     commands = target.cancel(record.id)
     failed = [argv for argv in commands if submission.run(target, argv, folder).returncode]  # all, also after a failure
     if failed:
         raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; its error is above")
-    print(f"{record.name} was cancelled; `official-trainer job resume {record.name}` continues from its checkpoint")
+    if state.phase is Phase.UNKNOWN:  # a job that may cost money is ended all the same
+        what = f"{submission.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
+        terminal.report_error(f"{record.name}: {what}: {state.text}", "note", "dim")
+    elif target.is_supervised:
+        print(f"{record.name} was deleted; it was {state.text} before")
+    else:
+        print(f"{record.name} was cancelled")
+    print(f"`official-trainer job resume {record.name}` continues from its checkpoint")
     return int(ExitCode.DONE)
 
 

@@ -373,6 +373,8 @@ def test_what_was_started_before_a_failure_can_be_taken_back(workspace, capfd, m
     said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "--profile=p.yaml", "digits_mlp")
     (name,) = os.listdir(workspace / "launches")
     assert f"`official-trainer job cancel {name}` cancels what was started" in said
+    jobs = workspace.parent / "bin" / "jobs"
+    (jobs / "id-1").rename(jobs / name)  # an engine of several commands knows a job by its name
     assert cli.main(["job", "cancel", name]) == 0
     assert calls(workspace)[-1][1:] == ["stop", name]
 
@@ -441,6 +443,43 @@ def test_a_list_says_what_is_unknown(workspace, capfd, unknown):
     out, err = capfd.readouterr()
     assert out.splitlines()[1].split()[:4] == [name, "scripted", "id-1", "unknown"]
     assert err == f"note: the state of {name} is unknown: {why}\n"
+
+
+@pytest.mark.parametrize("word", ["RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", None])
+def test_only_a_job_that_has_not_ended_is_cancelled(workspace, capfd, word):
+    """N20: the engine is asked first; one that no longer has the job says so. Nothing is left to do, so it is no error."""
+    name, job = submit(capfd), workspace.parent / "bin" / "jobs" / "id-1"
+    job.write_text(word) if word else job.unlink()
+    has_ended = word not in ("RUNNING", "PENDING")
+    assert cli.main(["job", "cancel", name]) == 0
+    assert [words[1] for words in calls(workspace)[1:]] == ["status", *([] if has_ended else ["stop"])]
+    said = f"{name} has ended already ({str(word).lower()})" if word else f"scripted no longer has {name}, so it has ended"
+    again = f"{name} was cancelled\n`official-trainer job resume {name}` continues from its checkpoint\n"
+    assert capfd.readouterr().out == (f"{said}; nothing was cancelled\n" if has_ended else again)
+
+
+@pytest.mark.parametrize("word", ["RUNNING", "SUSPENDED"])
+def test_what_is_left_of_a_supervised_job_is_deleted(workspace, capfd, monkeypatch, word):
+    """N20: a slice costs money when its training has ended, too; that a job was cancelled is not said."""
+    name = submit(capfd)
+    monkeypatch.setattr(scripted.Scripted, "is_supervised", True)
+    (workspace.parent / "bin" / "jobs" / "id-1").write_text(word)
+    assert cli.main(["job", "cancel", name]) == 0
+    assert calls(workspace)[-1][1:] == ["stop", "id-1"]
+    assert capfd.readouterr().out.startswith(f"{name} was deleted; it was {word.lower()} before\n")
+
+
+def test_a_job_whose_state_is_unknown_is_cancelled(workspace, capfd, unknown):
+    """N20: it may cost money; that it ran is not said."""
+    name, why = unknown
+    is_missing = why.startswith("engine is not on the PATH")
+    assert cli.main(["job", "cancel", name]) == (ExitCode.FAILED if is_missing else 0)
+    out, err = capfd.readouterr()
+    assert "was cancelled" not in out and why in err
+    if not is_missing:
+        assert calls(workspace)[-1][1:] == ["stop", "id-1"]
+        what = "engine stop id-1 has succeeded, but scripted did not say whether it still ran"
+        assert err == f"note: {name}: {what}: {why}\n"
 
 
 def test_an_answer_that_comes_late(workspace, capfd, monkeypatch):

@@ -146,6 +146,18 @@ def test_the_states_of_jobs(google, workspace, monkeypatch, capfd):
     states = {row[0]: row[3] for row in map(str.split, out.splitlines()[1:])}
     expected = {("tpu", 0): "suspended", ("tpu", 1): "ended", ("vertex", 0): "ended", ("vertex", 1): "running"}
     assert states == {names[key]: state for key, state in expected.items()} and not err
+    google.jobs["2"]["state"] = "JOB_STATE_SUCCEEDED"
+    ended = {
+        ("vertex", 0): f"vertex no longer has {names['vertex', 0]}, so it has ended; nothing was cancelled\n",
+        ("vertex", 1): f"{names['vertex', 1]} has ended already (succeeded); nothing was cancelled\n",
+        ("tpu", 0): f"{names['tpu', 0]} was deleted; it was suspended before\n",
+        ("tpu", 1): f"tpu no longer has {names['tpu', 1]}, so it has ended; nothing was cancelled\n",
+    }
+    for key, said in ended.items():
+        assert cli.main(["job", "cancel", names[key]]) == 0
+        assert said in capfd.readouterr().out
+    assert google.made()[4:] == [("DELETE", f"queuedResources/{names['tpu', 0]}")]
+    google.jobs["2"]["state"] = "JOB_STATE_RUNNING"
     google.is_denied, before = True, list(google.asked)
     for engine in ("tpu", "vertex"):  # of which one has ended, and one has not
         assert cli.main(words[engine]) == ExitCode.FAILED

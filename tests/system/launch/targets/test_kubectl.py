@@ -81,7 +81,7 @@ def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd):
     (deleted,) = [body for method, _, body in api.requests if method == "DELETE"]
     assert deleted == {"propagationPolicy": "Foreground"}
     assert job("cancel", name) == 0  # nothing is left, which is what was wanted
-    capfd.readouterr()
+    assert f"\nkubernetes no longer has {name}, so it has ended; nothing was cancelled\n" in capfd.readouterr().out
 
     assert job("resume", name) == 0
     assert api.objects["jobsets", name] == written
@@ -114,6 +114,8 @@ def test_a_job_that_has_ended_is_replaced(api, capfd, state):
     """N20: `kubectl create` alone would fail, and `apply` would do nothing; both would leave the run where it is."""
     name = submit(capfd)
     api.objects["jobsets", name]["status"] = {"terminalState": state}
+    assert job("cancel", name) == 0  # its pods have its log
+    assert f"{name} has ended already ({state.lower()}); nothing was cancelled\n" in capfd.readouterr().out
     assert job("resume", name) == 0
     assert "status" not in api.objects["jobsets", name]
     assert [method for method, *_ in api.requests if method != "GET"] == ["POST", "DELETE", "POST"]

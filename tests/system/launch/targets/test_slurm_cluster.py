@@ -124,11 +124,18 @@ def test_two_jobs_of_one_run_directory_follow_each_other(slurm, capfd, tmp_path,
     slurm.until(lambda: slurm.jobs()[first["id"]] == "PENDING", "the first is back in the queue")
     slurm.until(lambda: slurm.jobs()[first["id"]] == "RUNNING", "the first runs again")
     assert slurm.jobs()[second["id"]] == "PENDING"
+    other = submit(capfd, "digits_mlp", "--model_dir=other")
+    assert f"{other['name']} was cancelled\n" in job(capfd, "cancel", other["name"])
+    ended(slurm, other)
+    said = f"{other['name']} has ended already (cancelled); nothing was cancelled\n"
+    assert job(capfd, "cancel", other["name"]) == said
     Path("go").touch()
     monkeypatch.setattr(verb, "_POLL_SECONDS", 0.1)
     states = [line.split()[1] for line in job(capfd, "watch", second["name"]).splitlines()]
     assert states[0] == "pending" and states[-1] == "completed"
     assert not slurm.jobs()
+    said = f"{second['name']} has ended already (completed); nothing was cancelled\n"
+    assert job(capfd, "cancel", second["name"]) == said
 
 
 def test_a_controller_that_cannot_be_asked(slurm, capfd, tmp_path, monkeypatch):
@@ -170,6 +177,7 @@ def test_a_job_that_slurm_has_forgotten(slurm, capfd, tmp_path):
     path.write_text(json.dumps({**record, "id": "999999"}))
     assert [row.split()[3] for row in job(capfd, "list").splitlines()[1:]] == ["ended"]
     assert cli.main(["job", "watch", record["name"]]) == 75
+    assert job(capfd, "cancel", record["name"]).startswith(f"slurm no longer has {record['name']}, so it has ended")
     other = submit(capfd, "digits_mlp", "--model_dir=other")
     ended(slurm, other)
     states = {row.split()[2]: row.split()[3] for row in job(capfd, "list").splitlines()[1:]}

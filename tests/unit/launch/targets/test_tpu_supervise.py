@@ -338,7 +338,8 @@ def test_the_words_of_gcloud(workspace, capfd):
     out = capfd.readouterr().out
     assert "WAITING_FOR_RESOURCES" in out and "a line" in out
     verbs = [line.split()[3] for line in (workspace.parent / "calls").read_text().splitlines()]
-    assert verbs == ["create", "describe", "describe", "ssh", "delete"]
+    assert verbs == ["create", "describe", "describe", "ssh", "describe", "delete"]
+    assert f"{name} was deleted; it was waiting_for_resources before\n" in out
 
 
 def test_a_strategy_that_leaves_the_tpu_idle(workspace, capfd):
