@@ -46,6 +46,7 @@ _CHUNK_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (*_FULL, errno.EIO, errno.ESTALE, errno.EROFS)
 _MAX_DEPTH = 100
+_REMOVALS = 10
 _PATTERN = re.compile(r"[*?[\\]")
 _FLAGS = {
     "r": os.O_RDONLY | os.O_NONBLOCK,
@@ -395,15 +396,34 @@ def make_dirs(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file, a directory with all it holds, or a link but not its target; what is gone already is fine."""
+    """Removes a file, a directory with all it holds, or a link but not its target; what is gone already is fine.
+
+    Another process may remove it, or write a last file to it, at the same time.
+    """
     if is_url(path):
-        if exists(path):
+        with contextlib.suppress(tf.errors.NotFoundError):
             tf.io.gfile.rmtree(path) if is_dir(path) else tf.io.gfile.remove(path)
-    elif is_dir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.remove(path)
+        return
+    attempts_left = _REMOVALS
+    while is_dir(path) and not os.path.islink(path):
+        attempts_left -= 1
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if not attempts_left or error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        os.remove(path)
+
+
+def remove_if_empty(path: str) -> None:
+    """Removes a directory that holds nothing; any other stays."""
+    if is_url(path):
+        if not list_dir(path):
+            remove(path)
+        return
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def rename(source: str, target: str) -> None:

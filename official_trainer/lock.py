@@ -1,7 +1,8 @@
 """The lock on a directory: one process holds it, and the error of every other process names the holder.
 
 Owns: taking the lock, renewing it, taking over from a dead holder, noticing that it was taken over, or that another
-directory is there now because the locked one was moved.
+directory is there now because the locked one was moved; folders that processes make beside each other in one directory,
+each for itself.
 Does not own: which directory may be a run's (`tracking/record.py`), or what becomes of a run whose lock is lost.
 
 Two files, both hidden, so that a directory with nothing else in it still counts as empty. `.lock` is empty and stays:
@@ -23,6 +24,8 @@ import functools
 import json
 import logging
 import os
+import re
+import secrets
 import shlex
 import socket
 import sys
@@ -30,7 +33,7 @@ import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -331,6 +334,58 @@ class DirectoryLock:
             f"{self._flag}={self._directory} is in use by {_describe(text)}. Wait until it has ended{stop}, or name "
             f"another {self._flag}."
         )
+
+
+@contextlib.contextmanager
+def own_folder(directory: str, prefix: str) -> Iterator[str]:
+    """Yields a new folder in a directory that processes share, of this process alone, and removes it at the end.
+
+    Its name is `prefix` and random digits. This process holds the lock of the folder, so that `remove_abandoned` knows
+    whether it lives.
+    """
+    folder, lock = _begun(directory, prefix)
+    try:
+        yield folder
+    finally:
+        try:
+            files.remove(folder)
+        finally:
+            lock.release()
+        files.remove(folder)  # on a URL, the lock may have been renewed meanwhile
+
+
+def _begun(directory: str, prefix: str) -> tuple[str, DirectoryLock]:
+    for attempts_left in reversed(range(_HANDOVER_ATTEMPTS)):
+        folder = files.join(directory, f"{prefix}{secrets.token_hex(4)}")
+        files.make_dirs(folder)
+        lock = DirectoryLock(folder)
+        try:
+            lock.acquire()
+            break
+        except (LockedError, FileNotFoundError):  # before it was locked, another process took it for an abandoned one
+            if not attempts_left:
+                raise
+    return folder, lock
+
+
+def remove_abandoned(directory: str, pattern: str, lock_of: Callable[[str], DirectoryLock] = DirectoryLock) -> None:
+    """Removes the folders of `own_folder` whose processes were killed; that of one that lives stays.
+
+    Where the kernel's lock does not tell (another machine, this one before a restart, a URL), it waits until the owner
+    shows that it lives, for `LEASE_SECONDS` at most.
+
+    Args:
+      directory: in which they are.
+      pattern: of their whole names; it has to fit those of early versions, which had no lock.
+      lock_of: returns the lock of a folder.
+    """
+    for name in files.list_dir(directory):
+        folder = files.join(directory, name)
+        if re.fullmatch(pattern, name) and files.is_dir(folder) and not os.path.islink(folder):
+            with contextlib.suppress(Exception):  # another process removes it, too, or only its own user can
+                with lock_of(folder):
+                    files.remove(folder)
+                files.remove(folder)  # as above
 
 
 class _Flock:

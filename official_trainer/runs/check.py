@@ -2,11 +2,13 @@
 
 Owns: the list of steps that `check` takes and how each reports. Does not own: any of the parts it tries.
 
-Nothing is left in `model_dir`: files go to a folder of their own there, which is deleted.
+Nothing is left in `model_dir`: files go to a folder there, of this process alone, which is deleted; if it is killed, by
+the next one. Several processes may check at the same time, and a run may begin.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import time
@@ -24,12 +26,17 @@ from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
+from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, warn
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
+
+_PLACE = ".check"
+_PLACE_IN_NEW = ".check-new"
+"""The same, of a process that has made `model_dir`, or has met one of these there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +78,8 @@ class _DryRun:
 
     def __init__(self, job: Job, metrics: Sequence[str], changes: Mapping[str, Resolved]) -> None:
         self._job, self._metrics, self._changes = job, metrics, changes
-        self._scratch = dataclasses.replace(job, model_dir=files.join(job.model_dir, ".check"))
-        self._made_model_dir = not files.exists(job.model_dir)
+        self._scratch = job  # in a folder of its own, once `model_dir` is known to be one
+        self._held = contextlib.ExitStack()
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Returns the steps in order."""
@@ -98,7 +105,7 @@ class _DryRun:
 
     def clean_up(self) -> None:
         """Deletes everything the check wrote."""
-        files.remove(self._job.model_dir if self._made_model_dir else self._scratch.model_dir)
+        self._held.close()
 
     def _config(self) -> str:
         check_ready(self._job)
@@ -110,11 +117,16 @@ class _DryRun:
 
     def _model_dir(self) -> str:
         folder = self._job.model_dir
+        is_new = not files.exists(folder) or any(each.startswith(_PLACE_IN_NEW) for each in files.list_dir(folder))
         prepare_model_dir(folder, self._job.experiment, is_shared=self._job.shares_directory)
+        remove_abandoned(folder, rf"\{_PLACE}(-.*)?")
+        if is_new:
+            self._held.callback(files.remove_if_empty, folder)
+        # It is there before the build: tasks write to their logging_dir, Mask R-CNN its annotations.
+        scratch = self._held.enter_context(own_folder(folder, f"{_PLACE_IN_NEW if is_new else _PLACE}-"))
+        self._scratch = dataclasses.replace(self._job, model_dir=scratch)
         if self._job.mode in TRAINING_MODES:
             self._job.check_changes()
-        files.remove(self._scratch.model_dir)  # of a process that was killed; or a link
-        files.make_dirs(self._scratch.model_dir)  # tasks write to their logging_dir, Mask R-CNN its annotations
         free = "unknown space" if files.is_url(folder) else f"{shutil.disk_usage(folder).free / 1e9:.0f} GB"
         return f"{folder} is writable, {free} free"
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import pytest
 
 from official_trainer import files, lock
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError
+from official_trainer.lock import LEASE_SECONDS, DirectoryLock, LockedError, own_folder, remove_abandoned
 from official_trainer.tracking.record import prepare_model_dir
 from tests import ROOT
 
@@ -641,3 +642,79 @@ def test_a_holder_notices_that_its_directory_was_removed(tmp_path):
     with make(str(tmp_path / "run")) as held:
         shutil.rmtree(tmp_path / "run")
         assert "the directory is removed, or now elsewhere" in held.lost_to
+
+
+# Folders of processes beside each other.
+
+
+OWN = """
+import sys
+from official_trainer import lock
+context = lock.own_folder(sys.argv[1], ".own-")
+held = context.__enter__()
+open(f"{held}/data", "w").close()
+print(held, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_each_process_has_a_folder_of_its_own_and_leaves_nothing(run_dir):
+    """N11: also after an error."""
+    with own_folder(run_dir, ".own-") as one, own_folder(run_dir, ".own-") as other:
+        assert one != other and sorted(map(os.path.basename, (one, other))) == files.list_dir(run_dir)
+        (Path(one) / "deep").mkdir()
+    assert files.list_dir(run_dir) == []
+    with pytest.raises(ZeroDivisionError), own_folder(run_dir, ".own-"):
+        1 / 0  # noqa: B018
+    assert files.list_dir(run_dir) == []
+
+
+def test_only_the_folders_of_killed_processes_are_removed(run_dir):
+    """N11: that of one that lives stays, and what has another name, is a file or a link."""
+    for name in (".own", ".owner", "mine"):
+        (Path(run_dir) / name).mkdir()
+    (Path(run_dir) / ".own-file").touch()
+    (Path(run_dir) / ".own-link").symlink_to("mine")
+    with process(OWN, run_dir) as killed, process(OWN, run_dir) as alive:
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait(TIMEOUT_SECONDS)
+        remove_abandoned(run_dir, r"\.own(-.*)?", make)
+        there = [".own-file", ".own-link", ".owner", "mine", os.path.basename(alive.first_line)]
+        assert files.list_dir(run_dir) == sorted(there)
+        assert "data" in files.list_dir(alive.first_line) and files.list_dir(files.join(run_dir, "mine")) == []
+
+
+@pytest.mark.parametrize("renews", [False, True])
+def test_a_folder_of_another_machine_is_watched_before_it_is_removed(run_dir, renews):
+    """N11: as the lock of a run is; so is one on a URL."""
+    folder = files.join(run_dir, ".own-1")
+    files.make_dirs(folder)
+    write(folder)
+    fake = FakeTime()
+    fake._meanwhile = lambda: write(folder, renewals=fake.now) if renews and fake.now > 4 else None
+    remove_abandoned(run_dir, r"\.own-.*", functools.partial(make, fake=fake))
+    assert files.exists(folder) == renews
+    assert fake.now == (5 if renews else LEASE_SECONDS)
+
+
+def test_a_folder_that_is_taken_for_an_abandoned_one_is_made_again(run_dir, monkeypatch):
+    """N11: another process may look before the lock of a new folder is held."""
+    made = []
+
+    def make_dirs(path):
+        os.makedirs(path)
+        made.append(path)
+        if len(made) == 1:
+            remove_abandoned(run_dir, r"\.own-.*", make)
+
+    monkeypatch.setattr(files, "make_dirs", make_dirs)
+    with own_folder(run_dir, ".own-") as folder:
+        assert len(made) == 2 and folder == made[1] and not files.exists(made[0])
+
+
+def test_a_folder_on_a_url_is_removed(tmp_path):
+    """N11: with the lock that was renewed in it meanwhile."""
+    url = f"ram://own/{tmp_path.name}"
+    with own_folder(url, ".own-") as folder:
+        files.write_text_atomically(files.join(folder, "data"), "1")
+    assert files.list_dir(url) == []

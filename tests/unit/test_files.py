@@ -1,6 +1,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -205,3 +206,39 @@ def test_a_copy_can_be_changed_and_a_second_name_takes_no_space(tmp_path, monkey
     monkeypatch.setattr(os, "link", refuse)
     files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "d"))
     assert (tmp_path / "d").read_text() == "one" and not os.path.samefile(tmp_path / "a", tmp_path / "d")
+
+
+def test_a_directory_that_another_process_removes_too_is_gone(tmp_path, monkeypatch):
+    """Also if that one wrote a last file there, or removes a file that this one has listed."""
+    place, rmtree = tmp_path / "place", shutil.rmtree
+
+    def beside(path):
+        if calls.pop() == "written":
+            raise OSError(errno.ENOTEMPTY, "a file has come", path)
+        rmtree(path)
+        raise FileNotFoundError(errno.ENOENT, "gone", path)
+
+    calls = ["removed", "written"]
+    (place / "deep").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", beside)
+    files.remove(str(place))
+    assert not place.exists() and not calls
+
+
+def test_a_directory_that_is_never_empty_is_an_error(tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+
+    monkeypatch.setattr(shutil, "rmtree", full)
+    with pytest.raises(OSError, match="not empty"):
+        files.remove(str(tmp_path))
+
+
+def test_only_an_empty_directory_is_removed(tmp_path):
+    """And what is not there is fine."""
+    (tmp_path / "full" / "empty").mkdir(parents=True)
+    files.remove_if_empty(str(tmp_path / "full"))
+    assert (tmp_path / "full" / "empty").exists()
+    for name in ("full/empty", "full", "full"):
+        files.remove_if_empty(str(tmp_path / name))
+        assert not (tmp_path / name).exists()

@@ -38,6 +38,26 @@ def test_a_task_finds_its_logging_dir(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_begins_during_a_check_keeps_its_directory(tmp_path, monkeypatch):
+    """N10: the check had made it; what is not the check's stays."""
+    build = MockTask.build_metrics
+
+    def beginning(self, training=True):
+        (tmp_path / "run" / "run.json").write_text("{}")
+        return build(self, training)
+
+    monkeypatch.setattr(MockTask, "build_metrics", beginning)
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+def test_a_directory_that_was_there_stays(tmp_path):
+    """N10: an empty one, too, with what an early version's check left, which is removed."""
+    (tmp_path / "run" / ".check").mkdir(parents=True)
+    assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    assert not [*(tmp_path / "run").iterdir()]
+
+
 def test_changes_with_which_a_run_could_not_continue_are_found(tmp_path, capfd, monkeypatch):
     """N10, N35: `--continue_with`: dropout has no variables, a layer has; both are settings of the model."""
     monkeypatch.chdir(REPOSITORY)

@@ -52,7 +52,7 @@ def workspace(tmp_path_factory):
 
 
 BUG = """\
-        if not self.logging_dir.endswith(".check"):  # which the check before the first trial does not meet
+        if "/.check-" not in self.logging_dir:  # which the check before the first trial does not meet
             raise ValueError("a bug of mine")
         section = self.task_config.model
 """

@@ -447,13 +447,14 @@ def test_a_list_says_what_is_unknown(workspace, capfd, unknown):
 
 @pytest.mark.parametrize("word", ["RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", None])
 def test_only_a_job_that_has_not_ended_is_cancelled(workspace, capfd, word):
-    """N20: the engine is asked first; one that no longer has the job says so. Nothing is left to do, so it is no error."""
+    """N20: the engine is asked first; where nothing is left to do, that is no error."""
     name, job = submit(capfd), workspace.parent / "bin" / "jobs" / "id-1"
     job.write_text(word) if word else job.unlink()
     has_ended = word not in ("RUNNING", "PENDING")
     assert cli.main(["job", "cancel", name]) == 0
     assert [words[1] for words in calls(workspace)[1:]] == ["status", *([] if has_ended else ["stop"])]
-    said = f"{name} has ended already ({str(word).lower()})" if word else f"scripted no longer has {name}, so it has ended"
+    gone = f"scripted no longer has {name}, so it has ended"
+    said = f"{name} has ended already ({word.lower()})" if word else gone
     again = f"{name} was cancelled\n`official-trainer job resume {name}` continues from its checkpoint\n"
     assert capfd.readouterr().out == (f"{said}; nothing was cancelled\n" if has_ended else again)
 
