@@ -23,6 +23,7 @@ from official_trainer.checkpoints.name_template import NameTemplate
 from official_trainer.checkpoints.retention import Candidate, Retention
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.lazy import tf
+from official_trainer.lock import remove_abandoned
 from official_trainer.tracking.monitored import find_value
 
 EXPORT = "saved_model"
@@ -127,7 +128,7 @@ def latest(directory: str, template: str | None = None) -> str | None:
 _MARK = ".named_checkpoint"
 """A file that marks a folder as made here, and holds the owner's name. A folder without it is never changed."""
 
-_OWN = {POINTER, REPLACEMENT, EXPORT, f"{EXPORT}.writing", _MARK}
+_OWN = {POINTER, REPLACEMENT, EXPORT, _MARK}
 
 
 def _mark(folder: str, owner: str) -> None:
@@ -155,6 +156,7 @@ def _keep_only(folder: str, step: int | None) -> None:
     if step is not None:
         directory.tidy()
         return
+    remove_abandoned(folder, rf"{EXPORT}\.(writing|removing)(-.*)?")  # of `tasks/export.py`
     # The mark is removed last: with it, the next process continues here.
     for name in sorted(files.list_dir(folder), key=lambda name: name == _MARK):
         if name.partition(".tmp-")[0] in _OWN:

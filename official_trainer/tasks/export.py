@@ -11,10 +11,13 @@ sees whole versions only, because nothing is written or deleted under a name tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import logging
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,17 +26,31 @@ from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import UserError, first_few
 from official_trainer.garden import serving
 from official_trainer.lazy import load, tf
+from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.tasks import kept_tensors, random_streams, warmup
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
+_RECORD, _CHECKSUMS = "export.json", "checksums.json"
 _SAVED_MODEL = {
-    *("assets", "assets.extra", "export.json", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
+    *(
+        "assets",
+        "assets.extra",
+        _CHECKSUMS,
+        _RECORD,
+        "fingerprint.pb",
+        "keras_metadata.pb",
+        "saved_model.pb",
+        "variables",
+    ),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
+_UNDER_OTHER_NAMES = r"\.(writing|removing)(-.*)?"
+_NUMBER = "(0|[1-9][0-9]*)"
+_ATTEMPTS = 10
 
 
 class NoSignaturesError(UserError, ValueError):
@@ -80,13 +97,27 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
     A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step
-    and the results. The model's random generators are set to a state of the step, so that an export of the same weights
-    is the same whichever process writes it. Returns the names of the signatures.
+    and the results, `checksums.json` the checksum of each file. The model's random generators are set to a state of the
+    step, so that an export of the same weights is the same whichever process writes it. Returns the names of the
+    signatures.
     """
     random_streams.settle(model, step)
-    temporary = f"{directory.rstrip('/')}{_WRITING}"
-    files.remove(temporary)  # of a process that was killed
-    files.make_dirs(temporary)
+    parent, name = _split(directory)
+    remove_abandoned(parent, f"{re.escape(name)}{_UNDER_OTHER_NAMES}")
+    with own_folder(parent, f"{name}{_WRITING}-") as folder:
+        temporary = files.join(folder, "new")
+        signatures = _write(temporary, task, model, step)
+        record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
+        files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
+        sums = _sums(temporary)
+        files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
+        _replace(directory, folder, temporary)
+    _logger.info("exported step %d to %s", step, directory)
+    return signatures
+
+
+def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
+    """Writes a SavedModel, all but its record; returns the names of its signatures."""
     module, phase = tf.Module(), f"exporting the model of step {step}"
     garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
     if garden_module is not None:
@@ -97,16 +128,11 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
             signatures = make(model)
     module.model = model  # for its values; signatures are all that is called
     with during(phase, task=task, method="build_signatures"), _without_traces_of_layers():
-        tf.saved_model.save(module, temporary, signatures=signatures)
+        tf.saved_model.save(module, directory, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
-            warmup.write(temporary, task.build_warmup_requests(model))
-    signature_names = sorted(signatures)
-    record = {"step": step, "metrics": dict(metrics or {}), "signatures": signature_names, "weights": _digest(model)}
-    files.write_text_atomically(files.join(temporary, "export.json"), json.dumps(record, indent=1) + "\n")
-    _remove(directory, successor=temporary)
-    _logger.info("exported step %d to %s", step, directory)
-    return signature_names
+            warmup.write(directory, task.build_warmup_requests(model))
+    return sorted(signatures)
 
 
 def save_version(
@@ -157,14 +183,44 @@ def exported_step(directory: str) -> int | None:
 
 
 def holds(directory: str, model: Any, *, step: int) -> bool:
-    """Whether the SavedModel in `directory` is of `step` and has the current weights of `model`."""
+    """Whether the SavedModel in `directory` is of `step`, has the current weights of `model`, and is whole."""
     record = _record(directory)
     random_streams.settle(model, step)  # as `save` does
-    return record.get("step") == step and record.get("weights") == _digest(model)
+    if record.get("step") != step or record.get("weights") != _digest(model):
+        return False
+    if damaged := _damaged(directory):
+        what = "is missing, or does not match its checksum"
+        _logger.warning("%s is damaged: %s %s; it is written again", directory, first_few(damaged), what)
+    return not damaged
+
+
+def _damaged(directory: str) -> list[str]:
+    """Returns the files of a SavedModel that are not what `save` wrote, by their paths there."""
+    path = files.join(directory, _CHECKSUMS)
+    if not files.exists(path):  # as in one of an earlier version
+        return []
+    try:
+        sums = files.read_json(path)
+    except (files.UnreadableFileError, files.PathKindError):
+        return [_CHECKSUMS]
+    found = _sums(directory)
+    return [name for name, checksum in sums.items() if found.get(name) != checksum]
+
+
+def _sums(directory: str) -> dict[str, str]:
+    """Returns the checksum of each file of a SavedModel by its path there, but not that of the checksums."""
+    found: dict[str, str] = {}
+    for name in files.list_dir(directory):
+        path = files.join(directory, name)
+        if files.is_dir(path):
+            found |= {f"{name}/{inner}": checksum for inner, checksum in _sums(path).items()}
+        elif name != _CHECKSUMS:
+            found[name] = files.sha256(path)
+    return found
 
 
 def _record(directory: str) -> dict[str, Any]:
-    path = files.join(directory, "export.json")
+    path = files.join(directory, _RECORD)
     try:
         return files.read_json(path) if files.exists(path) else {}
     except (files.UnreadableFileError, files.PathKindError) as error:
@@ -183,10 +239,7 @@ def keep_newest(directory: str, max_to_keep: int, *, until: int | None = None) -
     steps = [step for step in _versions(directory) if until is None or step <= until]
     for step in steps[:-max_to_keep]:
         _remove(files.join(directory, str(step)))
-    for name in files.list_dir(directory):  # of processes that were killed
-        number, dot, suffix = name.partition(".")
-        if _is_number(number) and dot + suffix in (_WRITING, _REMOVING):
-            files.remove(files.join(directory, name))
+    remove_abandoned(directory, f"{_NUMBER}{_UNDER_OTHER_NAMES}")
 
 
 def delete_after(directory: str, step: int) -> None:
@@ -197,30 +250,43 @@ def delete_after(directory: str, step: int) -> None:
 
 def _versions(directory: str) -> list[int]:
     """Returns the steps of the exports in a folder, lowest first; numbers that someone else uses are none."""
-    numbers = sorted(int(name) for name in files.list_dir(directory) if _is_number(name))
+    numbers = sorted(int(name) for name in files.list_dir(directory) if re.fullmatch(_NUMBER, name))
     return [number for number in numbers if exported_step(files.join(directory, str(number))) == number]
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and name == str(int(name))
+def _remove(directory: str) -> None:
+    parent, name = _split(directory)
+    with own_folder(parent, f"{name}{_REMOVING}-") as folder:
+        _replace(directory, folder)
 
 
-def _remove(directory: str, *, successor: str | None = None) -> None:
+def _replace(directory: str, folder: str, successor: str | None = None) -> None:
     """Takes a SavedModel away before its files are deleted, so that no reader finds a part of one.
 
     Args:
       directory: the SavedModel; none there is fine.
-      successor: a complete SavedModel that takes its place.
+      folder: of this process alone, which it deletes.
+      successor: a complete SavedModel that takes its place; that of the process which comes last stays there.
     """
-    removing = f"{directory.rstrip('/')}{_REMOVING}"
-    files.remove(removing)
-    if files.is_url(directory):
-        files.remove(directory)  # there a rename copies every file
-    elif files.exists(directory):
-        files.rename(directory, removing)
-    if successor is not None:
-        files.rename(successor, directory)
-    files.remove(removing)
+    for attempt in range(_ATTEMPTS):
+        if files.is_url(directory):
+            files.remove(directory)  # there a rename copies every file
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                files.rename(directory, files.join(folder, f"old-{attempt}"))
+        if successor is None:
+            return
+        try:
+            files.rename(successor, directory)
+            return
+        except OSError as error:  # another process has put one there
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _split(directory: str) -> tuple[str, str]:
+    parent, name = os.path.split(directory.rstrip("/"))
+    return parent or ".", name
 
 
 def _without_traces_of_layers() -> contextlib.AbstractContextManager[None]:
