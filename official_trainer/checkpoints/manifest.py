@@ -76,7 +76,7 @@ class Manifest:
     def to_json(self) -> str:
         """Returns the text of the manifest file."""
         values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
-        return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
+        return signed(values)
 
 
 def name(step: int) -> str:
@@ -141,6 +141,11 @@ def parse(text: str, name: str, newest_version: int) -> dict[str, Any]:
     if (version := values["format_version"]) > newest_version:
         raise NewerFormatError(f"format version is {version}, but this official-trainer reads up to {newest_version}")
     return values
+
+
+def signed(values: Mapping[str, Any]) -> str:
+    """Returns the text of a manifest with a checksum of itself, which `parse` compares."""
+    return json.dumps({**values, "sha256": _checksum(values)}, indent=1) + "\n"
 
 
 def read(directory: str, step: int) -> Manifest:

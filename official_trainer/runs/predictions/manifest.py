@@ -31,7 +31,7 @@ _SHARD = re.compile(rf"predictions-(\d{{5,}})\.(?:tfrecord|jsonl|npy|npz)(?:{fil
 _KINDS: Mapping[str, Any] = {
     **{"format": str, "shard_size": int | None, "source": dict, "outputs": dict, "shards": list, "done": bool}
 }
-_KINDS_OF_SHARD: Mapping[str, Any] = {"name": str, "rows": int, "size_bytes": int}
+_KINDS_OF_SHARD: Mapping[str, Any] = {"name": str, "rows": int, "size_bytes": int, "sha256": str | None}
 
 Manifest = dict[str, Any]
 """The content of a file: about all predictions, or, with `batch_size` and `end`, about those of one process.
@@ -96,7 +96,7 @@ def begin(format: str, shard_size: int | None, source: Mapping[str, Any], share:
 
 def write(directory: str, name: str, content: Manifest) -> None:
     """Writes one of the files, whole or not at all."""
-    files.write_text_atomically(files.join(directory, name), json.dumps(content, indent=1) + "\n")
+    files.write_text_atomically(files.join(directory, name), manifest.signed(content))
 
 
 def check(directory: str, wanted: Manifest, *, is_whole: bool = True) -> dict[str, Manifest]:
@@ -156,6 +156,7 @@ def _read(path: str) -> Manifest:
             if not isinstance(found[name], kinds):
                 raise TypeError(f"{name} is {shorten(repr(found[name]))}")
         for shard in found["shards"]:
+            shard.setdefault("sha256", None)  # as early versions wrote it
             if not all(isinstance(shard[name], kinds) for name, kinds in _KINDS_OF_SHARD.items()):
                 raise TypeError(f"a shard is {shorten(repr(shard))}")
         return found

@@ -6,7 +6,8 @@ which model and data (`runs/predict.py`).
 
 Rows are in the order of the examples, one for each. A shard counts once a manifest names it. The manifest also records
 where the next shard begins: the number of its first batch, and how many rows of that batch are written already. So only
-rows that were in no whole shard are computed again, in the same batches as without the kill.
+rows that were in no whole shard are computed again, in the same batches as without the kill. So are those of a shard
+that does not match its checksum: a process that begins reads the shards of its share once.
 
 Each of n processes writes every n-th shard. The size of a batch determines where these begin, so all batches but the
 last must have it; each process checks those that it reads.
@@ -15,7 +16,7 @@ last must have it; each process checks those that it reads.
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 DATA_SECTIONS = ("validation_data", "train_data")
 FORMATS = tuple(WRITERS)
+
+_logger = logging.getLogger(__name__)
 
 _SHARD_BYTES = 32 << 20
 _MAX_SHARD_ROWS = 100_000
@@ -91,15 +94,17 @@ class PredictionShards:
         begun = manifest.begin(settings.format, whole["shard_size"], source, self._share)
         self._manifest = {**found.get(self._share.file, begun), "outputs": whole["outputs"]}
         for number, shard in self._known.items():
-            self._check_is_there(shard)
             self._check_begins_as_counted(number, shard)
+            if "end" not in shard:
+                self._end = number + 1  # it is smaller, as only the last one is
+        is_others = whole["done"] and share.index > 0  # the first process compares them
+        damaged = [] if is_others else self._drop_damaged()
         self._chunks, self._buffered = list[Columns](), 0
-        self._number = -1
+        self._number, self._after = -1, Position()
         self._begin_next()
-        before = self._known.get(self._number - 1, {})
-        self._after = Position(*before.get("end", ()))
         if not self.is_done:
-            if self._share.file not in found:
+            if damaged or self._share.file not in found:
+                self._manifest["done"] = False
                 self._write_manifest()
             self._remove_leftovers()
 
@@ -168,7 +173,7 @@ class PredictionShards:
         if self._share.count > 1:
             shards: list[dict[str, Any]] = self._manifest["shards"]
             return shards
-        return [self._known[number] for number in itertools.takewhile(self._known.__contains__, itertools.count())]
+        return [self._known[number] for number in sorted(self._known)]
 
     def _first_needed(self, batch: int) -> int:
         """Returns the first row of a batch that is needed."""
@@ -180,6 +185,8 @@ class PredictionShards:
         self._number += 1
         while not self._share.has(self._number) or self._number in self._known:
             self._number += 1
+        if end := self._known.get(self._number - 1, {}).get("end"):
+            self._after = Position(*end)
 
     def _write_shard(self, where: Mapping[str, Any]) -> None:
         """Writes the rows in memory; `where` is what its entry says of the place of the next row in the data."""
@@ -189,7 +196,8 @@ class PredictionShards:
         path = files.join(self._directory, name)
         with files.written_atomically(path) as temporary:
             WRITERS[self._manifest["format"]](temporary, self._chunks)
-        shard = {"name": name, "rows": self._buffered, "size_bytes": files.size_bytes(path), **where}
+            checked = {"size_bytes": files.size_bytes(temporary), "sha256": files.sha256(temporary)}
+        shard = {"name": name, "rows": self._buffered, **checked, **where}
         self._known[self._number] = shard
         if self._share.count > 1:
             self._manifest["shards"].append(shard)
@@ -234,12 +242,25 @@ class PredictionShards:
             what = f"{shard['name']} ends in batch {end[0]} after {end[1]} examples"
             raise PredictionsError(f"global_batch_size is {self._batch_size}, but {what}, so {_ALONE}")
 
-    def _check_is_there(self, shard: Mapping[str, Any]) -> None:
-        if problem := size_problem(self._directory, shard["name"], shard["size_bytes"]):
-            raise PredictionsError(
-                f"{self._directory}: {problem}, but the manifest of these predictions names it; put the file back, or "
-                "name another --output to predict from the start"
-            )
+    def _drop_damaged(self) -> list[str]:
+        """Forgets the shards of the share that are not what was written, and returns their names."""
+        shards = {number: shard for number, shard in self._known.items() if self._share.has(number)}
+        if shards:
+            _logger.info("comparing %d written shards with their checksums", len(shards))
+        damaged = []
+        for number, shard in shards.items():
+            if problem := self._problem(shard):
+                _logger.warning("%s: %s; it is written again", self._directory, problem)
+                damaged.append(self._known.pop(number)["name"])
+        self._manifest["shards"] = [shard for shard in self._manifest["shards"] if shard["name"] not in damaged]
+        return damaged
+
+    def _problem(self, shard: Mapping[str, Any]) -> str | None:
+        name, checksum = shard["name"], shard["sha256"]
+        if problem := size_problem(self._directory, name, shard["size_bytes"]):
+            return problem
+        matches = checksum is None or files.sha256(files.join(self._directory, name)) == checksum
+        return None if matches else f"{name} does not match its checksum"
 
     def _write_manifest(self) -> None:
         if self._share.count > 1:

@@ -218,7 +218,7 @@ def test_what_is_done_stays_as_it_is(tmp_path):
 
 
 def test_other_places_are_refused(tmp_path):
-    """N18: a directory of other files, a file, a manifest that cannot be read, a shard that is gone or cut."""
+    """N18: a directory of other files, a file, a manifest that cannot be read, or was altered."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").touch()
     with pytest.raises(
@@ -240,12 +240,9 @@ def test_other_places_are_refused(tmp_path):
     with pytest.raises(PredictionsError, match=r"one of predictions.json is a link to nothing; remove it, or name"):
         shards_in(tmp_path / "bad")
     done(tmp_path / "shards")
-    shard = tmp_path / "shards" / "predictions-00001.jsonl"
-    shard.write_text("{}\n")
-    with pytest.raises(PredictionsError, match=r"00001.jsonl has 3 bytes, not \d+, but the manifest of these"):
-        shards_in(tmp_path / "shards", format="jsonl")
-    shard.unlink()
-    with pytest.raises(PredictionsError, match=r"00001.jsonl is missing, but .* put the file back, or name another"):
+    altered = (tmp_path / "shards" / MANIFEST).read_text().replace('"name"', '"names"', 1)
+    (tmp_path / "shards" / MANIFEST).write_text(altered)
+    with pytest.raises(PredictionsError, match=r"predictions.json does not match its own checksum\); name another"):
         shards_in(tmp_path / "shards", format="jsonl")
 
 
@@ -357,6 +354,92 @@ def test_another_number_of_processes_goes_on(first, then, num_batches, tmp_path)
     gather(str(folder))
     assert contents(folder) == contents(tmp_path / "whole")
     assert there.items() <= {path.name: path.stat().st_mtime_ns for path in folder.glob("predictions-*")}.items()
+
+
+def damage(path, how):
+    """Overwrites eight bytes, cuts the file or removes it."""
+    content = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if how == "cut" else content[:8] + bytes(8) + content[16:])
+
+
+DAMAGED = [
+    (format, numbers, num_batches)
+    for format in ("tfrecord", "jsonl", "npy")
+    for numbers in ((0,), (2, 3), (0, 4), (6,), (0, 1, 2, 3, 4, 5, 6))
+    for num_batches in (None, 4)
+]
+
+
+@pytest.mark.parametrize(
+    ("format", "numbers", "num_batches"),
+    cases(
+        DAMAGED,
+        *(("npy", (6,), None), ("tfrecord", (0, 4), None), ("jsonl", (2, 3), 4), ("npy", (0,), 4)),
+        ("jsonl", (0, 1, 2, 3, 4, 5, 6), None),
+    ),
+)
+def test_a_damaged_shard_is_named_and_written_again(format, numbers, num_batches, tmp_path, caplog):
+    """N18: of any format, of predictions that are done or go on; after a kill, too; the others stay."""
+    sizes, hows = (5, 5, 3, 5, 2), ("overwritten", "gone", "cut")
+    options = {"format": format, "shard_size": 3}
+    fill(shards_in(tmp_path / "whole", **options), sizes)
+    folder = tmp_path / "damaged"
+    fill(shards_in(folder, **options), sizes, num_batches)
+    there = {path.name: path.stat().st_mtime_ns for path in folder.glob("predictions-*")}
+    damaged = [name for name in sorted(there) if int(name[12:17]) in numbers]
+    for name, how in zip(damaged, hows * 3, strict=False):
+        damage(folder / name, how)
+    shards = shards_in(folder, format=format)
+    assert not shards.is_done
+    said = [message for message in caplog.messages if message.endswith("it is written again")]
+    assert (
+        [name for name in sorted(there) for message in said if name in message]
+        == damaged
+        == [message.split(": ")[1].split()[0] for message in said]
+    )
+    assert f"{folder}: {damaged[0]} does not match its checksum; it is written again" in said
+    fill(shards, sizes, 1)  # and is killed
+    fill(shards_in(folder, format=format), sizes)
+    assert contents(folder) == contents(tmp_path / "whole")
+    kept = {name: time for name, time in there.items() if name not in damaged}
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in folder.glob("predictions-*")}.items()
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_each_process_writes_its_own_damaged_shards_again(is_done, tmp_path, caplog):
+    """N18: and the first one all of those that are done."""
+    sizes, whole, folder = (5, 5, 5, 2), tmp_path / "whole", tmp_path / "shared"
+    for place in (whole, folder):
+        for index in range(2):
+            fill(share_in(place, index, 2, 5), sizes, None if is_done or place == whole else 2)
+        gather(str(place))
+    for name in ("predictions-00000.jsonl", "predictions-00001.jsonl"):
+        damage(folder / name, "overwritten")
+    for index in (1, 0):
+        caplog.clear()
+        shards = share_in(folder, index, 2, 5)
+        again = [number for number in (0, 1) if f"predictions-0000{number}.jsonl does not match" in caplog.text]
+        assert again == ([[0, 1], []][index] if is_done else [index])
+        assert shards.is_done == (is_done and index == 1)
+        fill(shards, sizes)
+    gather(str(folder))
+    assert contents(folder) == contents(whole)
+
+
+def test_shards_of_an_early_version_are_taken_by_their_size(tmp_path):
+    """N18: it wrote no checksums."""
+    done(tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    del manifest["sha256"]
+    for shard in manifest["shards"]:
+        del shard["sha256"]
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert shards_in(tmp_path, format="jsonl").is_done
+    damage(tmp_path / "predictions-00001.jsonl", "cut")
+    assert not shards_in(tmp_path, format="jsonl").is_done
 
 
 def test_a_process_that_predicts_otherwise_is_refused(tmp_path):
