@@ -196,11 +196,12 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
-    submit.refuse_unless_ended(folder, target, record, "so there is nothing to resume")
-    _check_code(record)
-    commands = target.resume(record.id, record.submit)
-    again = dataclasses.replace(record, submitted_at=submission.now())
-    submit.report_submitted(submission.start(folder, target, commands, again), folder, target)
+    with submission.alone(folder):
+        submit.refuse_unless_ended(folder, target, submission.read(folder) or record, "so there is nothing to resume")
+        _check_code(record)
+        commands = target.resume(record.id, record.submit)
+        again = submission.start(folder, target, commands, dataclasses.replace(record, submitted_at=submission.now()))
+    submit.report_submitted(again, folder, target)
     return int(ExitCode.DONE)
 
 

@@ -73,9 +73,10 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         is_sweep=job.is_sweep,
         code="" if job.code is None else job.code.path,
     )
-    rendered = _replacing(folder, engine, rendered)
-    with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
-        submitted = _started(folder, engine, rendered, record)
+    with submission.alone(folder):
+        rendered = _replacing(folder, engine, rendered)
+        with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
+            submitted = _started(folder, engine, rendered, record)
     report_submitted(submitted, folder, engine)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")

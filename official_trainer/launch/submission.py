@@ -18,7 +18,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +26,7 @@ from official_trainer import config, files, snapshot
 from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
+from official_trainer.lock import DirectoryLock, LockedError
 
 FOLDER = snapshot.LAUNCHES
 RECORD = "launch.json"
@@ -94,6 +95,30 @@ def job_name(wanted: str, experiment: str, model_dir: str) -> str:
     begin = wanted or re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-")
     begin = begin if begin[:1].isalpha() else f"job-{begin}"
     return f"{begin[:_LONGEST_NAME].rstrip('-')}-{hashlib.sha256(os.fsencode(model_dir)).hexdigest()[:_DIGITS]}"
+
+
+@contextlib.contextmanager
+def alone(folder: str) -> Iterator[None]:
+    """Keeps other commands from starting the job of a folder, for a block that reads its record and starts it.
+
+    Otherwise each would find that there is no such job yet, and only the last one would be on record.
+
+    Raises:
+      LockedError: another command starts it.
+    """
+    files.make_dirs(folder)
+    try:
+        lock = DirectoryLock(folder)
+        lock.acquire()
+    except LockedError:
+        name = os.path.basename(folder)
+        raise LockedError(f"another command is starting {name} now. Wait until it has ended.") from None
+    try:
+        yield
+    finally:
+        _remove(os.path.join(folder, ".lock"))  # a job's folder holds nothing else that is ours
+        lock.release()
+        remove_if_empty(folder)
 
 
 def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record) -> Record:

@@ -367,6 +367,29 @@ def test_a_profile_that_cannot_be_read_is_one_problem(workspace, capfd, monkeypa
     assert "p.yaml" in said and "problems" not in said and "image: is not set" not in said
 
 
+def test_commands_at_the_same_time_start_a_job_once(workspace, capfd, monkeypatch):
+    """N20: the others are refused; else the engine would have jobs of which there is no record."""
+    words = ["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"]
+    name, start, codes = submit(capfd), submission.start, []
+    assert cli.main(["job", "cancel", name]) == 0
+
+    def meanwhile(*args):
+        with monkeypatch.context() as original:
+            original.setattr(submission, "start", start)
+            codes.extend([cli.main(words), cli.main(["job", "resume", name])])
+        return start(*args)
+
+    monkeypatch.setattr(submission, "start", meanwhile)
+    for again in (words, ["job", "resume", name]):
+        capfd.readouterr()
+        assert cli.main(again) == 0
+        assert capfd.readouterr().err.count(f"error: another command is starting {name} now. Wait until it has") == 2
+        assert cli.main(["job", "cancel", name]) == 0
+    assert codes == [ExitCode.RETRY] * 4
+    assert [words[1] for words in calls(workspace)].count("start") == 3
+    assert sorted(os.listdir(workspace / "launches" / name)) == ["job.txt", "launch.json"]
+
+
 def test_what_was_started_before_a_failure_can_be_taken_back(workspace, capfd, monkeypatch):
     (workspace / "p.yaml").write_text("steps: 2\n")
     monkeypatch.setenv("ENGINE_FAILS", "start2")
