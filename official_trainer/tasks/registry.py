@@ -44,7 +44,6 @@ from official_trainer.lazy import load
 from official_trainer.tasks import explained, listings, sources
 from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source
-from official_trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig
@@ -223,6 +222,8 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
     name = type(task_config).__name__
     what = f"no Task class is registered for {type(task_config).__module__}.{name}"
     known = first_few(sorted({cls.__name__ for cls in _tasks})) or "none"
+    from official_trainer.tasks.task import Task  # which finding experiments does not need
+
     fix = unregistered(type(task_config), Task, "@register_task_cls", [each.value for each in _tasks.values()])
     fix = f"{fix or 'give the experiment the config class of a Task'}; registered: {known}"
     raise ConfigError([Problem(what, path, fix=fix, origin=line_of_class(type(task_config)))])
