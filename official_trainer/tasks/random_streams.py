@@ -228,7 +228,7 @@ def temporary_seed(seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def _tensorflow_seed_restored() -> Iterator[Any]:
     context = load("tensorflow.python.eager.context").context()  # there is no public way to restore a seed
-    before = context._seed, context._rng
+    before = context._seed, getattr(context, "_rng", None)  # there is none before the first seed of a process
     try:
         yield context
     finally:
