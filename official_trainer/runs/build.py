@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
@@ -32,7 +32,7 @@ from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
 from official_trainer.tasks.multi_task import garden
-from official_trainer.tasks.multi_task.task import parts_of
+from official_trainer.tasks.multi_task.task import Part, parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -101,12 +101,18 @@ def build(
         with during(phase, task=task):
             optimizer = _optimizer_of(task, config, model) if trains else None
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
-        named = parts_of(getattr(config, "eval_tasks", ()), job.model_dir)
-        if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
-            config = config.replace(task=config.task.replace(validation_data=None))
+        config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)
         with during(phase, task=task):
             return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
+
+
+def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:
+    """Returns the config for a Trainer, and the sets of its `eval_tasks`; in the strategy's scope."""
+    named = parts_of(getattr(config, "eval_tasks", ()), model_dir)
+    if named and isinstance(config, GardenMultiEval):  # these alone are evaluated, as there
+        config = config.replace(task=config.task.replace(validation_data=None))
+    return config, named
 
 
 def _prebuilt(trainer: Trainer, stop: StopRequest | None) -> Trainer:

@@ -34,6 +34,7 @@ from official_trainer.config import (
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.config.modes import check as check_mode
 from official_trainer.engine import process
+from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden import to_garden
@@ -41,7 +42,7 @@ from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import evaluate, train
-from official_trainer.runs.build import best_checkpoint
+from official_trainer.runs.build import best_checkpoint, with_named_sets
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
@@ -153,6 +154,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     if calls_train or prunes:
         config = _with_summary_of_each_loop(config)
     job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
+    if trainer is not None and mode != "train":
+        _check_sets(trainer, getattr(config, "eval_tasks", ()))
     process.configure_steps(config.runtime)
     with random_streams.enabled(config.runtime.seed, keeps_seeds=not isinstance(params, ExperimentConfig)):
         with strategy.scope():
@@ -216,6 +219,16 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
         raise ArgumentError(
             f"distribution_strategy: {type(strategy).__name__} over {num_processes} processes, of which only one may "
             "lead a run; official-trainer starts them so (docs/guides/launch.md)"
+        )
+
+
+def _check_sets(trainer: Trainer, routines: Sequence[Any]) -> None:
+    """Refuses a trainer of the caller's that would not evaluate the sets of the config."""
+    if routines and not trainer.context.options.eval_tasks:
+        names = ", ".join(routine.name for routine in routines)
+        raise ArgumentError(
+            f"trainer: it evaluates none of the sets of params.eval_tasks ({names}). Build it with options="
+            "TrainerOptions(eval_tasks=[Part(name=…, task=…), …]), or leave it out: one that evaluates them is built"
         )
 
 
@@ -286,7 +299,11 @@ def _as_read(config: ExperimentConfig, params: Any) -> Any:
     if isinstance(params, ExperimentConfig):
         return config
     trainer = config.trainer.replace(optimizer_config=params.trainer.optimizer_config)
-    return config.replace(task=params.task, trainer=trainer)
+    config = config.replace(task=params.task, trainer=trainer)
+    if not (routines := getattr(config, "eval_tasks", ())):
+        return config
+    theirs = [routine.task_config for routine in params.eval_tasks]
+    return config.replace(eval_tasks=[r.replace(task_config=t) for r, t in zip(routines, theirs, strict=True)])
 
 
 # Parts.
@@ -307,14 +324,16 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     create_optimizer = functools.partial(to_garden.create_optimizer, task, params, model)
     if isinstance(params, ExperimentConfig):
         create_optimizer = functools.partial(task.create_optimizer, params.trainer.optimizer_config, params.runtime)
+    config, named = with_named_sets(_as_read(job.config, params), job.model_dir)
     return Trainer(
-        _as_read(job.config, params),
+        config,
         task,
         model,
         create_optimizer() if trains else None,
         train=trains,
         evaluate=evaluates,
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
+        options=TrainerOptions(eval_tasks=named),
     )
 
 

@@ -212,7 +212,7 @@ def get_task_cls(task_config: Config, path: str = "task") -> Callable[..., Any]:
       >>> registry.get_task_cls(config)(config).task_config.slope
       0.5
     """
-    if garden_class(task_config):
+    if garden_class(task_config) or is_config_class(type(task_config)):
         from official_trainer.garden.to_garden import build_task
 
         return build_task
