@@ -412,8 +412,9 @@ class Schedule:
             self._stopped = None
             return []
         weights = None if stopped["weights"] is None else (stopped["weights"][0], stopped["weights"][1])
-        how = f"to go on after all, change or remove the action '{stopped['by']}'"
-        return [Stop(reason=f"{stopped['reason']}; {how}", weights=weights)]
+        how = "the run has ended already; to go on after all, change or remove the action '%s'"
+        _logger.info(how, stopped["by"])  # no part of the reason, which is on record as an unbroken run has it
+        return [Stop(reason=stopped["reason"], weights=weights)]
 
     def _moment(self, **happened: bool) -> Moment:
         run = self._begun

@@ -234,7 +234,7 @@ def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):
     assert int(last) < 50000
     again = run_command(argv, cwd=workspace, folder=tmp_path)
     assert f"finished early at step {last}" in again.out
-    assert "to go on after all, change or remove the action 'plateau'" in again.out
+    assert "to go on after all, change or remove the action 'plateau'" in again.err
     run = json.loads(Path(model_dir, "run.json").read_text())
     assert run["stopped_early"].startswith("the loss has not fallen below")
 

@@ -130,8 +130,21 @@ def _record(broken, unbroken):
 
 
 def _recorded(model_dir):
-    """Returns what `run.json` and `status.json` say of the end; when and by whom is not the same twice."""
-    run, status = (json.loads((model_dir / name).read_text()) for name in ("run.json", "status.json"))
-    kept = {name: run[name] for name in ("status", "best", "final_metrics", "last_checkpoint_step", "stopped_early")}
-    kept["steps"] = {name: run["steps"][name] for name in ("current", "end")}
-    return kept | {f"status {name}": status[name] for name in ("phase", "step", "last_checkpoint_step", "exit_code")}
+    """Returns what `run.json` and `status.json` say, but for what is not the same twice."""
+    found = {
+        f"{name} {field}": value
+        for name in ("run.json", "status.json")
+        for field, value in json.loads((model_dir / name).read_text()).items()
+        if field not in NEVER_THE_SAME
+    }
+    del found["run.json steps"]["start"]  # where the last process began
+    return found
+
+
+NEVER_THE_SAME = (
+    *("run_id", "restarts", "pid", "host"),
+    *("started", "restarted", "finished", "updated", "time"),
+    *("argv", "config_digest"),  # in which settings differ
+    "git_revision",  # which is known if git answers in time
+)
+"""Fields that say which run it is, when, and how it was started."""

@@ -75,6 +75,12 @@ ACTIONS = """trainer.actions=[
   {type: checkpoint, monitor: accuracy, max_to_keep: 2}, {type: average_checkpoints, last: 2},
   {type: export_saved_model, when: {every: 15}, max_to_keep: 2}]"""
 ACTING = digits(Variant("mirrored2", averages=False, several="evaluations"), ACTIONS, *NO_EXPORTS, name="actions")
+STOPPED_EARLY = digits(
+    Variant(several="evaluations"),
+    "trainer.actions=[{type: early_stopping, monitor: validation_loss, min_delta: 5, patience: 2}]",
+    *NO_EXPORTS,
+    name="early",
+)
 STEP_BY_STEP = "trainer.steps_per_loop=1"
 AT_ONCE = "trainer.async_checkpoint=false"
 
@@ -312,6 +318,7 @@ CAMPAIGNS = [
 
 BEFORE_CHANGES = table(
     Strikes(DIGITS, (Part, 1), sets=(STEP_BY_STEP,), is_quick=True),
+    Strikes(STOPPED_EARLY, [Part(0.95, leaves=21)], is_quick=True),
     *(Strikes(other, (Part, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA, XLA_AUTO)),
     *(campaign(at=(Part, 3)) for campaign in CAMPAIGNS),
     *(

@@ -178,8 +178,8 @@ def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
 @pytest.mark.parametrize(
     ("patience", "name", "last_step"), [(1, "patience", 40), (2, "patience", 100), (1, "other", 80)]
 )  # fmt: skip
-def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name, last_step):
-    """G1: though the action itself does not remember; changed or removed, it holds no longer."""
+def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name, last_step, caplog):
+    """G1: for the same reason, though the action itself does not remember; changed or removed, it holds no longer."""
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class PatienceConfig(ActionConfig):
@@ -193,10 +193,12 @@ def test_a_stopped_run_stays_stopped_until_the_action_is_another(patience, name,
     run(disk, config, PatienceConfig(name="patience"), accuracies=accuracies)
     action = PatienceConfig(name=name, patience=patience)
     loop, _ = start(disk, config, action, methods={"on_stop": said.append}, accuracies=accuracies)
+    caplog.set_level("INFO")
     loop.run()
     assert loop.state.step == last_step
     if last_step == 40:
-        assert said == ["waited 1; to go on after all, change or remove the action 'patience'"]
+        assert said == ["waited 1"]
+        assert "to go on after all, change or remove the action 'patience'" in caplog.text
 
 
 def test_weights_to_be_exported_are_loaded_before_the_export():
