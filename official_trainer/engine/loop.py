@@ -238,5 +238,5 @@ class Loop:
 
     def _describe_forced_end(self) -> tuple[str, int]:
         what, exit_code = self._saving.describe_end()
-        self._parts.observer.on_forced_end(exit_code)
+        self._parts.observer.on_forced_end(exit_code, f"{self._parts.stop.reason} {what}")
         return what, exit_code

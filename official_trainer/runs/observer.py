@@ -81,7 +81,9 @@ class TrainingProcess:
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
         self.watchdog = Watchdog(
-            job.config.runtime, self._late_reports, record=lambda stall: self.finish(stall.exit_code)
+            job.config.runtime,
+            self._late_reports,
+            record=lambda stall: self.finish(stall.exit_code, error=str(stall)),
         )
         self.metrics: dict[str, float] = {}
 
@@ -117,12 +119,11 @@ class TrainingProcess:
         found = report.report_of(failure, self._job.model_dir)
         message = describe_error(failure) if found is None else found.message
         exit_code = report.exit_code_of(failure)
-        error = None if exit_code == ExitCode.PREEMPTED else message
         with contextlib.suppress(OSError):
             if self._has_started:
-                self.record.finish(exit_code, error=error)
+                self.record.finish(exit_code, error=message)
             else:
-                self.record.refuse(exit_code, error=error)
+                self.record.refuse(exit_code, error=message)
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """A phase begins.
@@ -160,10 +161,12 @@ class TrainingProcess:
             total = time_account.over_attempts(None, attempt)
         self.record.note(gin=self.gin.save(), time=total)
 
-    def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None) -> None:
+    def finish(
+        self, exit_code: int, metrics: Mapping[str, float] | None = None, *, error: str | None = None
+    ) -> None:
         """Records the end; from any thread."""
         self.save_time()
-        self.record.finish(exit_code, metrics)
+        self.record.finish(exit_code, metrics, error=error)
 
     def _explain(self, error: BaseException, stop: StopRequest) -> BaseException:
         """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
@@ -378,8 +381,8 @@ class RunObserver(LoopObserver):
         if made := export_at_end(self._job, self._trainer, step, logs):
             self._exported = which, made
 
-    def on_forced_end(self, exit_code: int) -> None:
-        self._process.finish(exit_code)
+    def on_forced_end(self, exit_code: int, error: str) -> None:
+        self._process.finish(exit_code, error=error)
 
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         return self._trackers.rows.row(step, split)

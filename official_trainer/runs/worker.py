@@ -53,7 +53,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
 
     def record_stall(stall: Stall) -> None:
         for record in records:
-            record.finish(stall.exit_code)
+            record.finish(stall.exit_code, error=str(stall))
 
     watchdog = Watchdog(runtime, late_reports, record=record_stall)
     next_seconds, last_phase = 0.0, "start"
@@ -69,7 +69,12 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
             for record in records:
                 record.phase(phase, int(trainer.global_step.numpy()))
 
-    stop.register(lambda: (_STEPS_LOST, ExitCode.RETRY))
+    def describe_end() -> tuple[str, int]:
+        for record in records:
+            record.finish(ExitCode.RETRY, error=f"{stop.reason} {_STEPS_LOST}")
+        return _STEPS_LOST, ExitCode.RETRY
+
+    stop.register(describe_end)
     with watchdog:
         watchdog.enter("build")
         with stop.interruptible():

@@ -265,8 +265,9 @@ class RunRecord:
         Args:
           exit_code: of the process; 0 is `done`, 143 is `preempted`, anything else is `failed`.
           metrics: final metrics, which may be nested; None keeps those of an earlier process.
-          error: the message of the error that ended it.
+          error: the message of the error that ended it; a stop that is asked for is none.
         """
+        error = None if exit_code == ExitCode.PREEMPTED else error
         self._run["error"] = error
         self._run["status"] = _STATUS_OF_EXIT.get(exit_code, "failed")
         self._run["finished"] = self._now()
@@ -283,6 +284,7 @@ class RunRecord:
             self.finish(exit_code, error=error)
             return
         self._run = self._before
+        error = None if exit_code == ExitCode.PREEMPTED else error
         self._status |= {"phase": "refused", "exit_code": int(exit_code), "error": error}
         self._write_run()
         self._write_status()

@@ -59,7 +59,8 @@ class Run:
 
     def recorded(self, index):
         folder = self.model_dir if index == 0 else self.model_dir / "workers" / "worker-1"
-        return json.loads((folder / "status.json").read_text())["exit_code"]
+        status = json.loads((folder / "status.json").read_text())
+        return status["exit_code"], status["error"]
 
 
 @pytest.mark.full
@@ -75,7 +76,8 @@ def test_who_hangs_says_5_and_who_waited_for_it_says_75(tmp_path, held):
         assert f"worker {held} is waiting for the next batch at step " in run.cluster.err("worker", other), said
         assert "Stacks of process" in run.report(other), said
         assert "collective.py" in run.report(other), said
-        assert run.recorded(other) == 75
+        code, error = run.recorded(other)
+        assert code == 75 and error.startswith("no progress for ")
 
 
 @pytest.mark.full
@@ -115,6 +117,7 @@ def test_sigterm_ends_all_in_the_grace_period_though_one_hangs(tmp_path):
         assert codes == [75, 75], said
         assert "stop_grace_seconds=2 later the run had not ended" in run.cluster.err("worker", 1), said
         assert "the last good checkpoint is the chief's" in run.cluster.err("worker", 1), said
+        assert "SIGTERM in the middle of what all processes do" in run.recorded(1)[1]
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,12 @@ class HeldRun:
     def status(self):
         return json.loads(pathlib.Path(self.model_dir, "status.json").read_text())
 
+    def error(self):
+        """Returns the error on record, which both files have."""
+        error = json.loads(pathlib.Path(self.model_dir, "run.json").read_text())["error"]
+        assert self.status()["error"] == error
+        return error
+
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
@@ -86,7 +93,7 @@ def test_sigterm_in_any_phase_saves_and_the_same_command_continues(phases, unbro
         assert said in done.err, phase
         assert max(committed_steps(run.model_dir), default=None) in steps, phase
         if os.path.exists(run.model_dir):
-            assert run.status()["exit_code"] == 143
+            assert (run.status()["exit_code"], run.error()) == (143, None)
     assert HeldRun(tmp_path / "run").command.wait().code == 0
     assert differences(run.model_dir, unbroken) == []
 
@@ -114,6 +121,7 @@ def test_a_step_that_never_ends_is_given_up_after_the_grace_period(tmp_path):
     assert "which is not saved; the last good checkpoint is" in done.err
     assert committed_steps(run.model_dir) == (20,)
     assert run.status()["exit_code"] == 75
+    assert re.match(r"SIGTERM at step \d+, which is not saved; the last good checkpoint is", run.error())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -206,6 +214,7 @@ def test_a_stall_ends_the_process_with_the_stacks_of_all_threads(phase, unbroken
     assert "in hold\n" in report.replace('"', "")
     assert "MainThread" in report
     assert run.status()["exit_code"] == 5
+    assert run.error().startswith("no progress for ") and STALLS[phase] in run.error()
     assert HeldRun(tmp_path / "run").command.wait().code == 0
     assert differences(run.model_dir, unbroken) == []
 

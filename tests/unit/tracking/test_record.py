@@ -134,7 +134,7 @@ def test_the_end_of_a_run_tells_its_exit_code(model_dir, exit_code, status):
 
 
 def test_the_error_that_ended_a_process_is_in_both_files(model_dir):
-    """N28, N6: until a later process begins; one that was refused leaves the run's record as it was."""
+    """N28, N6: until a later process begins; one that was refused leaves the run's record as it was. A stop is none."""
     run = start(model_dir)
     run.finish(3, error="a label is 4")
     assert read(model_dir)["error"] == read(model_dir, "status.json")["error"] == "a label is 4"
@@ -143,6 +143,9 @@ def test_the_error_that_ended_a_process_is_in_both_files(model_dir):
     run.refuse(2, error="no such field")
     assert read(model_dir)["error"] == "a label is 4"
     assert read(model_dir, "status.json")["error"] == "no such field"
+    run = start(model_dir)
+    run.finish(ExitCode.PREEMPTED, error="SIGTERM at step 7, which is saved")
+    assert read(model_dir)["error"] is None and read(model_dir, "status.json")["error"] is None
 
 
 def test_a_restart_keeps_the_identity_and_counts(model_dir):
