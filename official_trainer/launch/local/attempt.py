@@ -105,7 +105,9 @@ class Attempt:
             return
         self._ends.append(end)
         names = self._processes.names
-        if code and self._is_ending and end.is_own:
+        if end.was_told and not self._is_ending:
+            pass  # it only served, and training is done
+        elif code and self._is_ending and end.is_own:
             self._printer.say(f"{end.name} {end.how}")
         elif code and not self._is_ending and member.role == EVALUATOR:
             self._printer.say(f"{end.name} {end.how}; training goes on without it")

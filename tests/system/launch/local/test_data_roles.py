@@ -28,6 +28,7 @@ def test_who_served_data_ends_when_training_has_ended(tmp_path):
     sources = {"worker": "wait('ready'); wait('ready too')", "dispatcher": deaf, "data_worker": source}
     job = Launched(tmp_path, SERVED, sources)
     assert job.wait() == 0, job.err
+    assert "training goes on" not in job.out and "waiting up to" not in job.out
 
 
 def test_one_that_dies_is_started_again_at_its_port_while_training_goes_on(tmp_path):
