@@ -75,7 +75,12 @@ class MovedError(LockedError):
 
 def lock_path(directory: str | os.PathLike[str], name: str = "lock") -> str:
     """Returns the file that the holder of a directory's lock renews."""
-    return files.join(directory, f".{name}.json")
+    return files.join(directory, file_names(name)[1])
+
+
+def file_names(name: str = "lock") -> tuple[str, str]:
+    """Returns the names of a lock's files: that of the kernel's lock, and the one that its holder renews."""
+    return f".{name}", f".{name}.json"
 
 
 class DirectoryLock:
@@ -108,7 +113,7 @@ class DirectoryLock:
         self._clock, self._sleep = clock, sleep
         self._path = lock_path(directory, name)
         self._description = dict(description or {})
-        self._flock = _Flock(files.join(directory, f".{name}"))
+        self._flock = _Flock(files.join(directory, file_names(name)[0]))
         self._mutex = threading.Lock()  # between the renewing thread and `release`
         self._renewing: RepeatingThread | None = None
         self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
@@ -199,8 +204,12 @@ class DirectoryLock:
                 return
             self._write()
 
-    def release(self) -> None:
-        """Gives the lock back; what is not held, or belongs to the process this one was forked from, stays as it is."""
+    def release(self, *, leaves_file: bool = True) -> None:
+        """Gives the lock back; what is not held, or belongs to the process this one was forked from, stays as it is.
+
+        Args:
+          leaves_file: whether the file of the kernel's lock stays, as it does for the next holder.
+        """
         if not self._is_holder():
             return
         if self._renewing is not None:
@@ -214,7 +223,7 @@ class DirectoryLock:
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
             finally:
-                self._flock.drop()
+                self._flock.drop(removes_file=not leaves_file)
 
     def __enter__(self) -> DirectoryLock:
         self.acquire()
@@ -418,6 +427,9 @@ class _Flock:
             if isinstance(error, OSError) and error.errno in _NO_FLOCK:
                 return
             raise
+        if not _is_at(descriptor, self._path):  # the holder before has removed it: another one may be held by now
+            os.close(descriptor)
+            raise BlockingIOError(errno.EWOULDBLOCK, "was removed", self._path)
         self._descriptor = descriptor
         _close_when_forked(descriptor)
 
@@ -440,8 +452,12 @@ class _Flock:
             return None
         return place if os.path.isdir(place) else None
 
-    def drop(self) -> None:
+    def drop(self, *, removes_file: bool = False) -> None:
         """Gives the lock back, if it is held."""
+        if removes_file:
+            self._identity = None  # the directory may be removed too
+            with contextlib.suppress(OSError):
+                files.remove(self._path)
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
@@ -458,6 +474,14 @@ def _identity(directory: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether an open file is the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _new_values(description: Mapping[str, str]) -> dict[str, Any]:

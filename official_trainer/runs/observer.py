@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files
+from official_trainer import files, lock
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.best import BestCheckpoint
@@ -26,7 +26,7 @@ from official_trainer.engine.loop_parts import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError, describe_error
-from official_trainer.files import RUN_FILE
+from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, export_at_end, export_best, trackers_of
@@ -68,15 +68,15 @@ class TrainingProcess:
       metrics: results for the record of the end.
     """
 
-    def __init__(self, job: Job, account: TimeAccount, lock: DirectoryLock) -> None:
-        """Takes the run, the account of its time, and the lock on its directory."""
-        self._job, self._lock = job, lock
+    def __init__(self, job: Job, account: TimeAccount, held: DirectoryLock, found: Sequence[str] | None) -> None:
+        """Takes the run, the account of its time, the lock on its directory, and what that held; None without one."""
+        self._job, self._lock, self._found = job, held, found
         self._trainer: Trainer | None = None
         self._has_started = False
         self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         launch = job.launch
-        self.record = RunRecord(job.model_dir, launch, check=lock.check, code=Code(launch["workspace"]))
+        self.record = RunRecord(job.model_dir, launch, check=held.check, code=Code(launch["workspace"]))
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
@@ -122,8 +122,29 @@ class TrainingProcess:
         with contextlib.suppress(OSError):
             if self._has_started:
                 self.record.finish(exit_code, error=message)
-            else:
+            elif not (exit_code == ExitCode.CONFIG and self._leave_nothing()):
                 self.record.refuse(exit_code, error=message)
+
+    def _leave_nothing(self) -> bool:
+        """Leaves the directory of a run that has never begun as it was.
+
+        Returns False, and leaves all, if there is an earlier run, if other processes read here how this one ended, or
+        if they have written here.
+        """
+        if self._job.cluster is not None or not self.record.is_first:
+            return False
+        directory = self._job.model_dir
+        kernels, leased = lock.file_names()
+        own = {RUN_FILE, STATUS_FILE, PARAMS_FILE, *config_changes.gin_names(self._job.mode)}
+        written = set(files.list_dir(directory)).difference(self._found or ())
+        if not written <= {*own, kernels, leased}:
+            return False
+        for name in written & own:
+            files.remove(self._job.path(name))
+        self._lock.release(leaves_file=kernels not in written)
+        if self._found is None:
+            files.remove_empty_dir(directory)
+        return True
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """A phase begins.
@@ -161,9 +182,7 @@ class TrainingProcess:
             total = time_account.over_attempts(None, attempt)
         self.record.note(gin=self.gin.save(), time=total)
 
-    def finish(
-        self, exit_code: int, metrics: Mapping[str, float] | None = None, *, error: str | None = None
-    ) -> None:
+    def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None, *, error: str | None = None) -> None:
         """Records the end; from any thread."""
         self.save_time()
         self.record.finish(exit_code, metrics, error=error)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.modes import TRAINING_MODES
@@ -144,7 +145,8 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     check_ready(job)
     if job.mode in TRAINING_MODES and not job.serves:
         # Training does both again; here they need no import of TensorFlow.
-        prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
+        if prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory) is None:
+            files.remove_empty_dir(job.model_dir)  # until training makes it again, nothing that is refused leaves it
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)

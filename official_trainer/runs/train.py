@@ -47,7 +47,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
       is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
     account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
-    prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
+    found = prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
     lock = lock_of(job)
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
@@ -55,7 +55,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         names = RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
-        process = TrainingProcess(job, account, lock)
+        process = TrainingProcess(job, account, lock, found)
         with process.recorded(stop):
             if not files.exists(job.path(PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)

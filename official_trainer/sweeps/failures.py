@@ -22,6 +22,7 @@ MOST_FAILURES = 5
 _MOST_ALIKE = 2  # the first trials; with the same error in all of them, there is no reason to try others
 _MOST_LINES = 15
 _DATA = "data"
+_SAID = "error: "  # begins the message of an error that is meant for users, whose run was refused and left no record
 _PLACE = re.compile(r"(?P<place>\S.*?:\d+) in [^,]+(,.*)?")
 _TRACEBACK = re.compile(r"\s+traceback: (?P<path>.*?)( \(--traceback prints it\))?")
 _ERROR = re.compile(r"  (?! |called from |while )(?P<error>.+)")
@@ -58,7 +59,8 @@ def failure_of(place: str, how: str, code: int, last: Sequence[str]) -> Failure:
     report = str(record.get("error") or "").splitlines()
     output = files.join(place, trials.OUTPUT)
     if not report:
-        reason = f"{how}: {last[-1].strip()}" if last else how
+        said = next((line for line in reversed(last) if line.startswith(_SAID)), last[-1] if last else "")
+        reason = f"{how}: {said.removeprefix(_SAID).strip()}" if said else how
         return Failure(reason, _DATA if code == ExitCode.DATA else "", tuple(last), output)
     found = _PLACE.fullmatch(report[0])
     if found is None:  # an error that is meant for users says what is wrong in its first line

@@ -53,8 +53,11 @@ class ModelDirError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = False) -> None:
+def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = False) -> list[str] | None:
     """Checks that `model_dir` is a directory in which `experiment` may run; creates it if it does not exist.
+
+    Returns:
+      What it holds; None if it was created.
 
     Args:
       model_dir: the run directory.
@@ -68,8 +71,10 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
     check_name(model_dir)
     try:
         _check_owner(model_dir, experiment, is_shared)
+        found = files.list_dir(model_dir) if files.exists(model_dir) else None
         files.make_dirs(model_dir)
         files.check_writable(model_dir)
+        return found
     except (ModelDirError, files.PathKindError):
         raise
     except Exception as error:
@@ -235,6 +240,11 @@ class RunRecord:
             self._run["steps"]["end"] = end_step
         self._take_code(_START_SECONDS)
         self._write_run()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the first one of its run."""
+        return not self._before
 
     @property
     def time_before(self) -> dict[str, Any] | None:

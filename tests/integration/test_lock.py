@@ -718,3 +718,24 @@ def test_a_folder_on_a_url_is_removed(tmp_path):
     with own_folder(url, ".own-") as folder:
         files.write_text_atomically(files.join(folder, "data"), "1")
     assert files.list_dir(url) == []
+
+
+def test_a_file_that_was_removed_is_held_by_no_one(tmp_path, monkeypatch):
+    """N11: of three that come together, the first leaves nothing, the second has opened its file, the third its own."""
+    first, second, third = (make(tmp_path) for _ in range(3))
+    first.acquire()
+    flock, called = fcntl.flock, []
+
+    def handed_over(*arguments):
+        if not called:
+            called.append(arguments)
+            first.release(leaves_file=False)
+            third.acquire()
+        return flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", handed_over)
+    with pytest.raises(LockedError, match="is in use by"):
+        second.acquire()
+    third.release(leaves_file=False)
+    assert os.listdir(tmp_path) == []
+    assert first.lost_to is None

@@ -1,6 +1,7 @@
 """Whole runs in one process: what each mode does, what a run leaves behind, and that a broken run loses nothing."""
 
 import json
+import os
 import queue
 import re
 import shutil
@@ -18,7 +19,7 @@ from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config.modes import ModeError
 from official_trainer.engine.checkpoint_state import CheckpointState
-from official_trainer.errors import ExitCode
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
 from official_trainer.runs import run
@@ -437,7 +438,44 @@ def test_a_metric_that_evaluation_does_not_produce_is_refused_before_training(mo
         LookupError, match=r"does not produce 'acuracy'; it produces accuracy, validation_loss; did you"
     ):
         do(model_dir, "trainer.best_checkpoint_eval_metric=acuracy")
-    assert committed_steps(model_dir) == ()
+    assert not files.exists(model_dir)
+
+
+REFUSED = {
+    "a metric": "trainer.best_checkpoint_eval_metric=acuracy",
+    "of an action": "trainer.actions=[{type: early_stopping, monitor: acuracy}]",
+    "other weights": "task.init_checkpoint=nowhere",
+    "devices": "runtime.num_gpus=3",
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_before_the_first_step_leaves_a_directory_as_it_was(what, model_dir):
+    """N15, N6: empty, or with what is no run; the next run there is no restart."""
+    os.makedirs(model_dir)
+    for kept in ([], [".nfs1"]):
+        for name in kept:
+            Path(model_dir, name).touch()
+        with pytest.raises(UserError):
+            do(model_dir, REFUSED[what])
+        assert os.listdir(model_dir) == kept
+
+
+def test_what_a_refused_start_finds_of_a_run_stays(finished, tmp_path):
+    """N15: the record of the run, with the error of the start that was refused beside it."""
+    model_dir = str(shutil.copytree(finished[0], tmp_path / "run"))
+    before = record(model_dir), sorted(os.listdir(model_dir))
+    with pytest.raises(LookupError):
+        do(model_dir, "trainer.best_checkpoint_eval_metric=acuracy")
+    assert (record(model_dir), sorted(os.listdir(model_dir))) == before
+    assert "acuracy" in json.loads(Path(model_dir, "status.json").read_text())["error"]
+
+
+def test_a_mistake_in_the_task_is_on_record_before_the_first_step(model_dir, monkeypatch):
+    """N15, N28: with the traceback, which the message names."""
+    monkeypatch.setattr(ShuffledTask, "build_model", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        do(model_dir)
     assert record(model_dir)["status"] == "failed"
 
 

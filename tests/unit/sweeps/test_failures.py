@@ -53,13 +53,15 @@ def test_an_error_in_the_users_code_is_one_line_with_its_place(tmp_path):
 
 
 def test_another_error_is_its_first_line(tmp_path):
-    """N21: with the output of the trial as the place for more; without a record, its last line."""
+    """N21: with its output as the place for more; without a record, its last line, or that of the error."""
     found = failure(tmp_path, "task.train_data holds no files\nname another folder", ExitCode.DATA)
     assert (found.reason, found.cause) == ("task.train_data holds no files", "data")
     assert found.path == str(tmp_path / "output.log")
     assert failure(tmp_path, "a.b: must be at least 1", ExitCode.CONFIG).cause == ""
     printed = failure(tmp_path, None, last=["one", "  two"])
     assert (printed.reason, printed.cause) == ("ended with exit code 1: two", "")
+    refused = failure(tmp_path, None, ExitCode.CONFIG, last=["one", "error: a.b: must be 1", "  a.b=2", "      ^"])
+    assert (refused.reason, refused.cause) == ("ended with exit code 2: a.b: must be 1", "")
 
 
 def test_one_line_is_one_line_of_the_terminal(tmp_path):

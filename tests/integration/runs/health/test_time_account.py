@@ -14,7 +14,6 @@ from official_trainer.actions.action import Action, LoopState
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
 from official_trainer.distributed.began import process_start_seconds
-from official_trainer.errors import UserError
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import (
     PARTS,
@@ -403,8 +402,9 @@ def test_a_run_that_fails_is_on_record_too(model_dir, monkeypatch):
     (attempt,) = recorded(model_dir)["time"]["attempts"]
     assert recorded(model_dir)["status"] == "failed"
     assert attempt["steps"] == 20
-    with pytest.raises(UserError):
-        do(f"{model_dir}-2", "task.init_checkpoint=nowhere")
+    monkeypatch.setattr(SleepyTask, "build_model", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        do(f"{model_dir}-2")
     (attempt,) = recorded(f"{model_dir}-2")["time"]["attempts"]
     assert attempt["seconds"]["start"] == attempt["wall_seconds"] > 0
 
