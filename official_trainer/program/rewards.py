@@ -262,10 +262,11 @@ class Rewards:
         return each.of_output(y_pred)
 
     def _with_gradient(self, each: _Rewarded) -> tf.Tensor:
+        sources = [each.y_pred, *_logits_of(each.y_pred)]
         with tf.GradientTape() as tape:
-            tape.watch(each.y_pred)
+            tape.watch(sources)
             value = each.of_output(each.y_pred)
-        _check_has_gradient(each.function, tape.gradient(value, each.y_pred) is not None)
+        _check_has_gradient(each.function, any(found is not None for found in tape.gradient(value, sources)))
         return value
 
     def _drawn(self, rewarded: Sequence[_Rewarded]) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -392,6 +393,15 @@ def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
         values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
         argument = dict(zip(names, values, strict=True))
     return {name: argument[name] for name in names if argument.get(name) is not None}
+
+
+def _logits_of(y_pred: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what Keras's crossentropies may compute with instead of an output: the input of its activation."""
+    logits = getattr(y_pred, "_keras_logits", None)  # of Keras's activations
+    if logits is not None:
+        return [logits]
+    is_traced = not tf.executing_eagerly() and y_pred.op.type in ("Softmax", "Sigmoid")
+    return list(y_pred.op.inputs) if is_traced else []
 
 
 def _factor(name: str, value: Any) -> float:

@@ -73,6 +73,53 @@ def test_a_reward_trains_as_a_loss_of_the_other_sign(data, name):
     assert all(0 < value < 0.2 for value in penalty), "of the regularizer, which is a loss"
 
 
+CROSSENTROPIES = {
+    "softmax": ("softmax", keras.losses.sparse_categorical_crossentropy),
+    "sigmoid": ("sigmoid", keras.losses.binary_crossentropy),
+    "smoothed": ("softmax", lambda y, q: keras.losses.categorical_crossentropy(y, q, label_smoothing=0.1)),
+    "focal": ("softmax", keras.losses.categorical_focal_crossentropy),
+    "binary of softmax": ("softmax", keras.losses.binary_focal_crossentropy),
+    "operation": (tf.nn.softmax, keras.losses.categorical_crossentropy),  # Keras finds its logits in the graph
+    "operation of sigmoid": (tf.nn.sigmoid, keras.losses.binary_crossentropy),
+    "logits": ("linear", lambda y, q: keras.losses.sparse_categorical_crossentropy(y, q, from_logits=True)),
+}
+
+
+def of_each_activation():
+    """Returns a model with an output for each of these crossentropies, and its compile arguments as losses."""
+    keras.utils.set_random_seed(1)
+    inputs, outputs = keras.Input([FEATURES]), {}
+    for name, (activation, _) in CROSSENTROPIES.items():
+        layer = keras.layers.Activation(activation, name=name.replace(" ", "_"))
+        outputs[layer.name] = layer(keras.layers.Dense(3)(inputs))
+    losses = {name.replace(" ", "_"): loss for name, (_, loss) in CROSSENTROPIES.items()}
+    return keras.Model(inputs, outputs), losses
+
+
+@pytest.mark.parametrize("run_eagerly", cases([False, True], False, True))
+def test_a_crossentropy_of_probabilities_is_a_reward(data, run_eagerly):
+    """K1: Keras computes it of the logits that it finds behind the outputs, so the outputs have no gradient."""
+    classes = (data[0][:, 0] > 0).astype(np.int32) + (data[0][:, 1] > 0.5).astype(np.int32)
+    expected, losses = of_each_activation()
+    expected.compile("sgd", losses, run_eagerly=run_eagerly)
+    sparse = ("softmax", "logits")
+    y = {name: classes if name in sparse else np.eye(3, dtype=np.float32)[classes] for name in losses}
+    expected.train_on_batch(data[0], y)
+    rewards = {name: lambda t, q, loss=loss: -loss(t, q) for name, loss in losses.items()}
+    found = rewarded(of_each_activation()[0], reward=rewards, run_eagerly=run_eagerly)
+    found.train_on_batch(data[0], y)
+    assert_alike(weights_of(found), expected.get_weights())
+
+
+def test_a_reward_without_a_gradient_is_refused_after_a_softmax_too(data):
+    """K1: the logits behind the outputs do not count as a gradient."""
+    program = rewarded(of_each_activation()[0], reward={"softmax": lambda t, q: tf.round(q[:, 0])})
+    with pytest.raises(
+        RewardError, match=r"reward '<lambda>' has no gradient: it is not differentiable in the outputs"
+    ):
+        program.train_on_batch(data[0], {"softmax": data[1]})
+
+
 def test_class_weights_count_in_rewards(data):
     """K1"""
     x, y = data[0], (data[0][:, 0] > 0).astype(np.int32)
