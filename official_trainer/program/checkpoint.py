@@ -243,8 +243,10 @@ class ProgramCheckpoint(keras.callbacks.Callback):
             checkpoints.save(new, self._checkpoint(trainer), values)
 
     def _checkpoint(self, trainer: Any) -> tf.train.Checkpoint:
-        others = {} if self.save_weights_only else {"optimizer": trainer.optimizer}
-        return tf.train.Checkpoint(global_step=trainer.global_step, model=trainer.model, **others)
+        step, model = trainer.global_step, trainer.model
+        if self.save_weights_only:
+            return tf.train.Checkpoint(global_step=step, model=_without_optimizer(model))
+        return tf.train.Checkpoint(global_step=step, model=model, optimizer=trainer.optimizer)
 
 
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
@@ -263,7 +265,8 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     """Reads the variables of a model from a checkpoint, or from what Keras has saved.
 
     Args:
-      model: its variables are assigned.
+      model: its variables are assigned. So is its optimizer, as in Keras, if TensorFlow or Keras has written the
+        checkpoint and it has one.
       filepath: of a checkpoint, see `find`; a `.keras` or `.h5` file; a SavedModel; or a checkpoint that TensorFlow or
         Keras has written, by its prefix or its folder.
 
@@ -278,9 +281,17 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     else:
         others = _of_others(path)
         # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
-        restore.read_items(
-            others or find(path), {"model": model}, allow_extra=["optimizer/*", "keras_api/*"] if others else ()
-        )
+        items = {"model": model if others else _without_optimizer(model)}
+        restore.read_items(others or find(path), items, allow_extra=["optimizer/*", "keras_api/*"])
+
+
+def _without_optimizer(model: keras.Model) -> tf.train.Checkpoint:
+    """Returns what a checkpoint holds of a model but its optimizer, which `compile` makes a part of it."""
+    others = tf.train.Checkpoint()
+    for name, part in tf.train.TrackableView.children(model).items():
+        if name != "optimizer":
+            setattr(others, name, part)
+    return others
 
 
 def _read_file(model: keras.Model, path: str) -> None:

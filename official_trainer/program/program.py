@@ -455,7 +455,7 @@ class Program(ModelMethods, AsyncMethods):
 
         Args:
           filepath: as for `load`; or a `.keras` or `.h5` file, a SavedModel, or a checkpoint that TensorFlow or Keras
-            has written.
+            has written. Of the last two the optimizer is restored too, if it is there, as in Keras.
 
         Raises:
           ArgumentError: the model has no variables yet.

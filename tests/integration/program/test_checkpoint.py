@@ -311,13 +311,14 @@ def test_a_run_directory_says_itself_where_training_stands(tmp_path):
 @pytest.mark.parametrize("save_weights_only", cases([True, False], True))
 def test_variables_alone(tmp_path, save_weights_only):
     """C5: out of either kind; the optimizer and the step stay as they are."""
-    first = lightly(Program(light()))
+    first = lightly(Program(light()), optimizer=keras.optimizers.Adam(0.001))
     fit(first, ProgramCheckpoint(tmp_path / "{epoch}", save_weights_only=save_weights_only), epochs=2)
-    has_optimizer = any(name.startswith("optimizer") for name, _ in tf.train.list_variables(str(tmp_path / "2")))
+    has_optimizer = any("optimizer" in name for name, _ in tf.train.list_variables(str(tmp_path / "2")))
     assert has_optimizer != save_weights_only
-    program = lightly(Program(light(seed=7)))
+    program = lightly(Program(light(seed=7)), optimizer=keras.optimizers.SGD(0.5))
     program.load_weights(tmp_path / "2")
     assert all((a == b).all() for a, b in zip(program.model.get_weights(), first.model.get_weights(), strict=True))
+    assert (float(program.optimizer.learning_rate), int(program.optimizer.iterations)) == (0.5, 0)
     fit(program, ProgramCheckpoint(tmp_path / "again" / "{step}"), epochs=1)
     assert saved(tmp_path / "again") == {str(STEPS): STEPS}
 
@@ -402,6 +403,15 @@ def test_weights_that_keras_has_saved_are_read(tmp_path, kind):
     with pytest.raises(CheckpointError, match=r"nothing was restored|the model, which is unchanged"):
         other.load_weights(path)
     assert all(map(np.array_equal, other.model.get_weights(), before))
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("weights", 0.001), ("some.weights.h5", 0.5)])
+def test_the_optimizer_in_what_keras_has_saved_is_restored_as_keras_does(tmp_path, kind, rate):
+    """K9: TensorFlow's formats have it, HDF5 has not."""
+    path = saved_by_keras(compiled(light(1)), tmp_path, kind)
+    for owner in (light(3), Program(light(3))):
+        compiled(owner, optimizer=keras.optimizers.SGD(0.5)).load_weights(path)
+        assert float(owner.optimizer.learning_rate) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("name", ["no.h5", "broken.h5", "no.keras"])
