@@ -172,6 +172,10 @@ class Source:
         """The shapes and dtypes of a batch."""
         return self._weigh(self.one_pass()).element_spec
 
+    def first_batch(self) -> tf.data.Dataset:
+        """Returns the first batch of a pass alone; training and evaluating on it later sees it again."""
+        return self._weigh(self.one_pass().take(1))
+
     def use_class_weight(self, class_weight: Mapping[int, float]) -> None:
         """Multiplies the weight of each example by the weight of its class, 0 to n - 1.
 
@@ -221,8 +225,8 @@ class Source:
         """
         self.batches_per_epoch = steps
 
-    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
-        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`.
+    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Source, Source]:
+        """Returns the first rows, and the last `fraction` of the rows in batches of `batch_size`, or so many `steps`.
 
         Raises:
           ArgumentError: these are no arrays, or one of them would be empty.
@@ -258,8 +262,17 @@ class Own(Source):
 class Arrays(Source):
     """Arrays in memory."""
 
-    def __init__(self, data: Any, *, batch_size: int | None, shuffle: bool | str, seed: int) -> None:
-        """Takes `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
+    def __init__(
+        self, data: Any, *, batch_size: int | None, steps: int | None = None, shuffle: bool | str = False, seed: int = 0
+    ) -> None:
+        """Takes rows, and how they make batches.
+
+        Args:
+          data: `(x, y, sample_weight)` in nested structures of arrays, each with a row for each example.
+          batch_size: None for what makes `steps` batches of them; without steps too, 32.
+          steps: batches of an epoch.
+          shuffle: as for `source_of`.
+          seed: of the order.
 
         Raises:
           DataError: there is no array, or they differ in their number of rows.
@@ -271,7 +284,8 @@ class Arrays(Source):
             sizes = ", ".join(str(tuple(tensor.shape)) for tensor in tf.nest.flatten(self._tensors))
             raise DataError(f"x, y and sample_weight need the same number of rows, at least one; their shapes: {sizes}")
         (self.num_examples,) = rows
-        self._batch_size = batch_size or DEFAULT_BATCH_SIZE
+        self._given_size, self._steps = batch_size, steps
+        self._batch_size = batch_size or (-(-self.num_examples // steps) if steps else DEFAULT_BATCH_SIZE)
         self._shuffle, self._seed = shuffle, seed
         self._num_batches = -(-self.num_examples // self._batch_size)
         self._num_passes = _NO_END
@@ -324,7 +338,7 @@ class Arrays(Source):
         blocks = tf.data.Dataset.range(first_batch, num_batches, steps).map(do_not_convert(block))
         return blocks if steps == 1 else blocks.rebatch(size)
 
-    def split(self, fraction: float, batch_size: int | None) -> tuple[Source, Source]:
+    def split(self, fraction: float, batch_size: int | None, steps: int | None) -> tuple[Source, Source]:
         at = int(self.num_examples * (1.0 - fraction))
         if not 0 < at < self.num_examples:
             raise ArgumentError(
@@ -333,8 +347,11 @@ class Arrays(Source):
             )
         head = tf.nest.map_structure(lambda tensor: tensor[:at], self._tensors)
         tail = tf.nest.map_structure(lambda tensor: tensor[at:], self._tensors)
-        rest = Arrays(tail, batch_size=batch_size or self._batch_size, shuffle=False, seed=self._seed)
-        return Arrays(head, batch_size=self._batch_size, shuffle=self._shuffle, seed=self._seed), rest
+        order = {"shuffle": self._shuffle, "seed": self._seed}
+        return (
+            Arrays(head, batch_size=self._given_size, steps=self._steps, **order),
+            Arrays(tail, batch_size=batch_size, steps=steps),
+        )
 
 
 class Batches(Source):
@@ -416,8 +433,12 @@ class Generated(Batches):
             head = next(generator)
         except StopIteration:
             raise DataError("the generator has no batch") from None
-        batches = map(_as_batch, itertools.chain([head], generator))
+        self._head = _as_batch(head)
+        batches = itertools.chain([self._head], map(_as_batch, generator))
         super().__init__(tf.data.Dataset.from_generator(lambda: batches, output_signature=_signature(head)))
+
+    def first_batch(self) -> tf.data.Dataset:
+        return self._weigh(tf.data.Dataset.from_tensors(self._head))
 
     def cut(self, steps: int, epochs: int) -> None:
         super().cut(steps, epochs)
@@ -435,6 +456,7 @@ def source_of(
     data: tuple[Any, Any, Any],
     *,
     batch_size: int | None = None,
+    steps: int | None = None,
     shuffle: bool | str = False,
     seed: int = 0,
 ) -> Source:
@@ -443,7 +465,8 @@ def source_of(
     Args:
       data: `(x, y, sample_weight)`; x is arrays, `tf.data`, a generator or a `keras.utils.Sequence`, and the others
         are for arrays only.
-      batch_size: of arrays.
+      batch_size: of arrays; None for what makes `steps` batches of them, as in Keras.
+      steps: batches of an epoch; None if the data says it.
       shuffle: whether each epoch has another order; `"batch"` moves whole batches only.
       seed: of the order.
 
@@ -452,7 +475,7 @@ def source_of(
     """
     x, y, sample_weight = data
     if not isinstance(x, tf.data.Dataset | keras.utils.Sequence | Iterator):
-        return Arrays(packed(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=seed)
+        return Arrays(packed(x, y, sample_weight), batch_size=batch_size, steps=steps, shuffle=shuffle, seed=seed)
     others = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
     if name := next((name for name, value in others.items() if value is not None), None):
         raise ArgumentError(f"{name}: the batches of a {type(x).__name__} already contain it; leave out {name}")
@@ -461,11 +484,11 @@ def source_of(
     return Generated(x) if isinstance(x, Iterator) else Items(x, shuffle=shuffle, seed=seed)
 
 
-def validation_of(data: Any, batch_size: int | None) -> Source:
+def validation_of(data: Any, batch_size: int | None, steps: int | None) -> Source:
     """Returns the source of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
     if isinstance(data, tuple | list):
-        return source_of(keras.utils.unpack_x_y_sample_weight(tuple(data)), batch_size=batch_size)
-    return source_of((data, None, None))
+        return source_of(keras.utils.unpack_x_y_sample_weight(tuple(data)), batch_size=batch_size, steps=steps)
+    return source_of((data, None, None), steps=steps)
 
 
 def packed(x: Any, y: Any, sample_weight: Any) -> Any:
@@ -475,7 +498,7 @@ def packed(x: Any, y: Any, sample_weight: Any) -> Any:
 
 def one_batch(x: Any, y: Any, sample_weight: Any) -> Arrays:
     """Returns arrays of any size as one batch."""
-    return Arrays(packed(x, y, sample_weight), batch_size=_ALL, shuffle=False, seed=0)
+    return Arrays(packed(x, y, sample_weight), batch_size=_ALL)
 
 
 def _as_batch(item: Any) -> tuple[Any, ...]:

@@ -219,7 +219,8 @@ class Program(ModelMethods, AsyncMethods):
           metrics: metrics or their names, or a list of them for each output.
           loss_weights: weights of the outputs' losses.
           weighted_metrics: metrics that use sample weights.
-          run_eagerly: whether steps run in Python, not traced.
+          run_eagerly: whether steps run in Python, not traced, so that layers and losses may look at values. The first
+            call runs the model on the first batch once more, which makes its variables.
           steps_per_execution: steps from one call of callbacks for batches to the next. The engine decides how many
             steps run at once.
           jit_compile: whether XLA compiles training steps, as with `runtime.enable_xla`; once for each batch size.
@@ -299,7 +300,8 @@ class Program(ModelMethods, AsyncMethods):
         Args:
           x: features: arrays or tensors `[examples, …]`, a `tf.data.Dataset` of batches, or a generator of batches.
           y: targets, `[examples, …]`; None where `x` yields `(features, targets)`.
-          batch_size: examples of a batch over all replicas, for arrays; None means 32.
+          batch_size: examples of a batch over all replicas, for arrays; None means 32, or as many as make
+            `steps_per_epoch` batches of them.
           epochs: the number of epochs after which training ends; those before `initial_epoch` count.
           verbose: 0 prints nothing, 1 a progress bar, 2 a line for each epoch.
           callbacks: callbacks of Keras.
@@ -311,7 +313,7 @@ class Program(ModelMethods, AsyncMethods):
           initial_epoch: the first epoch, where there is no run directory.
           steps_per_epoch: batches of an epoch; None means a pass over the data.
           validation_steps: batches of a validation; None means all.
-          validation_batch_size: as `batch_size`, for validation; None means the same.
+          validation_batch_size: as `batch_size` and `validation_steps`, for validation; None means `batch_size`.
           validation_freq: epochs from one validation to the next, or the epochs that have one.
 
         Returns:
@@ -330,9 +332,9 @@ class Program(ModelMethods, AsyncMethods):
         source, of_validation = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
         batch_size = validation_batch_size or batch_size
         if validation_data is not None:
-            of_validation = validation_of(validation_data, batch_size)
+            of_validation = validation_of(validation_data, batch_size, validation_steps)
         elif validation_split:
-            source, of_validation = source.split(validation_split, batch_size)
+            source, of_validation = source.split(validation_split, batch_size, validation_steps)
         if of_validation is not None and validation_steps:
             of_validation.cut(validation_steps, 1)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
@@ -367,7 +369,7 @@ class Program(ModelMethods, AsyncMethods):
         Args:
           x: features, as for `fit`.
           y: targets.
-          batch_size: examples of a batch, for arrays; None means 32.
+          batch_size: examples of a batch, for arrays; None means 32, or as many as make `steps` batches of them.
           verbose: as for `fit`.
           sample_weight: weights of the examples, `[examples]`.
           steps: batches; None means all.
@@ -397,7 +399,7 @@ class Program(ModelMethods, AsyncMethods):
 
         Args:
           x: features, as for `fit`.
-          batch_size: examples of a batch, for arrays; None means 32.
+          batch_size: examples of a batch, for arrays; None means 32, or as many as make `steps` batches of them.
           verbose: as for `fit`.
           steps: batches; None means all.
           callbacks: callbacks of Keras.
@@ -609,7 +611,7 @@ class Program(ModelMethods, AsyncMethods):
             del arguments["shuffle"]  # the default
         if experiment := self._experiment_for(x, **arguments):
             return experiment.own_training(steps_per_epoch), experiment.own_validation()
-        return source_of(data, seed=self._compiled.seed, **settings), None
+        return source_of(data, steps=steps_per_epoch, seed=self._compiled.seed, **settings), None
 
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that reads it once: the experiment's own if none is passed."""
@@ -618,7 +620,7 @@ class Program(ModelMethods, AsyncMethods):
             if (own := experiment.own_validation()) is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
             return own
-        source = source_of(data, batch_size=batch_size)
+        source = source_of(data, batch_size=batch_size, steps=steps)
         if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ArgumentError("the data has no end; give steps, the number of batches")
         if steps is not None:
