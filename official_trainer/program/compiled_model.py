@@ -194,7 +194,7 @@ class Prediction:
     def _dataset(self, data: Source, steps: int | None) -> Any:
         self._data, self._steps = data, steps
         builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
-        if has_unbuilt_layers(self._model):
+        if self.is_traced and has_unbuilt_layers(self._model):
             _create_variables(convert(self.inference_step), self._model, builder.element_spec())
         return builder.build()
 
@@ -291,7 +291,10 @@ class CompiledModel:
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
         with during("tracing the first step", task=self._task, batch=lambda: batch_signature(data.element_spec)):
-            _create_variables(self._task.validation_step, self.model, data.element_spec)
+            if self.model.run_eagerly:
+                _create_variables_eagerly(self._task.validation_step, self.model, data)
+            else:
+                _create_variables(self._task.validation_step, self.model, data.element_spec)
         check_outputs(self.model)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
@@ -440,6 +443,12 @@ def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec:
         strategy.run(step, args=(batch, model))
 
     tf.function(traced).get_concrete_function(spec)
+
+
+def _create_variables_eagerly(step: Callable[[Any, Any], Any], model: keras.Model, data: Source) -> None:
+    """Does the same by a step on the first batch: what runs eagerly may look at values, and cannot be traced."""
+    for batch in data.first_batch():
+        tf.distribute.get_strategy().run(step, args=(batch, model))
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Losses, weights and metrics for outputs that a model does not have."""
+"""Batches that steps take, as Keras makes them; losses, weights and metrics for outputs that a model does not have."""
 
 import numpy as np
 import pytest
@@ -116,3 +116,49 @@ def test_a_generator_is_read_no_further_than_it_is_used(strategy):
     assert program.evaluate(train, steps=2, verbose=0, return_dict=True)["number"] == 10.5
     assert program.predict(train, steps=1, verbose=0).ravel().tolist() == [12.0, 12.0]
     assert (train.count, validation.count) == (12, 6)
+
+
+class Sizes(keras.Model):
+    """Looks at the values of each batch, which only eager steps have; its output is the size of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, inputs, training=False):
+        size = float(len(inputs.numpy()))
+        return size + 0.0 * self.dense(inputs)
+
+
+def batches(count):
+    for number in range(count):
+        yield np.full([number + 1, 1], 1.0), np.zeros([number + 1])
+
+
+ROWS = np.arange(20, dtype=np.float32)[:, None]
+BY_STEPS = {
+    "evaluate": lambda owner: owner.evaluate(ROWS, ROWS, steps=3, verbose=0),
+    "evaluate all of a size": lambda owner: owner.evaluate(ROWS, ROWS, batch_size=4, steps=3, verbose=0),
+    "predict": lambda owner: owner.predict(ROWS, steps=3, verbose=0),
+    "predict more steps than rows": lambda owner: owner.predict(ROWS[:2], steps=3, verbose=0),
+    "fit": lambda owner: fitted(owner, steps_per_epoch=3, validation_data=(ROWS[:9], ROWS[:9]), validation_steps=2),
+    "fit a share": lambda owner: fitted(owner, steps_per_epoch=3, validation_split=0.5, validation_steps=4),
+    "fit a share of a size": lambda owner: fitted(owner, batch_size=4, validation_split=0.5, validation_batch_size=3),
+    "generator": lambda owner: owner.evaluate(batches(9), steps=4, verbose=0),
+}
+
+
+def fitted(owner, **arguments):
+    return owner.fit(ROWS, ROWS, epochs=2, shuffle=False, verbose=0, **arguments).history
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("name", cases(list(BY_STEPS), "evaluate", "predict", "fit a share", "generator"))
+def test_steps_alone_say_how_many_rows_a_batch_has(name):
+    """K2, K3, K4: as in Keras, and the model that runs eagerly gets values, as there."""
+    found = []
+    for owner in (lambda model: model, Program):
+        program = owner(Sizes())
+        program.compile(keras.optimizers.SGD(0.0), "mae", run_eagerly=True)
+        found.append(BY_STEPS[name](program))
+    np.testing.assert_equal(found[1], found[0])
