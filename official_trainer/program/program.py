@@ -48,6 +48,7 @@ from official_trainer.program.rewards import LossesWithRewards, Rewards, in_trai
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking import numbers_in
 
 
@@ -261,18 +262,30 @@ class Program(ModelMethods, AsyncMethods):
         if rewards is not None:
             self.model.compiled_loss = LossesWithRewards(self.model, rewards)
 
-    def get_compile_config(self) -> dict[str, Any]:
-        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`.
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`; None before `compile`.
 
         Raises:
           ArgumentError: a reward is not registered, so that the config could not be read.
         """
-        return {**self.model.get_compile_config(), **saving.config_of_rewards(self.model)}
+        config: dict[str, Any] | None = self.model.get_compile_config()
+        return None if config is None else {**config, **saving.config_of_rewards(self.model)}
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles with the config that `get_compile_config` has returned."""
+        """Compiles with the config that `get_compile_config` has returned.
+
+        Raises:
+          ArgumentError: it is no such config.
+        """
+        if not isinstance(config, Mapping):
+            raise ArgumentError(
+                f"compile_from_config: config={config!r}; allowed: what get_compile_config returns after compile"
+            )
         known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
         self.compile(**known)
+        if self.model.built:  # Keras creates its variables here too
+            with self._compiled.scope():
+                build_slots(self.model.optimizer, self.model.trainable_variables)
 
     # Training and evaluating.
 
