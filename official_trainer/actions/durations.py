@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 _BUCKET = math.log(1.01)
 
@@ -15,7 +16,7 @@ _BUCKET = math.log(1.01)
 class StepDurations:
     """Durations to 1 %: a histogram, which stays small however many steps there are. `len` is the number of steps.
 
-    Only windows can be timed, so a step counts as long as the mean of its window.
+    `list` makes a list of the seconds of each step, the shortest first. Only windows can be timed, so a step counts as long as the mean of its window.
 
     Example:
       >>> from official_trainer.actions import StepDurations
@@ -24,6 +25,8 @@ class StepDurations:
       >>> durations.add(2.0)
       >>> round(durations.percentile(0.5), 1), round(durations.percentile(0.95), 1)
       (0.5, 2.0)
+      >>> len(list(durations))
+      10
     """
 
     def __init__(self, counts: Counter[int] | None = None) -> None:
@@ -32,6 +35,9 @@ class StepDurations:
 
     def __len__(self) -> int:
         return self._counts.total()
+
+    def __iter__(self) -> Iterator[float]:
+        return (_seconds(bucket) for bucket in sorted(self._counts) for _ in range(self._counts[bucket]))
 
     def __add__(self, other: StepDurations) -> StepDurations:
         counts = self._counts.copy()
@@ -48,5 +54,9 @@ class StepDurations:
         for bucket in sorted(self._counts):
             needed -= self._counts[bucket]
             if needed <= 0:
-                return math.exp((bucket + 0.5) * _BUCKET)
+                return _seconds(bucket)
         return 0.0
+
+
+def _seconds(bucket: int) -> float:
+    return math.exp((bucket + 0.5) * _BUCKET)

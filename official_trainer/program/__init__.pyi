@@ -14,3 +14,4 @@ from .program import Program as Program
 from .program import load_program as load_program
 from .reward_function import PythonReward as PythonReward
 from .reward_function import RewardError as RewardError
+from .rewards import RewardLayer as RewardLayer

@@ -347,11 +347,9 @@ class Arrays(Source):
             )
         head = tf.nest.map_structure(lambda tensor: tensor[:at], self._tensors)
         tail = tf.nest.map_structure(lambda tensor: tensor[at:], self._tensors)
-        order = {"shuffle": self._shuffle, "seed": self._seed}
-        return (
-            Arrays(head, batch_size=self._given_size, steps=self._steps, **order),
-            Arrays(tail, batch_size=batch_size, steps=steps),
-        )
+        rest = Arrays(tail, batch_size=batch_size, steps=steps)
+        size, order, seed = self._given_size, self._shuffle, self._seed
+        return Arrays(head, batch_size=size, steps=self._steps, shuffle=order, seed=seed), rest
 
 
 class Batches(Source):

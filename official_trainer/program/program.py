@@ -44,7 +44,15 @@ from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.model_methods import ModelMethods
-from official_trainer.program.rewards import LossesWithRewards, Rewards, in_training_step, rewards_of
+from official_trainer.program.reward_function import RewardError
+from official_trainer.program.rewards import (
+    LossesWithRewards,
+    Rewards,
+    added_by_layers,
+    has_reward_layers,
+    in_training_step,
+    rewards_of,
+)
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -252,7 +260,7 @@ class Program(ModelMethods, AsyncMethods):
         if reward is None and idle and not is_overridden:
             raise ArgumentError(f"{idle[0]} has no effect without a reward; give reward=… too, or leave it out")
         with self._compiled.scope():
-            has_rewards = reward is not None or is_overridden
+            has_rewards = reward is not None or is_overridden or has_reward_layers(self.model)
             rewards = Rewards(self.model, **of_rewards, is_overridden=is_overridden) if has_rewards else None
             self.model.compile(**settings)
             check_outputs(self.model)
@@ -547,18 +555,21 @@ class Program(ModelMethods, AsyncMethods):
           sample_weight: weights of the examples, `[batch]`.
         """
         batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
-        loss = convert(self.model.compute_loss)(*batch)
+        loss, of_layers = convert(self.model.compute_loss)(*batch), added_by_layers(self.model)
         if (rewards := rewards_of(self.model)) is None:
+            if of_layers:
+                raise RewardError("a layer that adds a reward was made after compile; call compile again")
             return loss
         takes_training = "training" in inspect.signature(self.compute_reward).parameters
         keywords = {"training": in_training_step()} if takes_training else {}
-        return rewards.minimised(loss, convert(self.compute_reward)(*batch, **keywords), batch[2])
+        reward = convert(self.compute_reward)(*batch, **keywords)
+        return rewards.minimised(loss, reward, batch[2], of_layers)
 
     @do_not_convert
     def compute_reward(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = False
     ) -> tf.Tensor:
-        """Returns the weighted sum of the rewards of outputs, a scalar float32.
+        """Returns the weighted sum of the rewards of outputs, a scalar float32, without what layers have added.
 
         Outside of a training step it is what an evaluation computes; an estimator samples in training steps only.
 

@@ -1,8 +1,8 @@
 """Rewards in addition to losses: the meaning of `compile(reward=…)` for the outputs of a model and for training.
 
-Owns: the reward and the weight of each output, sample weights in rewards, what a step minimises (the loss minus the
-reward), and the metrics of both. Does not own: a single reward (`reward_function.py`), training with a reward that has
-no gradient (`estimators.py`), callbacks that maximise a reward (`callbacks.py`).
+Owns: the reward and the weight of each output, the rewards that layers add, sample weights in rewards, what a step
+minimises (the loss minus the reward), and the metrics of both. Does not own: a single reward (`reward_function.py`),
+training with a reward that has no gradient (`estimators.py`), callbacks that maximise a reward (`callbacks.py`).
 """
 
 from __future__ import annotations
@@ -104,6 +104,49 @@ def _mean_of_examples(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(values, axis=list(range(2, values.shape.rank)))
 
 
+class RewardLayer(keras.layers.Layer):
+    """A layer that adds a reward of its own to those of the outputs, as any layer adds losses.
+
+    A step maximises it by its gradient, and `reward` in the history contains it. Without a Program it is a loss of the
+    other sign.
+
+    Example:
+      >>> import numpy as np
+      >>> from official_trainer.lazy import keras, tf
+      >>> from official_trainer.program import Program, RewardLayer
+      >>> class Spread(RewardLayer):
+      ...     def call(self, inputs):
+      ...         self.add_reward(0.1 * tf.math.reduce_std(inputs, axis=-1))  # a number for each example
+      ...         return inputs
+      >>> program = Program(keras.Sequential([keras.Input([4]), keras.layers.Dense(4), Spread()]))
+      >>> program.compile("sgd", "mse")
+      >>> sorted(program.fit(np.ones([8, 4]), np.ones([8, 4]), verbose=0).history)
+      ['loss', 'reward']
+    """
+
+    @do_not_convert
+    def add_reward(self, reward: Any) -> None:
+        """Adds a reward; to be called in `call`.
+
+        Args:
+          reward: a number for each example, of which the mean counts, or one for the batch.
+        """
+        loss = -tf.reduce_mean(tf.cast(reward, tf.float32))
+        loss._is_reward = True
+        self.add_loss(loss)
+
+
+@do_not_convert
+def added_by_layers(model: keras.Model) -> list[tf.Tensor]:
+    """Returns the rewards that the layers of a model have added in its last call, which are in its losses too."""
+    return [-loss for loss in model.losses if getattr(loss, "_is_reward", False)]
+
+
+def has_reward_layers(model: keras.Model) -> bool:
+    """Whether a layer of a model may add rewards."""
+    return any(isinstance(each, RewardLayer) for each in (model, *model.submodules))
+
+
 class Rewards:
     """The rewards of a compiled model.
 
@@ -127,7 +170,8 @@ class Rewards:
           reward: a reward or its name, or one for each output: a list, or a dict by output name.
           reward_weights: a number, or one for each output: a list, or a dict by output name; None for ones.
           reward_estimator: for rewards without a gradient; None if all rewards have one.
-          is_overridden: whether a `compute_reward` of the user's adds rewards; then `reward` may be None.
+          is_overridden: whether a `compute_reward` of the user's adds rewards; then `reward` may be None, as it may be
+            where layers add rewards.
 
         Raises:
           ArgumentError: they contradict each other, or do not fit the model.
@@ -149,9 +193,10 @@ class Rewards:
             estimator.check_strategy(model.distribute_strategy)
         if names is not None:
             check_names("reward", reward, names)
-        self._by_output = {} if reward is None and is_overridden else _build_functions(reward)
+        has_others = is_overridden or has_reward_layers(model)
+        self._by_output = {} if reward is None and has_others else _build_functions(reward)
         self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
-        if not self._functions and not is_overridden:
+        if not self._functions and not has_others:
             raise ArgumentError(
                 f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward"
             )
@@ -222,16 +267,17 @@ class Rewards:
         return total
 
     @do_not_convert
-    def minimised(self, loss: Any, reward: tf.Tensor, outputs: Any) -> tf.Tensor:
+    def minimised(self, loss: Any, reward: tf.Tensor, outputs: Any, of_layers: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns this replica's share of the loss minus the reward.
 
         Args:
-          loss: the result of the model's `compute_loss`; None without losses.
+          loss: the result of the model's `compute_loss`, in which the rewards of layers are; None without losses.
           reward: of the outputs.
           outputs: of the model for the batch.
+          of_layers: the rewards that layers have added.
         """
         reward = tf.cast(reward, tf.float32)
-        self._measure(self._total, reward, outputs)
+        self._measure(self._total, tf.add_n([reward, *of_layers]), outputs)
         share = reward / tf.distribute.get_strategy().num_replicas_in_sync
         return -share if loss is None else tf.cast(loss, tf.float32) - share
 

@@ -205,6 +205,8 @@ def test_what_hooks_share_goes_on_from_call_to_call():
     assert seen == [(2, 2), (5, 3)]
     durations = loop.state.step_durations
     assert 0 < durations.percentile(0.5) <= durations.percentile(0.9)
+    assert sorted(durations) == list(durations) and list(durations)[1] == durations.percentile(0.5)
+    assert len(list(durations)) == 3, "one for each step of the call"
     assert loop.state.median_step_seconds > 0
 
 

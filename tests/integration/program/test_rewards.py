@@ -17,7 +17,9 @@ from official_trainer.program import (
     Program,
     PythonReward,
     RewardError,
+    RewardLayer,
     ScoreFunction,
+    load_program,
 )
 from official_trainer.tasks import metrics
 from tests.support.cases import cases
@@ -200,6 +202,58 @@ def test_a_reward_needs_no_targets(data):
     program = rewarded(reward=lambda y_true, y_pred: y_pred[:, 0])
     history = program.fit(data[0], epochs=3, verbose=0).history
     assert history["reward"][-1] > history["reward"][0]
+
+
+@keras.saving.register_keras_serializable("tests")
+class Small(RewardLayer):
+    """Outputs are rewarded for being small."""
+
+    def call(self, inputs):
+        self.add_reward(-0.5 * tf.reduce_sum(tf.square(inputs), axis=-1))
+        return inputs
+
+
+def with_small_outputs():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input([FEATURES]), keras.layers.Dense(1), Small()])
+
+
+@pytest.mark.parametrize("reward", cases([None, closeness], None, closeness))
+def test_a_layer_adds_a_reward(data, tmp_path, reward):
+    """K1: trained as a loss of the other sign, and told as a reward, also of a program that was saved."""
+    expected = with_small_outputs()
+    expected.compile("sgd", "mse")
+    of_layer = -0.5 * np.mean(np.square(expected(data[0])))
+    losses = [expected.evaluate(*data, verbose=0), expected.train_on_batch(*data)]
+    program = rewarded(with_small_outputs(), loss=None if reward else "mse", reward=reward)
+    found = program.evaluate(*data, verbose=0, return_dict=True)
+    of_outputs = -np.mean(np.square(with_small_outputs()(data[0]) - data[1])) if reward else 0.0
+    assert list(found) == ["loss", "reward"]
+    assert found["reward"] == pytest.approx(of_layer + of_outputs, rel=1e-5)
+    assert found["loss"] == pytest.approx(losses[0], rel=1e-5)
+    assert program.train_on_batch(*data, return_dict=True)["loss"] == pytest.approx(losses[1], rel=1e-5)
+    assert_alike(weights_of(program), expected.get_weights())
+    program.save(str(tmp_path / "program.keras"))
+    again = load_program(str(tmp_path / "program.keras"))
+    assert again.evaluate(*data, verbose=0) == pytest.approx(program.evaluate(*data, verbose=0), rel=1e-5)
+
+
+class Late(keras.Model):
+    def build(self, shape):
+        self.small = Small()
+
+    def call(self, inputs):
+        return self.small(inputs)
+
+
+def test_a_layer_that_is_made_after_compile_adds_no_reward(data):
+    """K1: `compile` asks the layers whether there is a reward to tell."""
+    program = Program(Late())
+    program.compile("sgd", "mse")
+    with pytest.raises(RewardError, match=r"a layer that adds a reward was made after compile; call compile again"):
+        program.evaluate(*data, verbose=0)
+    program.compile("sgd", "mse")
+    assert program.evaluate(*data, verbose=0, return_dict=True)["reward"] < 0
 
 
 class OwnLoss(keras.Model):
