@@ -16,7 +16,8 @@ _BUCKET = math.log(1.01)
 class StepDurations:
     """Durations to 1 %: a histogram, which stays small however many steps there are. `len` is the number of steps.
 
-    `list` makes a list of the seconds of each step, the shortest first. Only windows can be timed, so a step counts as long as the mean of its window.
+    `list` makes a list of the seconds of each step, the shortest first. Only windows can be timed, so a step counts as
+    long as the mean of its window.
 
     Example:
       >>> from official_trainer.actions import StepDurations
