@@ -69,13 +69,13 @@ class ModelMethods:
         """Sets the metrics to what they are before the first batch."""
         self.model.reset_metrics()
 
-    def summary(self, **keywords: Any) -> None:
-        """Prints the layers; see `keras.Model.summary`, whose keywords these are."""
-        self.model.summary(**keywords)
+    def summary(self, *arguments: Any, **keywords: Any) -> None:
+        """Prints the layers; see `keras.Model.summary`, whose arguments these are."""
+        self.model.summary(*arguments, **keywords)
 
-    def save_weights(self, filepath: str | os.PathLike[str], **keywords: Any) -> None:
+    def save_weights(self, filepath: str | os.PathLike[str], *arguments: Any, **keywords: Any) -> None:
         """Writes the model's variables as Keras does; `load_weights` reads them. See `keras.Model.save_weights`."""
-        self.model.save_weights(os.fspath(filepath), **keywords)
+        self.model.save_weights(os.fspath(filepath), *arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that a Program does not have. Looked up in `vars`, because the model may not be set yet.

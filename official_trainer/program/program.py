@@ -15,7 +15,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -223,7 +223,7 @@ class Program(ModelMethods, AsyncMethods):
         `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
 
         Args:
-          optimizer: an optimizer, or its name or config.
+          optimizer: an optimizer, or its name.
           loss: a loss or its name, or one for each output.
           metrics: metrics or their names, or a list of them for each output.
           loss_weights: weights of the outputs' losses.
@@ -347,7 +347,9 @@ class Program(ModelMethods, AsyncMethods):
           UserError: the error with which an experiment would end.
         """
         self._check_compiled("fit")
-        self._check_directory(initial_epoch, callbacks or ())
+        _check_numbers(epochs=epochs, batch_size=batch_size, validation_batch_size=validation_batch_size)
+        _check_frequency(validation_freq)
+        self._check_directory(initial_epoch, tf.nest.flatten(callbacks or ()))
         others = {"class_weight": class_weight, "validation_split": validation_split or None}
         settings = {"batch_size": batch_size, "shuffle": shuffle}
         source, of_validation = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
@@ -640,6 +642,7 @@ class Program(ModelMethods, AsyncMethods):
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that reads it once: the experiment's own if none is passed."""
         x, y, sample_weight = data
+        _check_numbers(batch_size=batch_size)
         if experiment := self._experiment_for(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
             if (own := experiment.own_validation()) is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
@@ -692,6 +695,28 @@ def load_program(
     with program._compiled.scope():
         program._attach(saving.read_rewards(program.model, os.fspath(filepath), custom_objects))
     return program
+
+
+def _check_numbers(**arguments: int | None) -> None:
+    """Refuses numbers below 1.
+
+    Raises:
+      ArgumentError: names the argument.
+    """
+    for name, value in arguments.items():
+        if value is not None and value < 1:
+            raise ArgumentError(f"{name}={value!r}; allowed: numbers from 1 on")
+
+
+def _check_frequency(validation_freq: Any) -> None:
+    """Refuses what is neither a number of epochs nor a list of epochs.
+
+    Raises:
+      ArgumentError: says what is allowed.
+    """
+    is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
+    if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
+        raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
 
 
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:

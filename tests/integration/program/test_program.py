@@ -141,6 +141,36 @@ def test_a_first_epoch_beside_a_run_directory_is_refused(data, tmp_path):
         lightly(Program(light(), str(tmp_path))).fit(*data, initial_epoch=1)
 
 
+REFUSED = {
+    "epochs": ({"epochs": 0}, "epochs=0; allowed: numbers from 1 on"),
+    "batch_size": ({"batch_size": 0}, "batch_size=0; allowed: numbers from 1 on"),
+    "validation_batch_size": ({"validation_batch_size": -1}, "validation_batch_size=-1; allowed: numbers from 1 on"),
+    "validation_freq": ({"validation_freq": 0}, "validation_freq=0; allowed: a number of epochs from 1 on, or a list"),
+    "words": ({"validation_freq": "all"}, "validation_freq='all'; allowed: a number of epochs from 1 on, or a list of"),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_numbers_that_train_nothing_are_refused(data, name):
+    """K2: as in Keras; 0 was taken for the default, or trained nothing without a word."""
+    arguments, message = REFUSED[name]
+    program = Program(light())
+    program.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match=message):
+        program.fit(*data, verbose=0, **arguments)
+    if name == "batch_size":
+        with pytest.raises(ArgumentError, match=message):
+            program.evaluate(*data, verbose=0, **arguments)
+
+
+def test_one_callback_needs_no_list(data):
+    """K2"""
+    history = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    epochs = []
+    lightly(Program(light())).fit(*data, epochs=2, verbose=0, callbacks=history)
+    assert epochs == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("verbose", "expected"), cases([(0, ""), (1, "7/7 [="), (2, "7/7 - "), ("auto", "7/7 - ")], (1, "7/7 [="))
 )
