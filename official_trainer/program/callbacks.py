@@ -60,6 +60,7 @@ class CallbacksAction(Action):
         self._is_ending = False
         self._is_rolled_back = False
         self._run: Run | None = None
+        self._first_step = 0
 
     def begin(self, trainer: Any) -> int:
         """Begins the call for each `ProgramCheckpoint`, and calls `on_train_begin` of the callbacks.
@@ -81,7 +82,8 @@ class CallbacksAction(Action):
         with during("calling on_train_begin of the callbacks", task=self):
             self._callbacks.on_train_begin()
         epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
-        return epochs.step_of(int(epoch), int(batch))
+        self._first_step = epochs.step_of(int(epoch), int(batch))
+        return self._first_step
 
     def on_start(self, run: Run) -> Stop | None:
         self._run, restored = run, self._restored
@@ -89,7 +91,8 @@ class CallbacksAction(Action):
         self._last_ended = restored.get("ended")
         data_ended = run.step > 0 and restored.get("data_ended") == run.step
         last = self._epochs.place(run.step - 1)[0]
-        if (data_ended or self._epochs.ends_at(run.step)) and self._last_ended != last:
+        ends = bool(restored) and self._epochs.ends_at(run.step)
+        if (data_ended or ends) and self._last_ended != last:
             self._is_ending = True  # its evaluation has not run yet
             self._begin_epoch(last)
         elif not data_ended and run.step < self._epochs.end_step:
@@ -97,6 +100,8 @@ class CallbacksAction(Action):
         return Stop(reason=f"the data ended at step {run.step}") if data_ended else None
 
     def on_step(self, run: Run) -> Stop | None:
+        if run.step == self._first_step and not self._restored:
+            return None  # of a backup of Keras's, whose callbacks were called for this step before
         self._follow_rollback(run.step)
         _, batch = self._epochs.place(run.step - 1)
         ends = self._epochs.ends_at(run.step)

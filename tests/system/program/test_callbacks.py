@@ -38,9 +38,11 @@ def test_training_goes_on_from_a_backup(tmp_path):
                     raise KeyboardInterrupt
 
         arguments = {"epochs": EPOCHS, "batch_size": 8, "shuffle": False, "verbose": 0}
-        return program.fit(*data(), callbacks=[backup, Kill()], **arguments).history
+        return program.fit(*data(), callbacks=[backup, Kill()], **arguments)
 
     for owner, folder in ((lambda model: model, "theirs"), (Program, "ours")):
         with contextlib.suppress(KeyboardInterrupt):
             fit(owner, folder, killed=3)
-    assert fit(Program, "ours")["loss"] == pytest.approx(fit(lambda model: model, "theirs")["loss"])
+    found, expected = fit(Program, "ours"), fit(lambda model: model, "theirs")
+    assert found.history["loss"] == pytest.approx(expected.history["loss"])
+    assert found.epoch == expected.epoch, "the epoch of the backup does not end again"
