@@ -12,7 +12,7 @@ from typing import Any
 
 from official_trainer.lazy import keras
 from official_trainer.program.data import ArgumentError
-from official_trainer.program.rewards import Rewards, rewards_of
+from official_trainer.program.rewards import Rewards, has_reward_layers, rewards_of
 
 _REWARDS = "rewards.json"
 """Inside the `.keras` file, which is a ZIP archive; Keras reads its own files by name, and ignores others."""
@@ -71,12 +71,12 @@ def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Mod
 
 
 def read_rewards(model: keras.Model, path: str, custom_objects: Mapping[str, Any] | None) -> Rewards | None:
-    """Returns the rewards of a file, for its model; None if it has none."""
+    """Returns the rewards of a file, for its model; None if it has none, or only those of a `compute_reward`."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as file:
         found = json.loads(file.read(_REWARDS)) if _REWARDS in file.namelist() else None
-    if found is None:
+    if found is None or (found["reward"] is None and not has_reward_layers(model)):
         return None
     with keras.saving.custom_object_scope(custom_objects or {}):
         return Rewards(model, **{key: keras.saving.deserialize_keras_object(value) for key, value in found.items()})

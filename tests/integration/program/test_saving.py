@@ -33,6 +33,19 @@ def test_a_program_is_read_without_the_code_that_built_it(tmp_path, is_rewarded)
         assert read.train_on_batch(X, Y) == pytest.approx(program.train_on_batch(X, Y), rel=1e-5)
 
 
+class Praised(Program):
+    def compute_reward(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return tf.reduce_mean(y_pred)
+
+
+def test_a_reward_that_a_subclass_computes_is_not_in_the_file(tmp_path):
+    """K9: the file has the model, and `load_program` returns a Program without that reward."""
+    program = lightly(Praised(light()))
+    program.save(tmp_path / "program.keras")
+    read = load_program(tmp_path / "program.keras")
+    assert list(read.evaluate(X, Y, verbose=0, return_dict=True)) == ["loss", "accuracy"]
+
+
 def test_keras_reads_it_too(tmp_path):
     """K9: the rewards lie beside what Keras writes."""
     program = lightly(Program(light()), **REWARDED)
