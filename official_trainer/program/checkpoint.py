@@ -276,7 +276,8 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     """
     _check_built(model)
     path = str(os.fspath(filepath))
-    if path.endswith(_FILES):
+    is_prefix = path.endswith(".index") or files.exists(f"{path}.index")
+    if path.endswith(_FILES) or (files.exists(path) and not files.is_dir(path) and not is_prefix):  # HDF5, as in Keras
         _read_file(model, path)
     else:
         others = _of_others(path)

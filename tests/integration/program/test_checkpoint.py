@@ -414,6 +414,14 @@ def test_the_optimizer_in_what_keras_has_saved_is_restored_as_keras_does(tmp_pat
         assert float(owner.optimizer.learning_rate) == pytest.approx(rate)
 
 
+def test_hdf5_is_read_whatever_its_name(tmp_path):
+    """K9: Keras writes it under any name if it is told so."""
+    theirs, ours = light(1), Program(light(3))
+    theirs.save_weights(tmp_path / "weights", save_format="h5")
+    ours.load_weights(tmp_path / "weights")
+    assert all(map(np.array_equal, ours.model.get_weights(), theirs.get_weights()))
+
+
 @pytest.mark.parametrize("name", ["no.h5", "broken.h5", "no.keras"])
 def test_a_file_that_is_no_file_of_weights_is_named(tmp_path, name):
     """K9"""
