@@ -210,8 +210,8 @@ class Program(ModelMethods, AsyncMethods):
         metrics: Any = None,
         loss_weights: Any = None,
         weighted_metrics: Any = None,
-        run_eagerly: bool = False,
-        steps_per_execution: int = 1,
+        run_eagerly: bool | None = None,
+        steps_per_execution: int | None = None,
         jit_compile: bool | None = None,
         reward: Any = None,
         reward_weights: Any = None,
@@ -230,8 +230,8 @@ class Program(ModelMethods, AsyncMethods):
           weighted_metrics: metrics that use sample weights.
           run_eagerly: whether steps run in Python, not traced, so that layers and losses may look at values. The first
             call runs the model on the first batch once more, which makes its variables.
-          steps_per_execution: steps from one call of callbacks for batches to the next. The engine decides how many
-            steps run at once.
+          steps_per_execution: steps from one call of callbacks for batches to the next; None for 1. The engine decides
+            how many steps run at once.
           jit_compile: whether XLA compiles training steps, as with `runtime.enable_xla`; once for each batch size.
           reward: a function of (y_true, y_pred) that returns a number for each example, a `PythonReward`, an
             `async def` or a name; or one for each output, as a list or a dict by output name.

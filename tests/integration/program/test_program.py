@@ -87,10 +87,13 @@ def test_a_shuffled_epoch_has_each_example_once(shuffle):
 
 def test_what_was_compiled_can_be_compiled_again(data):
     """K1: the same training from what `get_compile_config` says."""
-    first = Program(light())
+    first, theirs = Program(light()), light()
     assert first.get_compile_config() is None, "as in Keras"
+    theirs.compile("sgd", "mse")
+    first.compile("sgd", "mse")
+    assert first.get_compile_config() == theirs.get_compile_config()
     with pytest.raises(ArgumentError, match=r"config=None; allowed: what get_compile_config returns after compile"):
-        first.compile_from_config(first.get_compile_config())
+        first.compile_from_config(None)
     first.compile(
         keras.optimizers.Adam(0.02), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
     )
