@@ -42,7 +42,7 @@ def from_arrays(
       Batches of one replica, tensors `[batch, …]` in the structure and with the types of `arrays`.
 
     Raises:
-      DataError: there is no example, the arrays differ in length, or the data section names files.
+      DataError: there is no example, or the arrays differ in length.
 
     Example:
       >>> import numpy as np
@@ -59,9 +59,6 @@ def from_arrays(
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
-    for name in ("input_path", "tfds_name"):
-        if value := getattr(params, name, ""):
-            raise DataError(f"{name} is set to {value!r}, but the {plan.use} are arrays in memory; remove it")
     source = _Source(arrays, plan)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
@@ -147,7 +144,8 @@ def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.dat
     if plan.drop_remainder and source.num_examples < plan.global_batch_size:
         raise DataError(
             f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
-            f"{plan.global_batch_size}, and drop_remainder drops an incomplete batch; set drop_remainder: false"
+            f"{plan.global_batch_size}, and drop_remainder drops an incomplete batch; set drop_remainder: false",
+            field="drop_remainder",
         )
 
     # Slices, not a map: each evaluation begins an iterator, which makes the graph of a function in ten milliseconds.

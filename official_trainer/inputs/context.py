@@ -18,9 +18,21 @@ from official_trainer.lazy import tf
 
 
 class DataError(UserError, ValueError):
-    """The data cannot be used: missing, empty, damaged or of the wrong structure."""
+    """The data cannot be used: missing, empty, damaged or of the wrong structure.
+
+    Attributes:
+      field: the field of a data section that is wrong, as the path in the configuration once that is known; or empty.
+      place: the file and line that set the field; empty if it is not known.
+    """
 
     exit_code = ExitCode.DATA
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field, self.place = field, ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.place, self.field, super().__str__())))
 
 
 class ArraysError(DataError):
@@ -220,6 +232,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
     Raises:
       BatchesError: it is not a dataset of batches.
       ArraysError: a file is not there.
+      DataError: a function of this package cannot read it; of a field, with the path of the field.
     """
     build_inputs = task.build_inputs
     options = {"input_context": context} if "input_context" in inspect.signature(build_inputs).parameters else {}
@@ -228,6 +241,10 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
     except FileNotFoundError as error:
         lost = ArraysError(f"{build_inputs.__qualname__}: {error}")
         raise lost.with_traceback(error.__traceback__) from error
+    except DataError as error:
+        if error.field and context.section:
+            error.field = f"{context.section}.{error.field}"
+        raise
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset

@@ -62,40 +62,40 @@ class RecordFile:
         return os.path.getsize(self.path)
 
 
-def find_files(input_path: str | Sequence[str], section: str = "") -> list[RecordFile]:
+def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
     """Returns the files that match, sorted by path, each once.
 
     Args:
       input_path: a path or pattern, several separated by commas, or a sequence of them.
-      section: path of the data section that has it, for messages.
 
     Raises:
       DataError: a pattern matches nothing, or a file cannot be opened.
     """
     paths: set[str] = set()
-    field = f"{section}.input_path" if section else "input_path"
+    field = "input_path"
     patterns = input_path.split(",") if isinstance(input_path, str) else input_path
     for pattern in filter(None, map(str.strip, patterns)):
         try:
             matches = tf.io.gfile.glob(pattern)
         except tf.errors.OpError as error:
-            raise DataError(f"{field}: cannot list {pattern!r}: {first_line(error)}") from error
+            raise DataError(f"cannot list {pattern!r}: {first_line(error)}", field=field) from error
         if not matches:
             where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)},"
             value = input_path if isinstance(input_path, str) else list(input_path)
             of = "" if value in (pattern, [pattern]) else f" of the value {value!r}"
             raise DataError(
-                f"{field}: no file matches {pattern!r}{of}{where} (working directory {os.getcwd()}); "
-                "check the path, or write an absolute path"
+                f"no file matches {pattern!r}{of}{where} (working directory {os.getcwd()}); "
+                "check the path, or write an absolute path",
+                field=field,
             )
         paths.update(matches)
     if not paths:
-        raise DataError(f"{field} is empty; set it to a file, a pattern such as data/train-*.tfrecord, or a list")
+        raise DataError("is empty; set it to a file, a pattern such as data/train-*.tfrecord, or a list", field=field)
     for path in paths:
         # Opening thousands of remote files takes minutes; their errors are explained when reading fails.
         problem = None if is_url(path) else _open_problem(path)
         if problem is not None:
-            raise DataError(f"{field}: cannot read {path}: {problem}")
+            raise DataError(f"cannot read {path}: {problem}", field=field)
     return [RecordFile(path) for path in sorted(paths)]
 
 

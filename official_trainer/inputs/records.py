@@ -75,7 +75,7 @@ def from_tfrecords(
       [[0.25, -0.25], [0.75, -0.75]]
     """
     context = InputContext.adopt(input_context)
-    files = record_files.find_files(params.input_path, context.section)
+    files = record_files.find_files(params.input_path)
     return from_files(files, params, context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
@@ -194,7 +194,8 @@ class _Share:
         if found < needed and needed > 1 and not plan.training:
             raise DataError(
                 f"the {plan.use} hold {found} records, fewer than one batch of {needed}, and drop_remainder drops an "
-                f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}"
+                f"incomplete batch; set drop_remainder: false. Files: {_named(self.files)}",
+                field="drop_remainder",
             )
         if self.by == "nothing" and not alone and not plan.training and plan.pipeline == 0:
             _logger.warning(

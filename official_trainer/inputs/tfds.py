@@ -93,6 +93,8 @@ def explain_data_error(error: Exception, params_or_files: Any, section: str = ""
             files = record_files.find_files(input_path) if is_path or input_path else []
         return record_files.explain(error, files, section)
     except DataError as explained:  # the files themselves are gone
+        if explained.field and section:
+            explained.field = f"{section}.{explained.field}"
         return explained
 
 
@@ -103,18 +105,19 @@ def _builder(params: Any) -> Any:
 
     name, data_dir = params.tfds_name, os.path.expanduser(params.tfds_data_dir) or None
     if not name:
-        raise DataError("tfds_name is empty; set it to the name of a prepared dataset, such as mnist")
+        raise DataError("is empty; set it to the name of a prepared dataset, such as mnist", field="tfds_name")
     try:
         builder = read_only_builder.builder_from_files(name, data_dir=data_dir)
     except registered.DatasetNotFoundError:
         raise _not_prepared(name, data_dir or tensorflow_datasets.core.constants.DATA_DIR, params) from None
     except ValueError as error:  # not a name, or found in several places
-        raise DataError(f"tfds_name {name!r}: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{name!r}: {str(error).splitlines()[0]}", field="tfds_name") from error
     file_format = builder.info.file_format
     if file_format is not None and file_format.value != "tfrecord":
         raise DataError(
-            f"tfds_name {name!r}: {builder.data_dir} holds {file_format.value} files; only tfrecord is read. "
-            f"Prepare it again with: tfds build {name} --file_format=tfrecord"
+            f"{name!r}: {builder.data_dir} holds {file_format.value} files; only tfrecord is read. "
+            f"Prepare it again with: tfds build {name} --file_format=tfrecord",
+            field="tfds_name",
         )
     return builder
 
@@ -133,8 +136,9 @@ def _not_prepared(name: str, data_dir: Any, params: Any) -> DataError:
         found = "nothing is prepared there."
     option = f" --data_dir={params.tfds_data_dir}" if params.tfds_data_dir else ""
     return DataError(
-        f"tfds_name {name!r}: no prepared dataset of this name in {folder}; {found} "
-        f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir"
+        f"{name!r}: no prepared dataset of this name in {folder}; {found} "
+        f"Prepare it with: tfds build {name}{option} (training never downloads), or set tfds_data_dir",
+        field="tfds_name",
     )
 
 
@@ -146,11 +150,13 @@ def _split_files(builder: Any, params: Any) -> list[RecordFile]:
         name = params.tfds_split.split("[")[0]
         hint = "." if name in splits else did_you_mean(name, splits, otherwise=".")
         raise DataError(
-            f"tfds_split {params.tfds_split!r} is not in {builder.data_dir}{hint} "
-            f"It has: {', '.join(splits)}; parts are written {splits[0]}[:90%]"
+            f"{params.tfds_split!r} is not in {builder.data_dir}{hint} "
+            f"It has: {', '.join(splits)}; parts are written {splits[0]}[:90%]",
+            field="tfds_split",
         ) from error
     if not instructions:
-        raise DataError(f"tfds_split {params.tfds_split!r} of {params.tfds_name} selects no example; widen it")
+        what = f"{params.tfds_split!r} of {params.tfds_name} selects no example; widen it"
+        raise DataError(what, field="tfds_split")
     return [RecordFile(str(part.filename), part.skip, part.take) for part in instructions]
 
 
@@ -158,7 +164,8 @@ def _supervised_keys(builder: Any, params: Any) -> Any:
     keys = builder.info.supervised_keys
     if keys is None:
         raise DataError(
-            f"tfds_as_supervised: {params.tfds_name} declares no (input, label) pair; its features are "
-            f"{', '.join(sorted(builder.info.features))}. Set tfds_as_supervised: false and pick in your task"
+            f"{params.tfds_name} declares no (input, label) pair; its features are "
+            f"{', '.join(sorted(builder.info.features))}. Set tfds_as_supervised: false and pick in your task",
+            field="tfds_as_supervised",
         )
     return keys

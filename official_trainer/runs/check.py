@@ -28,7 +28,7 @@ from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
-from official_trainer.runs.job import Job, check_ready, warn
+from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
 from official_trainer.tracking import Tracker, flatten
@@ -66,6 +66,7 @@ def check(
             try:
                 outcome = step()
             except Exception as error:
+                say_place(error, job)
                 yield CheckStep(name, "", time.monotonic() - start, error)
                 return
             yield CheckStep(name, outcome, time.monotonic() - start)

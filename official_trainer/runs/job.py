@@ -6,6 +6,7 @@ Does not own: building or running anything.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -20,7 +21,7 @@ from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
-from official_trainer.inputs import BatchSizeError
+from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.runs.resume import config_changes, garden_run
 from official_trainer.snapshot import Snapshot
 from official_trainer.tasks import registry
@@ -230,6 +231,14 @@ def _cluster_problems(job: Job) -> Iterator[Problem]:
             if getattr(job.config.runtime, field) not in unset:
                 what = f"has no effect in the cluster of {cluster.source}"
                 yield _problem(job, f"runtime.{field}", what, "leave it out")
+
+
+def say_place(error: BaseException, job: Job) -> None:
+    """Puts the file and line that set a field into the error of data that the field describes wrongly."""
+    if isinstance(error, DataError) and error.field:
+        with contextlib.suppress(ConfigError):  # a section that a caller has built in Python
+            origin = job.resolved.origin(error.field)
+            error.place = origin.brief if origin.kind == "file" else ""
 
 
 def _problem(job: Job, path: str, what: str, fix: str) -> Problem:

@@ -34,7 +34,7 @@ from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog
-from official_trainer.runs.job import Job
+from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
@@ -191,6 +191,7 @@ class TrainingProcess:
         """Returns what an error comes from: another process or a TPU that is gone, the storage, a stop, or itself."""
         if isinstance(error, SystemExit):  # of the user's code: nothing here ends a process so
             return EndedError(f"your code ended the process, by sys.exit({error.code!r}); raise an error instead")
+        say_place(error, self._job)
         cluster, runtime = self._job.cluster, self._job.config.runtime
         lost = None if cluster is None else peers.explain_loss(error, cluster.addresses)
         late = None if self._trainer is None else self._late_reports.explain(lost or error)

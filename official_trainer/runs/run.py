@@ -26,9 +26,10 @@ from official_trainer.distributed.environment import SLURM, cluster_env
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
+from official_trainer.inputs import DataError
 from official_trainer.lazy import load
 from official_trainer.runs import predict
-from official_trainer.runs.job import Job, check_ready, warn
+from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
@@ -89,7 +90,11 @@ def run(
             _import_tensorflow(quiet=job.quiet)  # here, so that it can be left
             if not job.serves:  # what serves builds nothing
                 held.enter_context(_gin_in_force(job))
-        return _run_in_mode(job, stop, checkpoint, prediction)
+        try:
+            return _run_in_mode(job, stop, checkpoint, prediction)
+        except DataError as error:
+            say_place(error, job)
+            raise
 
 
 def _import_tensorflow(*, quiet: bool = False) -> None:

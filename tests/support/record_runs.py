@@ -55,13 +55,17 @@ def write_all(folder):
     return folder
 
 
-def do(folder, *sets, train="train-*.tfrecord"):
+def do(folder, *sets, train="train-*.tfrecord", config_files=()):
     keras.backend.clear_session()
-    paths = [f"task.train_data.input_path={folder}/{train}", f"task.validation_data.input_path={folder}/dev.tfrecord",
-             "task.train_data.global_batch_size=8", "task.validation_data.global_batch_size=8"]  # fmt: skip
+    base = registry.get_config("records_run")
+    train_data, validation_data = (
+        schema.DataConfig(input_path=f"{folder}/{name}", global_batch_size=8) for name in (train, "dev.tfrecord")
+    )
+    base = base.replace(task=base.task.replace(train_data=train_data, validation_data=validation_data))
     resolved = configuration.resolve(
-        registry.get_config("records_run"),
+        base,
         experiment="records_run",
-        sets=[*paths, "trainer.export.at_end=false", *sets],
+        config_files=config_files,
+        sets=["trainer.export.at_end=false", *sets],
     )
     return run.run("records_run", resolved, mode="train_and_eval", model_dir=str(folder / "run"), quiet=True)

@@ -65,7 +65,7 @@ def problem(params):
 def test_not_prepared_names_the_nearest_and_the_command(data_dir, tmp_path):
     text = problem(section(data_dir, tfds_name="tiny_number"))
     assert (
-        f"tfds_name 'tiny_number': no prepared dataset of this name in {data_dir}; did you mean tiny_numbers?" in text
+        f"tfds_name: 'tiny_number': no prepared dataset of this name in {data_dir}; did you mean tiny_numbers?" in text
     )
     assert f"tfds build tiny_number --data_dir={data_dir} (training never downloads)" in text
     assert "prepared there: plain_numbers, tiny_numbers." in problem(section(data_dir, tfds_name="mnist"))
@@ -73,13 +73,13 @@ def test_not_prepared_names_the_nearest_and_the_command(data_dir, tmp_path):
 
 
 def test_wrong_names(data_dir):
-    assert "tfds_name is empty" in problem(section(data_dir, tfds_name="", tfds_split=""))
-    assert "tfds_name 'a b'" in problem(section(data_dir, tfds_name="a b"))
+    assert "tfds_name: is empty" in problem(section(data_dir, tfds_name="", tfds_split=""))
+    assert "tfds_name: 'a b'" in problem(section(data_dir, tfds_name="a b"))
 
 
 def test_unknown_split(data_dir):
     text = problem(section(data_dir, tfds_split="tran[:50%]"))
-    assert "tfds_split 'tran[:50%]'" in text and "did you mean train?" in text and "It has: test, train" in text
+    assert "tfds_split: 'tran[:50%]'" in text and "did you mean train?" in text and "It has: test, train" in text
     assert "It has: test, train; parts are written test[:90%]" in problem(section(data_dir, tfds_split="train[:x]"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -46,6 +47,21 @@ def test_no_file_matches(section, folder):
     pattern = f"{folder}/none-*.tfrecord"
     with pytest.raises(DataError, match=rf"^{re.escape(f'{section}.input_path: no file matches {pattern!r}')}"):
         do(folder, f"{section}.input_path={pattern}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("input_path", "none-*", "no file matches 'none-\\*'"), ("drop_remainder", "true", "the evaluation data hold 40 rec")],
+)
+def test_the_line_of_the_config_that_set_a_field_is_named(field, value, message, folder, monkeypatch):
+    """G6, N28: as for any other mistake in a file of the config; also in the record."""
+    monkeypatch.chdir(folder)
+    overlay = Path("over.yaml")
+    overlay.write_text(f"task:\n  validation_data:\n    {field}: {value}\n")
+    expected = rf"over.yaml:3: task.validation_data.{field}: {message}"
+    with pytest.raises(DataError, match=rf"^{expected}") as caught:
+        do(folder, "task.validation_data.global_batch_size=41", config_files=[str(overlay)])
+    assert json.loads((folder / "run/run.json").read_text())["error"] == str(caught.value)
 
 
 def test_records_of_another_form(folder):

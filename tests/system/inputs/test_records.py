@@ -270,7 +270,7 @@ def test_no_file_matches(folder, monkeypatch):
 
 
 def test_no_path(folder):
-    assert "input_path is empty; set it to a file" in problem(section(folder, input_path=""))
+    assert "input_path: is empty; set it to a file" in problem(section(folder, input_path=""))
 
 
 def test_file_that_cannot_be_opened(own_folder):
