@@ -18,7 +18,7 @@ import orbit
 from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
-from official_trainer.engine import windows
+from official_trainer.engine import data_end, windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -32,6 +32,9 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
 from official_trainer.user_code import during
+
+_WINDOW = 1000
+"""Batches of a traced loop, between two looks at whether to stop."""
 
 _IS_BUSY = "replica had examples"
 """Key in the logs of a step: whether each replica had examples, where some may have none."""
@@ -96,6 +99,38 @@ class ValidationSet:
         """Whether there is data to evaluate."""
         return self.dataset is not None or self.builder.params is not None
 
+    @property
+    def ends(self) -> bool | None:
+        """Whether the data, once it is built, ends; None if nothing tells."""
+        plain = self.dataset if isinstance(self.dataset, tf.data.Dataset) else self.builder.of_pipeline
+        return data_end.ends(plain)
+
+    @property
+    def endless_advice(self) -> str:
+        """What to do if the data has no end."""
+        place, _, is_named = self.builder.section.partition(".task_config.")
+        is_training = getattr(self.builder.params, "is_training", False)
+        flag = f", set {self.builder.section}.is_training=false" if is_training else ""
+        return (
+            f"leave out repeat() where {self.builder.source} builds validation data (params.is_training is false)"
+            f"{flag}, or set {f'{place}.eval_steps' if is_named else 'trainer.validation_steps'} to a number of batches"
+        )
+
+    def build_data(self, num_steps: int) -> None:
+        """Builds the data, if there is none yet, for an evaluation of so many batches; -1 for all.
+
+        Raises:
+          EndlessError: all batches are to be evaluated, and there is no end of them.
+        """
+        if self.dataset is None:
+            self.dataset = self.builder.build()
+        if num_steps < 0 and self.ends is False:
+            with during(task=self.task, method="build_inputs"):
+                raise data_end.EndlessError(
+                    f"{self.builder.section or self.builder.source} has no end, so that an evaluation of all its "
+                    f"batches would never end either: {self.endless_advice}"
+                )
+
     @do_not_convert
     def run(self, inputs: Any) -> dict[str, Any]:
         """Evaluates a batch in cross-replica context, traced; returns logs, each a tuple with a value per replica."""
@@ -145,8 +180,12 @@ class ValidationSet:
 
     def evaluated(self, global_step: tf.Variable) -> during:
         """Returns a context that notes on errors that this set was evaluated."""
+        return during(lambda: self.phase(int(global_step.numpy())), task=self.task)
+
+    def phase(self, step: int) -> str:
+        """Returns what is done while this set is evaluated at a step, in words."""
         data = self.builder.section.removeprefix("task.") if self.builder.section else self.builder.source
-        return during(lambda: f"evaluating {data} at step {int(global_step.numpy())}", task=self.task)
+        return f"evaluating {data} at step {step}"
 
     def direction(self, name: str, full_name: str) -> monitored.Direction:
         """Returns which values of a metric, by its name in this set, are better; see `Evaluation.metric_direction`."""
@@ -249,13 +288,23 @@ class Evaluation:
         with trainer.weights_averaged(), self._state.preserved(only_shared=True), interruptible:
             state = trainer.eval_begin()
             for each in self._named_sets:
-                steps = each.steps if own_steps and each.steps is not None else num_steps
-                self._named_states[each.name] = self._run_set(each, steps, None)
+                self._named_states[each.name] = self._run_set(each, _steps_of(each, num_steps, own_steps), None)
             if self.own_set.has_data:
                 state = self._run_set(self.own_set, num_steps, state)
             self._context.traces.check("eval", functions=len(self._sets))
             with self.process_group.reading(self._metric_variables):
                 return trainer.eval_end(state) if state is not None else trainer.eval_end()
+
+    @collective
+    def build_data(self, num_steps: int) -> None:
+        """Builds the data of all sets before training, for evaluations of so many batches; -1 for all.
+
+        Raises:
+          EndlessError: a set that is to be evaluated to its end has none.
+        """
+        for each in self._sets:
+            with each.builder.errors_explained():
+                each.build_data(_steps_of(each, num_steps))
 
     def _run_set(self, each: ValidationSet, num_steps: int, state: Any) -> Any:
         """Returns the folded logs of one set, whose metrics hold the rest."""
@@ -264,8 +313,7 @@ class Evaluation:
         with each.evaluated(self._context.global_step), each.builder.errors_explained():
             if each.loop_fn is None:
                 each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)
-            if each.dataset is None:
-                each.dataset = each.builder.build()
+            each.build_data(num_steps)
             iterator = tf.nest.map_structure(iter, each.dataset)
             with during(batch=lambda: batch_signature(iterator)):
                 state = each.loop_fn(iterator, num_steps, state)
@@ -435,15 +483,21 @@ class Evaluation:
             run = windows.stepping_loop(trainer.eval_step, traced_step=True, traced_loop=True, watched=watched)
 
             def traced(iterator: Any, num_steps: int, state: Any) -> Any:
+                report, done = self._progress(num_steps), 0
                 with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-                    run(iterator, tf.constant(num_steps if num_steps >= 0 else tf.int32.max, tf.int32))
+                    while num_steps < 0 or done < num_steps:
+                        size = min(num_steps - done, _WINDOW) if num_steps >= 0 else _WINDOW
+                        run(iterator, tf.constant(size, tf.int32))
+                        done += size
+                        report(size)
+                        self.process_group.check_stop()
                 return state
 
             return traced
         step = tf.function(watched(trainer.eval_step)) if options.use_tf_function else trainer.eval_step
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
-            done = 0
+            report, done = self._progress(num_steps), 0
             while num_steps < 0 or done < num_steps:
                 try:
                     outputs = step(iterator)
@@ -456,10 +510,25 @@ class Evaluation:
                     what = f"{name}.aggregate_logs raised StopIteration: `next` of an iterator that has ended"
                     raise TaskError(what) from error
                 done += 1
+                report(1)
                 self.process_group.check_stop()
             return state
 
         return eager
+
+    def _progress(self, num_steps: int) -> Callable[[int], object]:
+        """Returns what is told of each batch of the current set, for one whose end nothing tells."""
+        each, trainer = self.current_set, self._trainer
+        if num_steps >= 0 or each.ends is not None:
+            return lambda batches: None
+        epoch, times = trainer.train_iterator.known_epoch_steps, data_end.TIMES_TRAINING
+        if epoch is None:
+            steps, many = getattr(trainer.config.trainer, "train_steps", None) or 0, "all that training reads"
+        else:
+            steps, many = round(epoch * times), f"{times} times the training data"
+        advice = f"that is more than {many}. If there is no end, {each.endless_advice}"
+        what, most = each.phase(self._context.step), trainer.examples_of(steps)
+        return data_end.Progress(what, lambda: self.num_examples, most, advice)
 
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
@@ -501,6 +570,11 @@ class Evaluation:
         name = self._trainer.config.trainer.best_checkpoint_eval_metric
         best = monitored.find_metric(self.exporter.best_ckpt_logs or {}, name)
         return logs if best is None else {**logs, f"best_{name}": best}
+
+
+def _steps_of(each: ValidationSet, num_steps: int, own_steps: bool = True) -> int:
+    """Returns how many batches of a set are evaluated."""
+    return each.steps if own_steps and each.steps is not None else num_steps
 
 
 def _drop_idle_replicas(outputs: Any) -> Any:

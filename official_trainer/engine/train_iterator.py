@@ -19,6 +19,7 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
+from official_trainer.engine import data_end
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
@@ -153,6 +154,11 @@ class DatasetBuilder:
         )
         with notes, keyed_draws.of_pipeline(context.seed):  # what it draws must be the same after every restart
             return inputs.call_build_inputs(self._task, data_service.read_here(self.params), context)
+
+    @property
+    def of_pipeline(self) -> Any:
+        """The dataset built last, of this process alone, as the task returned it; None before."""
+        return self._dataset
 
     def element_spec(self) -> Any:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
@@ -463,26 +469,45 @@ class TrainIterator:
                 "check input_path, or set a smaller global_batch_size"
             )
         if self._on_data_end == "error":
-            raise DataError(
-                f"{self._explained_by.source}: the training data ended at step {step}; set trainer.on_data_end to "
-                "repeat (next epoch) or stop (end the run here), or repeat the dataset"
-            )
+            raise self._ended(step)
         if self._on_data_end == "repeat":
             self.begin_next_epoch()
         return self._on_data_end == "repeat"
+
+    def check_end(self, train_steps: int) -> None:
+        """Refuses data that is known to end before its last step, if that is an error; the data is built.
+
+        Raises:
+          DataError: it ends.
+        """
+        dataset = self._builder.of_pipeline if self._dataset is None else self._dataset
+        if self._on_data_end == "error" and data_end.ends(dataset) and self._builder.context is not None:
+            step = int(dataset.cardinality()) // self._builder.context.elements_per_step
+            if step < train_steps:
+                raise self._ended(step, f", and trainer.train_steps={train_steps} asks for more")
+
+    def _ended(self, step: int, why: str = "") -> DataError:
+        return DataError(
+            f"{self._explained_by.source}: the training data ended at step {step}{why}; set trainer.on_data_end to "
+            "repeat (next epoch) or stop (end the run here), or repeat the dataset"
+        )
 
     def epoch(self, step: int) -> float | None:
         """Returns the passes over the data until `step`, or None if the length of one is unknown."""
         done = int(self.position.epoch.numpy())
         if self._dataset is not None and (length := self._steps_per_epoch(count=False)) not in (None, math.inf):
             return done + self.position.start_step(step) / length
-        steps = None if self._iterator is None else self._known_epoch_steps()
+        steps = self.known_epoch_steps
         if steps is not None:
             return (step + self.skipped_steps) / steps
         return float(done) if done else None
 
-    def _known_epoch_steps(self) -> float | None:
-        steps = None if self._dataset is not None else self._builder.steps_per_epoch(count=False)
+    @property
+    def known_epoch_steps(self) -> float | None:
+        """The steps of a pass over the task's data, if that is built, and its length is known without counting."""
+        if self._iterator is None or self._dataset is not None:
+            return None
+        steps = self._builder.steps_per_epoch(count=False)
         return None if steps == math.inf else steps
 
     def _steps_per_epoch(self, *, count: bool) -> float | None:
@@ -499,7 +524,7 @@ class TrainIterator:
         None if the length of an epoch is unknown.
         """
         self.iterator()
-        steps = self._known_epoch_steps()
+        steps = self.known_epoch_steps
         if steps is None:
             return None
         done = step + self.skipped_steps

@@ -20,9 +20,11 @@ class InHand:
     Attributes:
       source: the name.
       section: of the configuration; empty, because it is in none.
+      params: of the configuration; None in the same way.
+      of_pipeline: what a task has built; None, because it has built nothing.
     """
 
-    section = ""
+    section, params, of_pipeline = "", None, None
 
     def __init__(self, source: str) -> None:
         self.source = source

@@ -356,6 +356,8 @@ class CompiledModel:
                 epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
             if validation is not None:
                 validation_steps = validation_steps or validation.batches_per_epoch
+                if validation_steps is None and validation.is_endless:
+                    raise ArgumentError("the validation data has no end; give validation_steps, the number of batches")
             trainer.use_config(settings.config(self.model, epochs, validation_steps))
             action = CallbacksAction(callbacks, epochs)
             run = self._run_in_directory if settings.model_dir else self._run_in_memory

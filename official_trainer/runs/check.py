@@ -145,11 +145,14 @@ class _DryRun:
         loss = float(logs["training_loss"])
         if problem := loss_problem(loss, 1, self._job.config.trainer):
             raise NonFiniteError(problem)
+        if self._job.config.trainer.train_epochs is None:
+            self.trainer.train_iterator.check_end(self._job.config.trainer.train_steps)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         return "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
 
     def _evaluate(self) -> str:
+        self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         return "one step, " + ", ".join(sorted(logs))
 

@@ -136,6 +136,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
         watchdog.observe(trainer.progress)
         with trainer.process_group.leading():
             with stop.interruptible():
+                trainer.evaluation.build_data(job.config.trainer.validation_steps)
                 trainer.evaluation.check_monitored(monitored(job))
             best = best_of(trainer)
             if best is not None:

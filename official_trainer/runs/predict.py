@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
 from official_trainer.errors import ExitCode
-from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, LockedError, command_text
 from official_trainer.runs.health.stall_report import LateReports
@@ -36,6 +34,7 @@ from official_trainer.runs.predictions.manifest import ALL, Share
 from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
 from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
+from official_trainer.user_code import during
 
 if TYPE_CHECKING:
     from official_trainer.engine.inference import Inference
@@ -148,6 +147,7 @@ def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
 
 
 def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: PredictionShards, stop: StopRequest) -> None:
+    from official_trainer.engine import data_end
     from official_trainer.engine.inference import Inference
     from official_trainer.runs.build import build
 
@@ -167,8 +167,16 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
             inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
             builder, max_rows, dataset = _data(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
+        hear: list[Callable[[], object]] = [watchdog.beat]
+        if max_rows is None and data_end.ends(builder.of_pipeline) is None:
+            hear.append(data_end.Progress(f"predicting task.{data}", lambda: shards.rows, 0, ""))
+
+        def on_batch() -> None:
+            for each in hear:
+                each()
+
         with trainer.weights_averaged(), builder.errors_explained():
-            reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=watchdog.beat)
+            reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=on_batch)
             predict_into(shards, reader, max_rows=max_rows)
 
 
@@ -227,6 +235,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     Raises:
       DataError: it has no end, and the length of an epoch is unknown.
     """
+    from official_trainer.engine import data_end
     from official_trainer.engine.train_iterator import DatasetBuilder
 
     section = getattr(trainer.config.task, name)
@@ -244,14 +253,17 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
     # Apart: what a pipeline shuffles by itself comes in the same order after a restart.
     builder = DatasetBuilder(trainer.task, section, training=False, seed=seed, section=f"task.{name}").separate()
     dataset = builder.build(first)
-    steps = builder.steps_per_epoch() if is_training else None
-    if steps == math.inf:
-        raise DataError(
-            f"{builder.source}: task.{name} repeats for ever, and its number of examples is unknown, so predictions "
-            f"would never end; set task.{name}.is_training=false, or set input_context.examples_per_epoch in "
-            "build_inputs"
-        )
-    num_examples = builder.context.examples_per_epoch if builder.context is not None and is_training else None
+    is_endless = data_end.ends(builder.of_pipeline) is False
+    num_examples = None
+    if builder.context is not None and (is_training or is_endless):
+        num_examples = builder.context.examples_per_epoch
+    if is_endless and num_examples is None:
+        flag = f"set task.{name}.is_training=false, " if is_training else "leave out repeat() for it, "
+        with during(task=trainer.task, method="build_inputs"):
+            raise data_end.EndlessError(
+                f"task.{name} has no end, and its number of examples is unknown, so predictions would never end; "
+                f"{flag}or set input_context.examples_per_epoch in build_inputs"
+            )
     return builder, num_examples, dataset
 
 

@@ -155,6 +155,7 @@ def check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> dict[str,
     """
     if TRAINING_MODES.get(job.mode, "interval") != "never":
         wanted = monitored(job, schedule)
+        trainer.evaluation.build_data(job.config.trainer.validation_steps)
         trainer.evaluation.check_monitored(wanted)
         return wanted
     for metric, name in schedule.monitored().items():

@@ -208,7 +208,7 @@ def test_nothing_to_predict_is_refused(trained, model_dir, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(SplitTask, "build_inputs", toy.ToyTask.build_inputs)
     with pytest.raises(
-        DataError, match=r"task.train_data repeats for ever, and its number of examples .*\.is_training=false, or"
+        DataError, match=r"task.train_data has no end, and its number of examples .*\.is_training=false, or"
     ):
         do(trained[0], data="train_data", **out)
     assert do(trained[0], "task.train_data.is_training=false", data="train_data", **out)["rows"] == 101

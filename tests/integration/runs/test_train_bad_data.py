@@ -51,7 +51,10 @@ def test_no_file_matches(section, folder):
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("input_path", "none-*", "no file matches 'none-\\*'"), ("drop_remainder", "true", "the evaluation data hold 40 rec")],
+    [
+        ("input_path", "none-*", "no file matches 'none-\\*'"),
+        ("drop_remainder", "true", "the evaluation data hold 40"),
+    ],
 )
 def test_the_line_of_the_config_that_set_a_field_is_named(field, value, message, folder, monkeypatch):
     """G6, N28: as for any other mistake in a file of the config; also in the record."""
