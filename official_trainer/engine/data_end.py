@@ -39,6 +39,17 @@ def ends(dataset: Any) -> bool | None:
     return cardinality != tf.data.INFINITE_CARDINALITY
 
 
+def advice(builder: Any) -> str:
+    """Returns what to do if the validation data of a `DatasetBuilder` has no end."""
+    place, _, is_named = builder.section.partition(".task_config.")
+    is_training = getattr(builder.params, "is_training", False)
+    flag = f", set {builder.section}.is_training=false" if is_training else ""
+    return (
+        f"leave out repeat() where {builder.source} builds validation data (params.is_training is false)"
+        f"{flag}, or set {f'{place}.eval_steps' if is_named else 'trainer.validation_steps'} to a number of batches"
+    )
+
+
 class Progress:
     """Says how far data is read whose length nothing tells, and warns once when it is more than was likely meant."""
 
@@ -75,3 +86,21 @@ class Progress:
         if 0 < self._most < examples:
             _logger.warning("%s; %s", so_far, self._advice)
             self._most = 0
+
+
+def progress_of(what: str, builder: Any, trainer: Any, examples: Callable[[], int]) -> Progress:
+    """Returns the `Progress` of an evaluation, with a warning when it has read more than training does.
+
+    Args:
+      what: is done, for the lines.
+      builder: of the validation data.
+      trainer: its training data is compared.
+      examples: returns how many examples were read so far.
+    """
+    epoch = trainer.train_iterator.known_epoch_steps
+    if epoch is None:
+        steps, many = getattr(trainer.config.trainer, "train_steps", None) or 0, "all that training reads"
+    else:
+        steps, many = round(epoch * TIMES_TRAINING), f"{TIMES_TRAINING} times the training data"
+    said = f"that is more than {many}. If there is no end, {advice(builder)}"
+    return Progress(what, examples, trainer.examples_of(steps), said)

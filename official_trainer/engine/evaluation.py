@@ -18,7 +18,7 @@ import orbit
 from official_trainer.config import ConfigError, Problem
 from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
-from official_trainer.engine import data_end, windows
+from official_trainer.engine import data_end, non_finite, windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -49,6 +49,7 @@ class ValidationSet:
       model: what they are called with; the run's, or a part of it.
       builder: builds the data.
       is_built: whether the metrics are built.
+      is_explained: whether it was said where a loss that is not finite comes from.
       steps: batches of an evaluation, -1 for all; None for the number that the evaluation is called with.
       loss: mean over the examples of the last evaluation.
       metrics: the task's and the model's.
@@ -72,7 +73,7 @@ class ValidationSet:
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
-        self.is_built = False
+        self.is_built = self.is_explained = False
         self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
         self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
@@ -105,17 +106,6 @@ class ValidationSet:
         plain = self.dataset if isinstance(self.dataset, tf.data.Dataset) else self.builder.of_pipeline
         return data_end.ends(plain)
 
-    @property
-    def endless_advice(self) -> str:
-        """What to do if the data has no end."""
-        place, _, is_named = self.builder.section.partition(".task_config.")
-        is_training = getattr(self.builder.params, "is_training", False)
-        flag = f", set {self.builder.section}.is_training=false" if is_training else ""
-        return (
-            f"leave out repeat() where {self.builder.source} builds validation data (params.is_training is false)"
-            f"{flag}, or set {f'{place}.eval_steps' if is_named else 'trainer.validation_steps'} to a number of batches"
-        )
-
     def build_data(self, num_steps: int) -> None:
         """Builds the data, if there is none yet, for an evaluation of so many batches; -1 for all.
 
@@ -128,7 +118,7 @@ class ValidationSet:
             with during(task=self.task, method="build_inputs"):
                 raise data_end.EndlessError(
                     f"{self.builder.section or self.builder.source} has no end, so that an evaluation of all its "
-                    f"batches would never end either: {self.endless_advice}"
+                    f"batches would never end either: {data_end.advice(self.builder)}"
                 )
 
     @do_not_convert
@@ -266,7 +256,7 @@ class Evaluation:
         metrics.check_names([*self.own_set.measures, *self._named_sets], "evaluation")
 
     @property
-    def _sets(self) -> list[ValidationSet]:
+    def sets(self) -> list[ValidationSet]:
         """All sets that have data, in the order in which they are evaluated."""
         return [*self._named_sets, *([self.own_set] if self.own_set.has_data else [])]
 
@@ -291,7 +281,7 @@ class Evaluation:
                 self._named_states[each.name] = self._run_set(each, _steps_of(each, num_steps, own_steps), None)
             if self.own_set.has_data:
                 state = self._run_set(self.own_set, num_steps, state)
-            self._context.traces.check("eval", functions=len(self._sets))
+            self._context.traces.check("eval", functions=len(self.sets))
             with self.process_group.reading(self._metric_variables):
                 return trainer.eval_end(state) if state is not None else trainer.eval_end()
 
@@ -302,7 +292,7 @@ class Evaluation:
         Raises:
           EndlessError: a set that is to be evaluated to its end has none.
         """
-        for each in self._sets:
+        for each in self.sets:
             with each.builder.errors_explained():
                 each.build_data(_steps_of(each, num_steps))
 
@@ -386,7 +376,7 @@ class Evaluation:
           ConfigError: `trainer.best_checkpoint_metric_comp` contradicts what is declared of its metric.
         """
         self._check_best(wanted)
-        prefixes = [(f"{each.name}|" if each.name else "", each) for each in self._sets]
+        prefixes = [(f"{each.name}|" if each.name else "", each) for each in self.sets]
         if not wanted.keys() - {prefix + metric.name for prefix, each in prefixes for metric in each.measures}:
             return
         logs = monitored.numbers(self.run_without_effects(1, own_steps=False))
@@ -425,7 +415,7 @@ class Evaluation:
         Raises:
           MetricDirectionError: it is not declared, or as neither `max` nor `min`.
         """
-        sets = self._sets
+        sets = self.sets
         found = next((each for each in self._named_sets if name.startswith(f"{each.name}|")), None)
         inner = name if found is None else name.removeprefix(f"{found.name}|")
         found = found or next((each for each in sets if not each.name), None)
@@ -518,17 +508,10 @@ class Evaluation:
 
     def _progress(self, num_steps: int) -> Callable[[int], object]:
         """Returns what is told of each batch of the current set, for one whose end nothing tells."""
-        each, trainer = self.current_set, self._trainer
-        if num_steps >= 0 or each.ends is not None:
+        if num_steps >= 0 or self.current_set.ends is not None:
             return lambda batches: None
-        epoch, times = trainer.train_iterator.known_epoch_steps, data_end.TIMES_TRAINING
-        if epoch is None:
-            steps, many = getattr(trainer.config.trainer, "train_steps", None) or 0, "all that training reads"
-        else:
-            steps, many = round(epoch * times), f"{times} times the training data"
-        advice = f"that is more than {many}. If there is no end, {each.endless_advice}"
-        what, most = each.phase(self._context.step), trainer.examples_of(steps)
-        return data_end.Progress(what, lambda: self.num_examples, most, advice)
+        what = self.current_set.phase(self._context.step)
+        return data_end.progress_of(what, self.current_set.builder, self._trainer, lambda: self.num_examples)
 
     def _reduce(self, state: Any, outputs: Any) -> Any:
         """Passes a step's logs to `eval_reduce`, with the values of all replicas that had examples."""
@@ -549,13 +532,13 @@ class Evaluation:
         """Resets the metrics of all sets."""
         self._named_states = {}
         with self.process_group.reading(self._metric_variables):  # TensorFlow's assignments read, too
-            for each in self._sets:
+            for each in self.sets:
                 for metric in each.measures:
                     metric.reset_states()
 
     @property
     def _metric_variables(self) -> list[tf.Variable]:
-        return metrics.variables_of([metric for each in self._sets for metric in each.measures])
+        return metrics.variables_of([metric for each in self.sets for metric in each.measures])
 
     def results(self, aggregated_logs: Any) -> dict[str, Any]:
         """Returns the results of all sets, and the best value so far as `best_<metric>`."""
@@ -563,6 +546,8 @@ class Evaluation:
         logs = self.own_set.results(aggregated_logs, global_step)
         for each in self._named_sets:
             logs[each.name] = each.results(self._named_states.get(each.name), global_step)
+        for each in self.sets:
+            non_finite.warn_of_evaluation(self._context, each, self.num_examples)
         if self.exporter is None:
             return logs
         with self.process_group.chief_only():

@@ -1,27 +1,20 @@
 """Recovery from a loss that is not finite: find the batch that caused it, write a report, go back or give up.
 
-Owns: the policy in `trainer.recovery_…`, repeating steps to find the one that failed, the record of recoveries across
-restarts, and the report on the step: its batch and statistics of every tensor, in the files
-`non_finite/step-N/{report.json, batch.npz}` of a run directory. Does not own: noticing the failure (`loop.py`).
+Owns: the policy in `trainer.recovery_…`, repeating steps to find the one that failed, and the record of recoveries
+across restarts. Does not own: noticing the failure (`loop.py`), what is said of its batch (`non_finite.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from official_trainer import files
+from official_trainer.engine import non_finite
 from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lazy import tf
-from official_trainer.tracking.jsonl import encode
 
 _logger = logging.getLogger(__name__)
 
@@ -196,7 +189,8 @@ class Recovery:
         start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
         can_repeat = start is not None and start >= self._parts.actions.assigned_until
         if not can_repeat or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
-            return first_bad_batch(self._trainer, good_step, failed_step) if self._parts.model_dir else None, False
+            has_report = bool(self._parts.model_dir)
+            return non_finite.first_bad_batch(self._trainer, good_step, failed_step) if has_report else None, False
         self.restore()
         run_to(max(good_step, start))
         for step in range(max(good_step, start) + 1, failed_step + 1):
@@ -213,9 +207,10 @@ class Recovery:
         step = failed_step if culprit is None else culprit
         where = ""
         if self._parts.model_dir:
-            where = write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
+            where = non_finite.write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
         if is_culprit:
-            return f"the batch of step {step} did it; it and its tensors are in {where}"
+            found = f"the batch of step {step} did it; it and its tensors are in {where}"
+            return "\n  ".join([found, *non_finite.origin(self._trainer, step)])
         came = f"it came between steps {good_step} and {failed_step}"
         if was_repeated and int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
             return (
@@ -224,110 +219,10 @@ class Recovery:
             )
         if self._parts.model_dir and not was_repeated and self._trainer.context.workers is None:
             # The steps cannot be repeated without a checkpoint before them. Their batches were looked at.
-            came = f"{came}, whose batches hold finite values: either updates are too large (lower the learning rate, "
+            came = f"{came}, whose batches hold finite values"
+            if lines := non_finite.origin_in_new_model(self._trainer, good_step, failed_step):
+                return "\n  ".join([f"{came}; the tensors are in {where}", *lines])
+            came = f"{came}: either updates are too large (lower the learning rate, "
             came = f"{came}for which official-trainer find-lr suggests a value, or clip the gradients)"
             return f"{came}, or the loss is not finite for some outputs; the tensors are in {where}"
         return f"{came}; the tensors are in {where}"
-
-
-def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:
-    """Returns the first step after `good_step`, up to `failed_step`, whose batch has a value that is not finite."""
-    batches = trainer.train_iterator.batches(good_step)
-    for step, batch in zip(range(good_step + 1, failed_step + 1), batches, strict=False):
-        parts = trainer.strategy.experimental_local_results(batch)
-        described = _describe(dict(_leaves(list(parts))))
-        if any(tensor.get("not_finite") for tensor in described.values()):
-            return step
-    return None
-
-
-def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -> str:
-    """Writes a report and returns the directory it is in.
-
-    Args:
-      model_dir: the run directory.
-      trainer: the trainer of the run.
-      step: the step that failed, or at which the failure was found.
-      is_culprit: whether it is known that the batch of this step fails. Then the batch is saved, and, if the trainer is
-        in the state just before it, run once more to get its gradients, without an update.
-    """
-    directory = files.join(model_dir, "non_finite", f"step-{step}")
-    files.make_dirs(directory)
-    weights = {variable.name: variable for variable in trainer.model.variables}
-    report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
-    if is_culprit:
-        parts = trainer.strategy.experimental_local_results(next(trainer.train_iterator.batches(step - 1)))
-        tensors = {f"replica_{i}/{name}": value for i, part in enumerate(parts) for name, value in _leaves(part)}
-        arrays: dict[str, Any] = {name.replace("/", "."): _as_array(value) for name, value in tensors.items()}
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **arrays)
-        files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
-        report["batch"] = _describe(tensors)
-        if int(trainer.global_step.numpy()) == step - 1:
-            report |= _run_again(trainer, parts[0])
-    files.write_text_atomically(files.join(directory, "report.json"), json.dumps(report, indent=1) + "\n")
-    return directory
-
-
-def _run_again(trainer: Any, batch: Any) -> dict[str, Any]:
-    """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
-    recorder = _Recorder(trainer.optimizer)
-    try:
-        logs = trainer.task.train_step(batch, model=trainer.model, optimizer=recorder, metrics=[])
-    except Exception as error:  # a task's step may raise anything: the report continues without this part
-        return {"not_run_again": f"{type(error).__name__}: {error}"}
-    return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
-
-
-class _Recorder:
-    """Replaces the optimizer in a step that must change nothing: keeps the gradients that the step passes to it."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-        self.gradients: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
-
-    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> None:
-        for gradient, variable in grads_and_vars:
-            if gradient is not None:
-                self.gradients[variable.name] = tf.convert_to_tensor(gradient)
-
-
-def _leaves(structure: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields nested tensors with a path each: `0/image`."""
-    if isinstance(structure, Mapping):
-        items: Any = structure.items()
-    elif isinstance(structure, tuple | list):
-        items = enumerate(structure)
-    else:
-        yield prefix or "value", structure
-        return
-    for name, value in items:
-        yield from _leaves(value, f"{prefix}/{name}" if prefix else str(name))
-
-
-def _as_array(value: Any) -> np.ndarray:
-    if hasattr(value, "to_tensor"):  # ragged
-        value = value.to_tensor()
-    if isinstance(value, tf.SparseTensor):
-        value = tf.sparse.to_dense(value)
-    return np.asarray(tf.convert_to_tensor(value))
-
-
-def _describe(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns shape, dtype, how many values are not finite, and the range of those that are, for each tensor."""
-    described: dict[str, dict[str, Any]] = {}
-    for name, value in tensors.items():
-        array = _as_array(value)
-        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
-        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-            continue
-        array = array.astype(np.float64)
-        finite = array[np.isfinite(array)]
-        described[name]["not_finite"] = int(array.size - finite.size)
-        if finite.size:
-            described[name] |= {"min": encode(float(finite.min())), "max": encode(float(finite.max()))}
-            described[name]["mean_absolute"] = encode(float(np.abs(finite).mean()))
-    return described

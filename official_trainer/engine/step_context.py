@@ -36,6 +36,8 @@ class TrainerOptions:
       counts_input_wait: whether steps count when they wait for data, so that a state can be saved meanwhile.
       measures_loss: whether steps add to `training_loss` and the loss trace.
       keeps_model_metrics: whether the model's metrics go on from one summary to the next, until the caller resets them.
+      explains_loss: whether data is read again to say why the loss of an evaluation is not finite; a Python generator
+        cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
         communicate with all replicas.
     """
@@ -45,6 +47,7 @@ class TrainerOptions:
     counts_input_wait: bool = True
     measures_loss: bool = True
     keeps_model_metrics: bool = False
+    explains_loss: bool = True
     skips_idle_replicas: bool = True
 
 

@@ -160,6 +160,13 @@ class DatasetBuilder:
         """The dataset built last, of this process alone, as the task returned it; None before."""
         return self._dataset
 
+    def example_from(self, position: int) -> Callable[[int], int | None]:
+        """Returns a function that tells which example is so many behind a position, if that is known."""
+        if self.context is None or self.context.example_at is None or self.context.num_input_pipelines > 1:
+            return lambda row: None
+        find = self.context.example_at
+        return lambda row: find(position + row)
+
     def element_spec(self) -> Any:
         """Returns the shapes and dtypes of a replica's batch; the state of this builder does not change."""
         builder = self.separate()
@@ -408,6 +415,18 @@ class TrainIterator:
         if self._dataset is None and self._builder.is_served:
             return
         yield from tf.nest.map_structure(iter, self._build(step))
+
+    @property
+    def source(self) -> str:
+        """What yields the batches, for messages."""
+        return str(self._explained_by.source)
+
+    def example_at(self, step: int) -> Callable[[int], int | None]:
+        """Returns a function that tells which example is in a row of the batch of a step, if that is known."""
+        if self._dataset is not None:
+            return lambda row: None
+        first = self.position.start_step(step - 1) * getattr(self._builder.params, "global_batch_size", 0)
+        return self._builder.example_from(first)
 
     def first_batches(self) -> Iterator[Any]:
         """Yields batches from the first one of the data, distributed; the state of training does not change."""

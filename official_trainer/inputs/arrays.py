@@ -62,6 +62,7 @@ def from_arrays(
     source = _Source(arrays, plan)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
+    context.example_at = source.example_at
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 
@@ -97,6 +98,12 @@ class _Source:
         if self.plan.shuffle:
             return order.shuffled(positions, self.num_examples, self.plan.seed)
         return positions % self.num_examples
+
+    def example_at(self, position: int) -> int | None:
+        """Returns which example is at a position, if a value of it is not finite; else what follows has moved it."""
+        index = int(self.indices(tf.constant([position], tf.int64))[0])
+        floating = [tensor[index] for tensor in tf.nest.flatten(self.tensors) if tensor.dtype.is_floating]
+        return None if all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in floating) else index
 
     def share(self) -> Any:
         """Returns the examples that this pipeline reads in one pass, in their order, `[n, …]`."""

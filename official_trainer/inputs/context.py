@@ -83,6 +83,8 @@ class InputContext:
       served_by: address of the tf.data service that the batches come from; empty for none.
       section: path of the data section in the configuration, for messages; empty if it is in none.
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
+      example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
+        None. A pipeline may set it.
 
     Example:
       A pipeline of plain tf.data that starts at any step by itself:
@@ -126,6 +128,7 @@ class InputContext:
         self.served_by = ""
         self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
+        self.example_at: Callable[[int], int | None] | None = None
         self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read
         self._examples_per_epoch: int | Callable[[], int] | None = None

@@ -6,7 +6,7 @@ Owns: what can be taken, and the messages about it, which name the data. Does no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer.inputs.context import DataError
@@ -25,6 +25,11 @@ class InHand:
     """
 
     section, params, of_pipeline = "", None, None
+
+    @staticmethod
+    def example_from(position: int) -> Callable[[int], int | None]:
+        """Returns a function that knows no example."""
+        return lambda row: None
 
     def __init__(self, source: str) -> None:
         self.source = source

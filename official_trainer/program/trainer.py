@@ -209,6 +209,7 @@ class ProgramTrainer(Trainer):
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
             # The mean of a Task's losses over no examples is not a number.
             skips_idle_replicas=is_users,
+            explains_loss=is_users,
         )
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record

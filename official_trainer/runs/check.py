@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +24,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.engine import non_finite
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
@@ -144,17 +147,30 @@ class _DryRun:
         logs = self.trainer.train(1)
         loss = float(logs["training_loss"])
         if problem := loss_problem(loss, 1, self._job.config.trainer):
-            raise NonFiniteError(problem)
+            # The weights are not finite any more; those of a second trainer are.
+            lines = non_finite.origin(build(self._scratch, trains=True), 1)
+            raise NonFiniteError("\n  ".join([problem, *lines]))
         if self._job.config.trainer.train_epochs is None:
             self.trainer.train_iterator.check_end(self._job.config.trainer.train_steps)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
-        return "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
+        step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
+        return "\n".join([step, *self._not_finite(self.trainer.train_iterator.batches(0))])
+
+    def _not_finite(self, batches: Iterator[Any]) -> Iterator[str]:
+        """Yields the lines about values of the first batch that are not finite, which the loss does not show."""
+        for batch in itertools.islice(batches, 1):
+            parts = self.trainer.strategy.experimental_local_results(batch)
+            yield from (f"not finite: {line}" for line in non_finite.in_batch(parts))
 
     def _evaluate(self) -> str:
         self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
-        return "one step, " + ", ".join(sorted(logs))
+        bad = [name for name, value in logs.items() if not math.isfinite(value)]
+        found = [f"not finite: {', '.join(bad)}"] if bad else []
+        for each in self.trainer.evaluation.sets:
+            found += self._not_finite(iter(each.dataset))
+        return "\n".join(["one step, " + ", ".join(sorted(logs)), *found])
 
     def _monitored_metric(self) -> str:
         wanted = check_monitored(self._job, self.trainer, self.schedule)

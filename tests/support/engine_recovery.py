@@ -117,8 +117,13 @@ def rates(model_dir):
 
 def assert_batch_is_found(model_dir, strategy):
     """Runs into the bad batch; it must be found, and written down with every tensor of its step."""
-    with pytest.raises(NonFiniteError, match=rf"loss is nan.*\nthe batch of step {BAD_STEP} did it; .*step-{BAD_STEP}"):
+    with pytest.raises(
+        NonFiniteError, match=rf"loss is nan.*\nthe batch of step {BAD_STEP} did it; .*step-{BAD_STEP}"
+    ) as caught:
         do(model_dir, f"runtime.distribution_strategy={strategy}")
+    shape, replica = ("5,6", ", on replica 0") if strategy == "mirrored" else ("10,6", "")
+    assert f"\n  features float32[{shape}]: 1 value is nan in column 2, in row 3{replica}\n" in str(caught.value)
+    assert "BadBatchTask.build_inputs yields them, at tests/support/engine_recovery.py:" in str(caught.value)
     assert committed_steps(model_dir) == (10, 20, 30)
     report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
     assert report["step"] == BAD_STEP

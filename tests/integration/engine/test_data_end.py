@@ -85,7 +85,7 @@ SAID = r"task.validation_data has no end, .*leave out repeat\(\) where RepeatedT
     ],
 )
 def test_validation_data_without_an_end_is_refused_before_training(mode, sets, model_dir):
-    """N28, T14: with the line of `build_inputs`, and both ways out."""
+    """N28: with the line of `build_inputs`, and both ways out."""
     with pytest.raises(data_end.EndlessError, match=SAID) as caught:
         do(model_dir, *sets, mode=mode)
     assert caught.value.exit_code == ExitCode.DATA
@@ -107,7 +107,7 @@ def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_d
 
 
 def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monkeypatch):
-    """N10, G6: 101 examples are 13 batches, and the run would fail behind them; not where it is to repeat them."""
+    """N28: 101 examples are 13 batches, and the run would fail behind them; not where it is to repeat them."""
     monkeypatch.setattr(RepeatedTask, "build_inputs", lambda self, params: toy.examples(101).batch(8))
     said = "the training data ended at step 13, and trainer.train_steps=14 asks for more; set trainer.on_data_end"
 
@@ -120,7 +120,7 @@ def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monk
 
 
 def test_a_named_set_without_an_end_names_its_own_number_of_batches(model_dir):
-    """N28, T9: of an experiment with several validation sets."""
+    """N28: of an experiment with several validation sets."""
     said = r"^eval_tasks\[0\].task_config.validation_data has no end.*or set eval_tasks\[0\].eval_steps to a number"
     with pytest.raises(data_end.EndlessError, match=said):
         do(model_dir, experiment="repeated_beside")
@@ -165,7 +165,7 @@ def test_a_report_comes_at_most_every_ten_seconds_and_one_warning_in_all(caplog)
 
 
 def test_fit_refuses_validation_data_without_an_end():
-    """K1: in Keras's words."""
+    """N28: in Keras's words."""
     program = Program(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(3)]))
     program.compile("sgd", "mse")
     x, y = toy.FEATURES[:8], toy.FEATURES[:8, :3]

@@ -1,6 +1,7 @@
 """What follows a loss that is not finite, in whole runs: its batch is found, reported, left out or repeated."""
 
 import json
+import re
 
 import pytest
 import tensorflow as tf
@@ -9,6 +10,8 @@ from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from tests.support import toy
 from tests.support.engine_recovery import (
     BAD_STEP,
@@ -38,6 +41,69 @@ def test_a_batch_that_fails_before_the_first_checkpoint_is_found_by_its_values(m
     report = json.loads((tf.io.gfile.GFile(f"{model_dir}/non_finite/step-{BAD_STEP}/report.json")).read())
     assert report["batch"]["replica_0/0"]["not_finite"] == 1
     assert "gradients" not in report
+
+
+@pytest.mark.parametrize(("interval", "began"), [(10, rf"batch of step {BAD_STEP} did it;"), (50, "between steps")])
+def test_the_line_at_which_a_loss_stops_being_finite_is_named(interval, began, model_dir, stream, monkeypatch):
+    """G8, N28: the batch is finite; a checkpoint brings it back, and without one a new model shows it too."""
+    stream.bad_index, stream.loud = None, (BAD_STEP - 1,)
+    losses = BadBatchTask.build_losses
+
+    def bounded(self, labels, model_outputs, aux_losses=None):
+        far = tf.reduce_max(tf.abs(model_outputs)) > 1e4
+        return losses(self, labels, model_outputs) + tf.math.log(tf.where(far, -1.0, 1.0))
+
+    monkeypatch.setattr(BadBatchTask, "build_model", toy.Undropped.build_model)
+    monkeypatch.setattr(BadBatchTask, "build_losses", bounded)
+    message = (
+        rf"{began}.*\n  the outputs of the model are finite, the loss is not: Log gives nan, "
+        r"at tests/integration/engine/test_recovery.py:\d+ in bounded\n    return losses\(self, .* tf.math.log"
+    )
+    with pytest.raises(NonFiniteError, match=f"(?s){message}"):
+        do(model_dir, f"trainer.checkpoint_interval={interval}")
+
+
+def test_a_loss_that_is_not_finite_in_an_evaluation_alone_is_explained_once(model_dir, stream, monkeypatch, caplog):
+    """G8, N28: the run goes on; `check`, which reads one batch, says it too, and passes."""
+    stream.bad_index = None
+    build_inputs = BadBatchTask.build_inputs
+
+    def spoiled(self, params, input_context=None):
+        batches = build_inputs(self, params, input_context)
+        spoil = lambda features, labels: (tf.where(labels[:, None] == 0, float("inf"), features), labels)  # noqa: E731
+        return batches if params.is_training else batches.map(spoil)
+
+    monkeypatch.setattr(BadBatchTask, "build_inputs", spoiled)
+    do(model_dir, "trainer.validation_interval=10", "trainer.train_steps=20")
+    said = [record.getMessage() for record in caplog.records if "validation_loss is" in record.getMessage()]
+    assert len(said) == 1 and said[0].startswith("evaluating validation_data at step 10: validation_loss is nan\n")
+    assert re.search(
+        r"\n  batch 0 of it, counted from 0:\n  features float32\[32,6\]: \d+ values are inf, in r", said[0]
+    )
+    resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch")
+    steps = {
+        step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}-2", mode="train_and_eval")
+    }
+    assert steps["evaluate"].error is None
+    assert re.search(r"\nnot finite: validation_loss\nnot finite: features float32\[32,6\]", steps["evaluate"].outcome)
+
+
+def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, stream, monkeypatch):
+    """N10, N28: also where the loss does not show it."""
+    stream.bad_index = 0
+    resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch")
+    *_, failed = run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")
+    assert "loss is nan at step 1\n  features float32[10,6]: 1 value is nan in column 2, in row 3" in str(failed.error)
+    build_model = BadBatchTask.build_model
+
+    def blind(self):
+        features = keras.Input((6,))
+        return keras.Model(features, build_model(self)(tf.zeros_like(features)))
+
+    monkeypatch.setattr(BadBatchTask, "build_model", blind)
+    monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
+    steps = {step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
+    assert "\nnot finite: features float32[10,6]: 1 value is nan in column 2" in steps["train"].outcome
 
 
 def test_updates_that_are_too_large_before_the_first_checkpoint_are_no_fault_of_the_machine(model_dir, stream):

@@ -1,0 +1,327 @@
+"""Values that are not finite: in which feature and row of a batch they are, or where in a step the first one arises.
+
+Owns: these sentences, and the report on a step: its batch and statistics of every tensor, in the files
+`non_finite/step-N/{report.json, batch.npz}` of a run directory. Does not own: noticing the failure (`loop.py`), what
+follows from it (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import json
+import logging
+import math
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from official_trainer import files
+from official_trainer.config.errors import line_of_code
+from official_trainer.errors import first_few
+from official_trainer.inputs.context import leaves
+from official_trainer.lazy import tf
+from official_trainer.tasks.returned import model_of
+from official_trainer.tracking.jsonl import encode
+from official_trainer.user_code import is_users
+
+MAX_REPLAYED = 50
+"""So many batches are run again, one operation after the other, to find where a loss becomes what it is."""
+
+_logger = logging.getLogger(__name__)
+
+_MOST_TENSORS = 3
+_KINDS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isposinf, "-inf": np.isneginf}
+_IN_LAYER = re.compile(r"received by layer '([^']+)'")
+_FOUND = re.compile(r'executing op "(\w+)".*Tensor had (.+?) values', re.DOTALL)
+
+ExampleAt = Callable[[int], int | None]
+"""Returns which example is in a row of a batch, if that is known."""
+
+
+def _unknown(row: int) -> int | None:
+    return None
+
+
+def in_batch(parts: Sequence[Any], example_at: ExampleAt = _unknown) -> list[str]:
+    """Returns a line for each tensor of a batch that holds a value that is not finite: its path, and the rows.
+
+    Args:
+      parts: the batch of each replica, in order.
+      example_at: of the rows of the whole batch.
+    """
+    found, first = [], 0
+    for number, part in enumerate(parts):
+        for path, value in _named(part):
+            array = _floating(value)
+            if array is not None and not np.isfinite(array).all():
+                replica = f", on replica {number}" if len(parts) > 1 else ""
+                found.append(_sentence(path, value, array, first, example_at) + replica)
+        first += _rows(part)
+    more = [f"and {len(found) - _MOST_TENSORS} more tensors"] if len(found) > _MOST_TENSORS else []
+    return found[:_MOST_TENSORS] + more
+
+
+def _sentence(path: str, value: Any, array: np.ndarray, first: int, example_at: ExampleAt) -> str:
+    bad = ~np.isfinite(array)
+    rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))
+    count, kinds = int(bad.sum()), [name for name, is_kind in _KINDS.items() if is_kind(array).any()]
+    shape = ",".join("?" if size is None else str(size) for size in value.shape)
+    text = f"{path} {value.dtype.name}[{shape}]: {count} value{' is' if count == 1 else 's are'} {' or '.join(kinds)}"
+    columns = set(np.nonzero(bad)[-1]) if bad.ndim > 1 and bad.shape[-1] > 1 else set[int]()
+    text += f" in column {min(columns)}" if len(columns) == 1 else ""
+    if len(rows) == len(bad) > 1:
+        return f"{text}, in all {len(rows)} rows"
+    examples = [example_at(first + int(row)) for row in rows[:3]]
+    of = "" if None in examples else f": example{'s' if len(rows) > 1 else ''} {first_few(list(map(str, examples)))}"
+    return f"{text}, in row{'s' if len(rows) > 1 else ''} {first_few([str(first + row) for row in rows])}{of}"
+
+
+def _rows(part: Any) -> int:
+    """Returns how many examples a replica has of a batch."""
+    return max((int(value.shape[0] or 0) for _, value in _named(part)), default=0)
+
+
+def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:
+    """Returns the first step after `good_step`, up to `failed_step`, whose batch has a value that is not finite."""
+    batches = trainer.train_iterator.batches(good_step)
+    for step, batch in zip(range(good_step + 1, failed_step + 1), batches, strict=False):
+        if in_batch(trainer.strategy.experimental_local_results(batch)):
+            return step
+    return None
+
+
+def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
+    """Runs the batch of a step again, and returns lines on where the first value that is not finite arises.
+
+    Those of the batch itself, with the method that yields it; else of the first operation. Nothing changes.
+
+    Args:
+      trainer: of the run.
+      step: whose batch it is.
+      model: to run it on; None for the trainer's, in the state before the step.
+    """
+    batch = next(trainer.train_iterator.batches(step - 1), None)
+    parts = () if batch is None else trainer.strategy.experimental_local_results(batch)
+    if lines := in_batch(parts, trainer.train_iterator.example_at(step)):
+        return [*lines, f"{trainer.train_iterator.source} yields them{_place_of(trainer.task, 'build_inputs')}"]
+    model = trainer.model if model is None else model
+    for part in parts:
+        if lines := first_operation(trainer.task, _step_of(trainer, part, model, _Recorder(trainer.optimizer))):
+            return lines
+    return []
+
+
+def origin_in_new_model(trainer: Any, good_step: int, failed_step: int) -> list[str]:
+    """Returns what `origin` does for the first of several steps that fails with the weights of a new model.
+
+    For a run that cannot go back, because it has no checkpoint: its weights are not finite any more.
+    """
+    if not trainer.process_group.is_alone:
+        return []
+    try:
+        with trainer.strategy.scope():
+            model = model_of(trainer.task)
+        trainer.task.initialize(model)
+    except Exception:  # a task may not be able to do that twice; then nothing is found
+        return []
+    for step in range(good_step + 1, min(failed_step, good_step + MAX_REPLAYED) + 1):
+        if lines := origin(trainer, step, model):
+            return [f"with the first weights of a model, the batch of step {step} does it:", *lines]
+    return []
+
+
+def warn_of_evaluation(context: Any, each: Any, num_examples: int) -> None:
+    """Warns of an evaluation whose loss is not finite, once for each set, with the feature or operation behind it.
+
+    Args:
+      context: the `StepContext`.
+      each: the `ValidationSet`.
+      num_examples: how many of its examples were evaluated.
+    """
+    loss = float(each.loss.result()) if each.loss.count.numpy() > 0 else 0.0
+    if math.isfinite(loss) or each.is_explained:
+        return
+    each.is_explained = True
+    can_read = context.options.explains_loss and context.process_group.is_alone and context.workers is None
+    lines = _in_evaluation(context.strategy, each, num_examples) if can_read else []
+    _logger.warning("%s", "\n  ".join([f"{each.phase(context.step)}: {each.loss.name} is {loss}", *lines]))
+
+
+def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: int) -> list[str]:
+    """Reads a validation set again, and returns lines on the first value that is not finite, as `origin` does."""
+    read = 0
+    for number, batch in enumerate(tf.nest.map_structure(iter, each.dataset)):
+        parts = strategy.experimental_local_results(batch)
+        if lines := in_batch(parts, each.builder.example_from(read)):
+            lines.append(f"{each.builder.source} yields them{_place_of(each.task, 'build_inputs')}")
+        for part in parts if number < MAX_REPLAYED and not lines else ():
+            step = functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
+            lines = lines or first_operation(each.task, step)
+        if lines:
+            return [f"batch {number} of it, counted from 0:", *lines]
+        read += sum(_rows(part) for part in parts)
+        if read >= num_examples:
+            break
+    return []
+
+
+def first_operation(task: Any, run: Callable[[], Any]) -> list[str]:
+    """Returns lines on the first operation of a step whose result is not finite: what it belongs to, and the line.
+
+    Args:
+      task: whose step it is.
+      run: runs the step, eagerly.
+    """
+    tf.debugging.enable_check_numerics()
+    try:
+        run()
+    except tf.errors.InvalidArgumentError as error:
+        return _lines_on(error, task)
+    except Exception:  # a task's step may raise anything: then nothing is found
+        return []
+    finally:
+        tf.debugging.disable_check_numerics()
+    return []
+
+
+def _lines_on(error: Exception, task: Any) -> list[str]:
+    found = _FOUND.search(str(error))
+    if found is None:
+        return []
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename.endswith("backprop.py") for frame in frames):
+        what = "the loss is finite, its gradient is not"
+    elif layer := _IN_LAYER.search(str(error)):  # Keras leaves its own frames out
+        what = f"the batch is finite, the outputs of the model are not, from layer {layer[1]!r} on"
+    else:
+        what = "the outputs of the model are finite, the loss is not"
+    what = f"{what}: {found[1]} gives {found[2].lower()}"
+    own = [frame for frame in frames if is_users(frame.filename, type(task).__module__)]
+    if not own:
+        return [what]
+    last = own[-1]
+    return [f"{what}, at {line_of_code(last.filename, last.lineno or 1).brief} in {last.name}", f"  {last.line}"]
+
+
+def _place_of(task: Any, method: str) -> str:
+    """Returns `, experiments/x.py:12` for a method; empty if its source is not there."""
+    code = getattr(inspect.unwrap(getattr(type(task), method)), "__code__", None)
+    return "" if code is None else f", at {line_of_code(code.co_filename, code.co_firstlineno).brief}"
+
+
+def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder) -> Callable[[], Any]:
+    """Returns a function that runs the task's step on a replica's batch without an update, as with one replica."""
+    return lambda: trainer.task.train_step(part, model=model, optimizer=recorder, metrics=[])
+
+
+def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -> str:
+    """Writes a report and returns the directory it is in.
+
+    Args:
+      model_dir: the run directory.
+      trainer: the trainer of the run.
+      step: the step that failed, or at which the failure was found.
+      is_culprit: whether it is known that the batch of this step fails. Then the batch is saved, and, if the trainer is
+        in the state just before it, run once more to get its gradients, without an update.
+    """
+    directory = files.join(model_dir, "non_finite", f"step-{step}")
+    files.make_dirs(directory)
+    weights = {variable.name: variable for variable in trainer.model.variables}
+    report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
+    if is_culprit:
+        parts = trainer.strategy.experimental_local_results(next(trainer.train_iterator.batches(step - 1)))
+        tensors = {f"replica_{i}/{name}": value for i, part in enumerate(parts) for name, value in _leaves(part)}
+        arrays: dict[str, Any] = {name.replace("/", "."): _as_array(value) for name, value in tensors.items()}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)
+        files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
+        report["batch"] = _describe(tensors)
+        if int(trainer.global_step.numpy()) == step - 1:
+            report |= _run_again(trainer, next((part for part in parts if in_batch([part])), parts[0]))
+    files.write_text_atomically(files.join(directory, "report.json"), json.dumps(report, indent=1) + "\n")
+    return directory
+
+
+def _run_again(trainer: Any, batch: Any) -> dict[str, Any]:
+    """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
+    recorder = _Recorder(trainer.optimizer)
+    try:
+        logs = _step_of(trainer, batch, trainer.model, recorder)()
+    except Exception as error:  # a task's step may raise anything: the report continues without this part
+        return {"not_run_again": f"{type(error).__name__}: {error}"}
+    return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
+
+
+class _Recorder:
+    """Replaces the optimizer in a step that must change nothing: keeps the gradients that the step passes to it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self.gradients: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> None:
+        for gradient, variable in grads_and_vars:
+            if gradient is not None:
+                self.gradients[variable.name] = tf.convert_to_tensor(gradient)
+
+
+def _leaves(structure: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields nested tensors with a path each: `0/image`."""
+    if isinstance(structure, Mapping):
+        items: Any = structure.items()
+    elif isinstance(structure, tuple | list):
+        items = enumerate(structure)
+    else:
+        yield prefix or "value", structure
+        return
+    for name, value in items:
+        yield from _leaves(value, f"{prefix}/{name}" if prefix else str(name))
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if hasattr(value, "to_tensor"):  # ragged
+        value = value.to_tensor()
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    tensor = tf.convert_to_tensor(value)
+    # NumPy has no such type, and takes its values for bytes.
+    return np.asarray(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor)
+
+
+def _named(part: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the tensors of a replica's batch, each with its path: `features['age']`."""
+    is_pair = isinstance(part, tuple) and len(part) == 2
+    for name, value in zip(("features", "labels"), part, strict=True) if is_pair else (("batch", part),):
+        yield from ((path, leaf) for path, leaf in leaves(value, name) if hasattr(leaf, "dtype"))
+
+
+def _floating(value: Any) -> np.ndarray | None:
+    """Returns the values of a tensor whose type has some that are not finite; None for any other tensor."""
+    if value.dtype.is_complex:
+        return np.abs(_as_array(value))
+    return _as_array(value) if value.dtype.is_floating else None
+
+
+def _describe(tensors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns shape, dtype, how many values are not finite, and the range of those that are, for each tensor."""
+    described: dict[str, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        array = _as_array(value)
+        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype)}
+        if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+            continue
+        array = array.astype(np.float64)
+        finite = array[np.isfinite(array)]
+        described[name]["not_finite"] = int(array.size - finite.size)
+        if finite.size:
+            described[name] |= {"min": encode(float(finite.min())), "max": encode(float(finite.max()))}
+            described[name]["mean_absolute"] = encode(float(np.abs(finite).mean()))
+    return described
