@@ -105,6 +105,13 @@ def is_defined_by_user(thing: Any, method: str) -> bool:
     return code is not None and is_users(code.co_filename, type(thing).__module__)
 
 
+def line_of_code(code: types.CodeType) -> str:
+    """Returns the place of a function, as seen from the current folder: `experiments/x.py:12`."""
+    path = code.co_filename
+    inside = path.startswith(os.getcwd() + os.sep)
+    return f"{os.path.relpath(path) if inside else path}:{code.co_firstlineno}"
+
+
 def is_ours(path: str) -> bool:
     """Returns whether a path is in this package."""
     return path.startswith(str(Path(__file__).parent) + os.sep)

@@ -488,9 +488,11 @@ class Evaluation:
 
         def eager(iterator: Any, num_steps: int, state: Any) -> Any:
             report, done = self._progress(num_steps), 0
+            place = during(lambda: f"{self.current_set.phase(self._context.step)}, in batch {done + 1}")
             while num_steps < 0 or done < num_steps:
                 try:
-                    outputs = step(iterator)
+                    with place:
+                        outputs = step(iterator)
                 except (StopIteration, tf.errors.OutOfRangeError):  # of the data; an error of the fold is a bug
                     break
                 try:

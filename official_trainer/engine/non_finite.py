@@ -20,14 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer import files
+from official_trainer import files, user_code
 from official_trainer.config.errors import line_of_code
 from official_trainer.errors import first_few
 from official_trainer.inputs.context import leaves
 from official_trainer.lazy import tf
 from official_trainer.tasks.returned import model_of
 from official_trainer.tracking.jsonl import encode
-from official_trainer.user_code import is_users
 
 MAX_REPLAYED = 50
 """So many batches are run again, one operation after the other, to find where a loss becomes what it is."""
@@ -163,7 +162,7 @@ def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: in
             step = functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
             lines = lines or first_operation(each.task, step)
         if lines:
-            return [f"batch {number} of it, counted from 0:", *lines]
+            return [f"in batch {number + 1}:", *lines]
         read += sum(_rows(part) for part in parts)
         if read >= num_examples:
             break
@@ -201,7 +200,7 @@ def _lines_on(error: Exception, task: Any) -> list[str]:
     else:
         what = "the outputs of the model are finite, the loss is not"
     what = f"{what}: {found[1]} gives {found[2].lower()}"
-    own = [frame for frame in frames if is_users(frame.filename, type(task).__module__)]
+    own = [frame for frame in frames if user_code.is_users(frame.filename, type(task).__module__)]
     if not own:
         return [what]
     last = own[-1]
@@ -211,7 +210,7 @@ def _lines_on(error: Exception, task: Any) -> list[str]:
 def _place_of(task: Any, method: str) -> str:
     """Returns `, experiments/x.py:12` for a method; empty if its source is not there."""
     code = getattr(inspect.unwrap(getattr(type(task), method)), "__code__", None)
-    return "" if code is None else f", at {line_of_code(code.co_filename, code.co_firstlineno).brief}"
+    return "" if code is None else f", at {user_code.line_of_code(code)}"
 
 
 def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder) -> Callable[[], Any]:

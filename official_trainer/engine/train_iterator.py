@@ -208,10 +208,12 @@ class DatasetBuilder:
         try:
             yield
         except _READ_ERRORS as error:
-            explained = inputs.explain_data_error(error, self.params, self.section)
+            find_record = (lambda: "") if self.context is None else self.context.find_record
+            explained = inputs.explain_data_error(error, self.params, self.section, find_record)
             if explained is None:
                 raise
-            raise explained from error
+            with during(task=self._task, method="build_inputs"):
+                raise explained from error
 
 
 _READ_ERRORS = (

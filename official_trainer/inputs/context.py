@@ -85,6 +85,7 @@ class InputContext:
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
+      find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
 
     Example:
       A pipeline of plain tf.data that starts at any step by itself:
@@ -129,6 +130,7 @@ class InputContext:
         self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
         self.example_at: Callable[[int], int | None] | None = None
+        self.find_record: Callable[[], str] = lambda: ""
         self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read
         self._examples_per_epoch: int | Callable[[], int] | None = None

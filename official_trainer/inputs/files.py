@@ -9,11 +9,11 @@ import dataclasses
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from official_trainer.errors import first_line
 from official_trainer.files import is_url
-from official_trainer.inputs import schema
+from official_trainer.inputs import schema, unparsed
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
 
@@ -99,28 +99,39 @@ def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
     return [RecordFile(path) for path in sorted(paths)]
 
 
-def explain(error: Exception, files: Sequence[RecordFile], section: str = "") -> DataError | None:
+class UnparsedError(DataError):
+    """A file holds what the task's pipeline cannot parse."""
+
+    names_line = True
+
+
+def explain(
+    error: Exception, files: Sequence[RecordFile], section: str = "", find_record: Callable[[], str] = lambda: ""
+) -> DataError | None:
     """Returns what is wrong with the data behind TensorFlow's `error`, or None if the error is about something else.
 
     Args:
       error: what TensorFlow raised.
       files: that were read.
       section: path of the data section in the configuration, for the message; empty if it is in none.
+      find_record: returns the record that `parse_fn` cannot parse, if that is known.
     """
-    found = _explained(error, files)
-    return DataError(f"{section}: {found}") if found is not None and section else found
+    found = _explained(error, files, find_record)
+    return type(found)(f"{section}: {found}") if found is not None and section else found
 
 
-def _explained(error: Exception, files: Sequence[RecordFile]) -> DataError | None:
-    message = first_line(error)
+def _explained(error: Exception, files: Sequence[RecordFile], find_record: Callable[[], str]) -> DataError | None:
+    message, paths = first_line(error), [file.path for file in files]
     if isinstance(error, tf.errors.InvalidArgumentError):
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
                 what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}"
-                misfit = schema.find_misfit(message, [file.path for file in files]) if name == "parse_fn" else ""
+                misfit = schema.find_misfit(message, paths) or find_record() if name == "parse_fn" else ""
                 return DataError("\n  ".join(filter(None, [what, misfit])))
-        misfit = schema.find_misfit(message, [file.path for file in files])  # of a pipeline of the task's own
-        return DataError(f"a record cannot be parsed: {message}\n  {misfit}") if misfit else None
+        misfit = schema.find_misfit(message, paths) or unparsed.find(
+            str(error), paths
+        )  # of a pipeline of the task's own
+        return UnparsedError(f"{misfit}; TensorFlow says: {message}") if misfit else None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := _damage(file.path))), None)
     if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):
@@ -140,10 +151,22 @@ def _damage(path: str) -> DataError | None:
         found = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
         kind, offset = (found[1], int(found[2])) if found else ("damaged", 0)
         hint = "all records before it are whole" if offset else "this may not be a TFRecord file at all"
-        return DataError(f"{path}: {kind} record at offset {offset}; {hint}. Write or copy the file again")
+        which = f"{kind} record at offset {offset}, record {_number_at(path, offset)}"
+        return DataError(f"{path}: {which}; {hint}. Write or copy the file again")
     except tf.errors.OpError as error:
         return DataError(f"cannot read {path}: {first_line(error)}")
     return None
+
+
+def _number_at(path: str, offset: int) -> int:
+    """Returns how many records end before an offset, by their headers."""
+    number = start = 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while start + _HEADER_BYTES <= offset:
+            file.seek(start)
+            start += _AROUND_DATA_BYTES + struct.unpack("<Q", file.read(_HEADER_BYTES))[0]
+            number += start <= offset
+    return number
 
 
 def _open_problem(path: str) -> str | None:

@@ -8,16 +8,18 @@ A restart skips records before they are parsed, and does not read whole epochs t
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.errors import first_few
 from official_trainer.inputs import files as record_files
-from official_trainer.inputs import order
+from official_trainer.inputs import order, unparsed
 from official_trainer.inputs.context import By, DataError, InputContext, Sharing
 from official_trainer.inputs.files import RecordFile
 from official_trainer.lazy import tf
+from official_trainer.user_code import is_users, line_of_code
 
 ParseFn = Callable[["tf.Tensor"], Any]
 
@@ -95,6 +97,7 @@ def from_files(
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
     context.sharing = share.sharing
+    context.find_record = functools.partial(share.find_unparsed, parse_fn)
     first_example = plan.first_step * plan.pipeline_batch_size
     if params.cache:
         records = share.cached_records(first_example)
@@ -183,7 +186,8 @@ class _Share:
                 first = self._read().take(1).map(lambda record: _parsed(parse_fn, record))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
-                explained = record_files.explain(error, self.all_files, self.section)
+                find_record = functools.partial(self.find_unparsed, parse_fn)
+                explained = record_files.explain(error, self.all_files, self.section, find_record)
                 if explained is None:
                     raise
                 raise explained from error
@@ -204,6 +208,19 @@ class _Share:
                 plan.pipelines,
             )
         return found if found < needed and plan.training else None
+
+    def find_unparsed(self, parse_fn: ParseFn) -> str:
+        """Returns the first record that `parse_fn` cannot parse: its file, its number from 0, and the user's line."""
+
+        def parsed(file: RecordFile) -> tf.data.Dataset:
+            records = tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
+            return records.map(functools.partial(_parsed, parse_fn))
+
+        found = unparsed.find_record((file.path, file.skip, parsed(file)) for file in self.all_files)
+        code = getattr(parse_fn, "__code__", None)
+        if not found or code is None or not is_users(code.co_filename):
+            return found
+        return f"{found}\n  parse_fn: {line_of_code(code)}"
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.

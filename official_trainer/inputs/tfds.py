@@ -10,6 +10,7 @@ TFDS's own reader cannot start at a step or at an epoch's seed, so `records.py` 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from official_trainer.errors import did_you_mean, nearest
@@ -74,7 +75,9 @@ def from_tfds(
     return from_files(files, params, input_context, parse_fn=parse_fn, transform_fn=transform_fn)
 
 
-def explain_data_error(error: Exception, params_or_files: Any, section: str = "") -> DataError | None:
+def explain_data_error(
+    error: Exception, params_or_files: Any, section: str = "", find_record: Callable[[], str] = lambda: ""
+) -> DataError | None:
     """Returns an error that names the file and the offset, or the user's function, behind TensorFlow's error, or None.
 
     TensorFlow reports that a record is damaged but not in which file, so the files are read again, one by one.
@@ -83,6 +86,7 @@ def explain_data_error(error: Exception, params_or_files: Any, section: str = ""
       error: what the loop raised.
       params_or_files: a data section, a path or pattern, or a sequence of them.
       section: path of the data section in the configuration, for the message; empty if it is in none.
+      find_record: returns the record that the task cannot parse, if that is known.
     """
     try:
         if getattr(params_or_files, "tfds_name", ""):
@@ -91,11 +95,21 @@ def explain_data_error(error: Exception, params_or_files: Any, section: str = ""
             is_path = isinstance(params_or_files, str | list | tuple)
             input_path = params_or_files if is_path else getattr(params_or_files, "input_path", "")
             files = record_files.find_files(input_path) if is_path or input_path else []
-        return record_files.explain(error, files, section)
-    except DataError as explained:  # the files themselves are gone
+    except DataError as explained:  # the files themselves are gone; or are a folder, which the task has listed
+        if isinstance(error, tf.errors.InvalidArgumentError):
+            return record_files.explain(error, _files_in(params_or_files.input_path), section)
         if explained.field and section:
             explained.field = f"{section}.{explained.field}"
         return explained
+    return record_files.explain(error, files, section, find_record)
+
+
+def _files_in(folder: Any) -> list[RecordFile]:
+    """Returns the files in a folder and those below; none if it is no folder."""
+    if not isinstance(folder, str) or not tf.io.gfile.isdir(folder):
+        return []
+    found = tf.io.gfile.walk(folder)
+    return [RecordFile(os.path.join(place, name)) for place, _, names in found for name in sorted(names)]
 
 
 def _builder(params: Any) -> Any:

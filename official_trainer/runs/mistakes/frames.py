@@ -6,6 +6,7 @@ in the text of an error of a graph. Does not own: which files are the user's (`u
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import linecache
@@ -23,6 +24,7 @@ _IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 RAISED_IN_PYTHON = "Traceback (most recent call last)"
 """In the text of an error of a graph that comes from Python which the graph called."""
 
+_NODE = re.compile(r"\{\{node ([\w./-]+)\}\}")
 _OF_LOOP = "Stack trace for op definition"
 _OF_TENSOR = "was defined here:"
 _MOST_COPIES = 20
@@ -181,6 +183,30 @@ def definition(task: Any, method: str) -> Frame | None:
                 return Frame(code.co_filename, _line_of_def(code), method)
             return None
     return None
+
+
+def line_of_operation(error: BaseException, task: Any) -> Frame | None:
+    """Returns the line of a task's module that calls the function of TensorFlow which failed, if it is the only one.
+
+    An operation of a pipeline knows no lines, but has the name of its function: `DecodeCSV` is of `tf.io.decode_csv`.
+    """
+    node = _NODE.search(text_of(error))
+    try:
+        file = inspect.getsourcefile(type(task)) or ""
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (TypeError, SyntaxError):
+        return None
+    if node is None or not is_users(file, type(task).__module__):
+        return None
+    parts = [re.sub(r"(v\d+)?(_\d+)?$", "", part.lower()) for part in node[1].split("/")]
+    found: dict[int, str] = {}  # the innermost function of each line
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            for call in ast.walk(function):
+                name = getattr(getattr(call, "func", None), "attr", "").replace("_", "")
+                if isinstance(call, ast.Call) and len(name) > 3 and any(part.endswith(name) for part in parts):
+                    found[call.lineno] = function.name
+    return Frame(file, *next(iter(found.items()))) if len(found) == 1 else None
 
 
 def class_definition(task: Any) -> Frame | None:

@@ -34,6 +34,8 @@ class Meaning:
     is_data: bool | None = None
 
 
+_NAMED = "If input_path of its data section names the files, the message says which file and line it is."
+
 _DATA = (
     (
         r"Received a label value of (\S+) which is outside the valid range of \[0, 1\)",
@@ -55,7 +57,12 @@ _DATA = (
     ),
     (
         r"StringToNumberOp could not correctly convert string: (.*)",
-        "The data holds {0} where a number is expected.",
+        f"The data holds '{{0}}' where a number is expected. {_NAMED}",
+        True,
+    ),
+    (
+        r"Field \d+ (?:in record|is required)|Expect \d+ fields but|(?:JPEG|PNG|GIF|BMP|image) (?:data|header|file)",
+        f"A line or a file of the data cannot be parsed. {_NAMED}",
         True,
     ),
     (

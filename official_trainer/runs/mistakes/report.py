@@ -28,6 +28,7 @@ from official_trainer.runs.mistakes.frames import (
     copies_of,
     definition,
     is_of_graph,
+    line_of_operation,
     lists_of_frames,
     python_frames,
     users_frames,
@@ -178,7 +179,10 @@ def _frames(error: BaseException, notes: Mapping[str, Any]) -> list[Frame]:
     decided = definition(task, method) if method else None
     if decided is None and (frames := users_frames(error, module)):
         return frames
-    is_read = _is_read(error) and "source" not in notes  # else the data is no method's
+    read = error.__cause__ if isinstance(error, UserError) else error
+    is_read = read is not None and _is_read(read) and "source" not in notes  # else the data is no method's
+    if is_read and read is not None and (place := line_of_operation(read, task)) is not None:
+        return [place]
     method = method or ("build_inputs" if is_read else notes.get("method", ""))
     if not method and not is_of_graph(error):
         return []

@@ -31,6 +31,17 @@ GENERATED = (
     f"return tf.data.Dataset.from_generator(rows, output_signature={SHAPE_OF_ROWS})"
     ".map(lambda text, age, label: ({'text': text, 'age': age}, label)).batch(8)"
 )
+LINES = """rows = ["a,b,c", *(f"{i},{'' if i == 20 else i},{i % 3}" for i in range(30))]
+        with open("data.csv", "w") as file:
+            file.write("\\n".join(rows))
+
+        def parse(line):
+            age, text, label = tf.io.decode_csv(line, [[0.0], tf.constant([], tf.float32), [0]])
+            return {"age": [age], "text": tf.repeat(text, 32)}, label
+
+        if params.is_training:
+            return inputs.from_arrays(({"text": text, "age": age}, label), params, input_context)
+        return tf.data.TextLineDataset(params.input_path).skip(1).map(parse).batch(8)"""
 WARMUP = """    def build_warmup_requests(self, model):
         return {'serving_default': [{'txt': np.zeros([1, 32])}]}
 """
@@ -455,14 +466,31 @@ DATA_AND_ACTIONS = [
         changes={PREPARED: PREPARED.replace('features["text"]', 'features["txt"]')},
         at='features["txt"]',
         method="prepare",
-        words=("while building train_data", "KeyError: 'txt'", "Did you mean 'text'?"),
+        words=("while building validation_data", "KeyError: 'txt'", "Did you mean 'text'?"),
     ),
     Mistake(
         name="a_map_function_that_fails_on_an_example",
         changes={PREPARED: PREPARED.replace("label", "label + tf.strings.to_number(['seven'], tf.int64)")},
-        at="def build_inputs",
-        method="build_inputs",
-        words=("while training at step 1", "seven", "where a number is expected"),
+        at="tf.strings.to_number",
+        method="prepare",
+        words=("while training at step 1", "'seven' where a number is expected. If input_path of its data section"),
+        code=3,
+    ),
+    Mistake(
+        name="a_line_of_a_file_that_cannot_be_parsed",
+        changes={RETURNED: LINES},
+        at="tf.io.decode_csv",
+        method="parse",
+        words=("evaluating validation_data at step 2, in batch 3", "validation_data: data.csv:22: field 1 'b' is ''"),
+        code=3,
+        values=("task.validation_data.input_path=data.csv",),
+    ),
+    Mistake(
+        name="a_line_of_a_file_that_is_not_known",
+        changes={RETURNED: LINES.replace("params.input_path", "'data.csv'")},
+        at="tf.io.decode_csv",
+        method="parse",
+        words=("Field 1 is required but missing", "If input_path of its data section names the files, the message"),
         code=3,
     ),
     Mistake(
@@ -486,7 +514,7 @@ DATA_AND_ACTIONS = [
         changes={PREPARED: PREPARED.removeprefix("return ")},
         at=".map(prepare)",
         method="build_inputs",
-        words=("while building train_data", "A function given to map() returns nothing: is a `return` missing?"),
+        words=("while building validation_data", "A function given to map() returns nothing: is a `return` missing?"),
     ),
     Mistake(
         name="a_map_function_of_one_argument",
@@ -524,7 +552,7 @@ DATA_AND_ACTIONS = [
         changes={"dtype=\"float32\")[:, None]": "dtype=\"float32\")[:, None].normalised()"},
         at=".normalised()",
         method="build_inputs",
-        words=("while building train_data", "AttributeError"),
+        words=("while building validation_data", "AttributeError"),
     ),
     Mistake(
         name="an_action",
