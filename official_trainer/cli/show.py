@@ -201,10 +201,12 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
 def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     """Yields the path and the origin of every value below `path` that is not its class's default."""
     from official_trainer.config import fields
+    from official_trainer.config.dump import recorded
+    from official_trainer.config.explain import told
 
     for name, value in section.items():
         place = fields.join(path, name)
         if isinstance(value, dict):
             yield from _origins(resolved, value, place)
-        elif (origin := resolved.origin(place)).kind != "default":
-            yield place, str(origin)
+        elif (origin := resolved.origin(place)).kind != "default" and recorded(origin) != "class default":
+            yield place, told(origin)

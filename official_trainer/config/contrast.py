@@ -12,9 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer.config import fields
-from official_trainer.config.dump import NAMED, flat
-from official_trainer.config.errors import source_lines
-from official_trainer.config.lines import comment as comment_of
+from official_trainer.config.dump import flat, recorded
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow
 
@@ -105,15 +103,10 @@ def _is_implied(resolved: Resolved, path: str, sides: tuple[Side, Side]) -> bool
 
 def _source(resolved: Resolved, path: str) -> str:
     """Returns what set a value; for the `params.yaml` of a run, what that has as a comment."""
-    origin = resolved.trail.origin(path)
-    lines = source_lines(origin.text)
-    if not lines[0].startswith(NAMED):
+    before = recorded(resolved.trail.origin(path))
+    if before is None:
         return resolved.trail.source(path)
-    line = lines[origin.line - 1] if 0 < origin.line <= len(lines) else ""
-    comment = comment_of(line)
-    if not comment:
-        return "class default"
-    return f"experiment {resolved.experiment}" if comment == "experiment" else comment
+    return f"experiment {resolved.experiment}" if before == "experiment" else before
 
 
 def _lines(mark: str, side: Side, width: int) -> Iterator[str]:

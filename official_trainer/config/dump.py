@@ -15,6 +15,8 @@ from typing import Any
 
 from official_trainer.config import fields, values
 from official_trainer.config.declaration import Config
+from official_trainer.config.errors import Origin, source_lines
+from official_trainer.config.lines import comment as comment_of
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
 from official_trainer.config.text import flow, one_line, parts, quoted
@@ -65,6 +67,14 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
     head = [f"{NAMED}{one_line(named)}"] if named else []
     root = config.config if isinstance(config, Resolved) else _plain(config)
     return "".join(f"{line}\n" for line in [*head, *_lines(root, "", comment, shared)])
+
+
+def recorded(origin: Origin) -> str | None:
+    """Returns what set a value of a `params.yaml` when it was written, as its comment says; None for another file."""
+    lines = source_lines(origin.text)
+    if not lines[0].startswith(NAMED):
+        return None
+    return comment_of(lines[origin.line - 1] if 0 < origin.line <= len(lines) else "") or "class default"
 
 
 def flat(config: Config) -> dict[str, Any]:

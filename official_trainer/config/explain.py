@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from official_trainer.config import fields
 from official_trainer.config.declaration import Config, OneOf, spelling
+from official_trainer.config.dump import recorded
+from official_trainer.config.errors import Origin
 from official_trainer.config.provenance import Resolved, is_inside
 from official_trainer.config.text import flow, parts
 
@@ -75,6 +77,12 @@ def explain(resolved: Resolved, path: str) -> str:
     place = fields.path_of(keys)
     lines = _section(value, place) if fields.is_section(value) else _value(resolved, value, keys, place)
     return "\n".join(lines) + "\n"
+
+
+def told(origin: Origin) -> str:
+    """Returns the place that set a value; for one that a run has recorded, where it came from then, and the record."""
+    before = recorded(origin)
+    return str(origin) if before is None else f"{before} ({origin})"
 
 
 def settings(config: Any, path: str = "") -> Iterator[Setting]:
@@ -159,11 +167,11 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
     if allowed := fields.allowed(tp):
         yield f"  allowed  {', '.join([*allowed, *['null'] * (fields.NoneType in fields.arms(tp))])}"
     history = resolved.history(path)
-    width = max(len(str(origin)) for origin, _ in history)
+    width = max(len(told(origin)) for origin, _ in history)
     if reference := resolved.trail.references.get(path):
         history[-1] = history[-1][0], f"{history[-1][1]} = {reference.shown}"
     for number, (origin, text) in enumerate(history):
-        yield f"  {'set by' if number == 0 else '      '}   {origin!s:<{width}}  {text}"
+        yield f"  {'set by' if number == 0 else '      '}   {told(origin):<{width}}  {text}"
     for number, line in enumerate(_referred(resolved, path)):
         yield f"  {'from' if number == 0 else '    '}     {line}"
 

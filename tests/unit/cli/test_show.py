@@ -1,6 +1,7 @@
 """What `show` shows, of experiments and of runs."""
 
 import json
+import re
 
 import pytest
 
@@ -77,11 +78,19 @@ def test_show_a_run_says_what_auto_means_for_it(run_dir, capsys):
 
 
 def test_show_a_run_as_it_would_be(run_dir, capsys):
-    assert cli.main(["show", str(run_dir), "--explain=trainer.train_steps"]) == 0
-    assert "params.yaml:" in capsys.readouterr().out
+    """N8: each value with what set it then, as in the comment of the record, and with the place of that."""
+    for path in ("trainer.train_steps", "trainer.steps_per_loop", "trainer.max_to_keep"):
+        assert cli.main(["show", str(run_dir), f"--explain={path}"]) == 0
+    shown, place = capsys.readouterr().out, re.escape(str(run_dir / "params.yaml"))
+    assert re.search(rf"--set \({place}:\d+:\d+\) +7\n", shown)
+    assert re.search(rf"experiment \({place}:\d+:\d+\) +\d+\n", shown)
+    assert re.search(rf"class default \({place}:\d+:\d+\) +\d+\n", shown)
     assert cli.main(["show", str(run_dir), "runtime.seed=5", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["config"]["trainer"]["train_steps"], report["config"]["runtime"]["seed"]) == (7, 5)
+    assert report["origins"]["trainer.train_steps"].startswith(f"--set ({run_dir}")
+    assert report["origins"]["runtime.seed"].startswith("--set, column ")
+    assert "trainer.max_to_keep" not in report["origins"]
 
 
 @pytest.mark.parametrize("name", ["runs/none", ".", "./my_experiment"])
