@@ -4,7 +4,7 @@ from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
 from official_trainer.runs.job import Job, Prebuilt
 
-SETS = ["trainer.validation_interval=5", "runtime.seed=0", "task.train_data.global_batch_size=16", "task.name=a"]
+SETS = ["trainer.validation_interval=5", "runtime.seed=0", "task.train_data.global_batch_size=16"]
 
 
 def test_the_fields_that_tell_a_run_from_others():
