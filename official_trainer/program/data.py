@@ -284,8 +284,7 @@ class Arrays(Source):
             sizes = ", ".join(str(tuple(tensor.shape)) for tensor in tf.nest.flatten(self._tensors))
             raise DataError(f"x, y and sample_weight need the same number of rows, at least one; their shapes: {sizes}")
         (self.num_examples,) = rows
-        self._given_size, self._steps = batch_size, steps
-        self._batch_size = batch_size or (-(-self.num_examples // steps) if steps else DEFAULT_BATCH_SIZE)
+        self._given = batch_size, steps
         self._shuffle, self._seed = shuffle, seed
         self._num_batches = -(-self.num_examples // self._batch_size)
         self._num_passes = _NO_END
@@ -297,6 +296,11 @@ class Arrays(Source):
         if all(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(self._tensors)):
             self._block_steps = window_length(tf.nest.map_structure(of_batch, self._tensors), _BLOCK_STEPS)
         super().__init__(self._num_batches)
+
+    @property
+    def _batch_size(self) -> int:
+        batch_size, steps = self._given
+        return batch_size or (-(-self.num_examples // steps) if steps else DEFAULT_BATCH_SIZE)
 
     def cut(self, steps: int, epochs: int) -> None:
         if steps > self._num_batches:
@@ -348,8 +352,8 @@ class Arrays(Source):
         head = tf.nest.map_structure(lambda tensor: tensor[:at], self._tensors)
         tail = tf.nest.map_structure(lambda tensor: tensor[at:], self._tensors)
         rest = Arrays(tail, batch_size=batch_size, steps=steps)
-        size, order, seed = self._given_size, self._shuffle, self._seed
-        return Arrays(head, batch_size=size, steps=self._steps, shuffle=order, seed=seed), rest
+        size, of_training = self._given
+        return Arrays(head, batch_size=size, steps=of_training, shuffle=self._shuffle, seed=self._seed), rest
 
 
 class Batches(Source):
