@@ -43,6 +43,8 @@ _IS_BUSY = "replica had examples"
 class ValidationSet:
     """A validation set: examples, and what is measured on them.
 
+    Size: its data, its metrics and what is known of both belong to one evaluation.
+
     Attributes:
       name: the key of its results; empty for the task's own set, whose results have no key of their own.
       task: has the `validation_step` and `aggregate_logs` that are called.
@@ -220,6 +222,8 @@ class Evaluation:
 
     The results do not depend on the batch size or the number of replicas: a last, smaller batch is evaluated as it is,
     and the loss is weighted by examples.
+
+    Size: all sets are evaluated with one state of the weights, which it has to keep.
 
     Attributes:
       own_set: the task's own validation set.

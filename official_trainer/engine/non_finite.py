@@ -106,8 +106,12 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
     """
     batch = next(trainer.train_iterator.batches(step - 1), None)
     parts = () if batch is None else trainer.strategy.experimental_local_results(batch)
-    if lines := in_batch(parts, trainer.train_iterator.example_at(step)):
-        return [*lines, f"{trainer.train_iterator.source} yields them{_place_of(trainer.task, 'build_inputs')}"]
+    iterator = trainer.train_iterator
+    if iterator.dataset is not None and (lines := in_batch(parts)):  # the caller's
+        return lines
+    first = iterator.position.start_step(step - 1) * getattr(iterator.builder.params, "global_batch_size", 0)
+    if lines := in_batch(parts, iterator.builder.example_from(first)):
+        return [*lines, f"{iterator.builder.source} yields them{_place_of(trainer.task, 'build_inputs')}"]
     model = trainer.model if model is None else model
     for part in parts:
         if lines := first_operation(trainer.task, _step_of(trainer, part, model, _Recorder(trainer.optimizer))):

@@ -210,7 +210,7 @@ class Recovery:
             where = non_finite.write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
         if is_culprit:
             found = f"the batch of step {step} did it; it and its tensors are in {where}"
-            return "\n  ".join([found, *non_finite.origin(self._trainer, step)])
+            return "\n  ".join([found, *(non_finite.origin(self._trainer, step) if where else ())])
         came = f"it came between steps {good_step} and {failed_step}"
         if was_repeated and int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
             return (

@@ -19,7 +19,6 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
-from official_trainer.engine import data_end
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
@@ -270,6 +269,9 @@ class TrainIterator:
     """The iterator over training batches: built at the run's step, dropped when the run goes elsewhere.
 
     Size: the data of the task, that of the caller and single batches in hand have one position.
+
+    Attributes:
+      builder: builds the task's data.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class TrainIterator:
         """
         self.position = DataPosition()
         self.build_seconds = 0.0
-        self._builder = builder
+        self.builder = builder
         self._global_step = global_step
         self._on_data_end = on_data_end
         self._blocks = blocks
@@ -327,7 +329,7 @@ class TrainIterator:
           distribute: returns the distributed dataset; by default it is distributed already.
         """
         self._dataset, self._distribute = dataset, distribute
-        self._explained_by = in_hand.InHand(name) if name else self._builder
+        self._explained_by = in_hand.InHand(name) if name else self.builder
         self.reset()
 
     def repeat_first(self, num_batches: int) -> None:
@@ -364,14 +366,14 @@ class TrainIterator:
             step = int(self._global_step.numpy())
             dataset = self._build(step, self._blocks)
             is_of_task = self._dataset is None
-            self._yields_blocks = self._builder.yields_blocks if is_of_task else self._is_always_in_blocks
-            if is_of_task and self._builder.context is not None:
-                self._warn_of_small_data(self._builder.context)
+            self._yields_blocks = self.builder.yields_blocks if is_of_task else self._is_always_in_blocks
+            if is_of_task and self.builder.context is not None:
+                self._warn_of_small_data(self.builder.context)
                 for on_build in self._observers:
-                    on_build(self._builder.context)
-            self._num_skipped = 0 if self._builder.started_at_step else self.position.start_step(step)
+                    on_build(self.builder.context)
+            self._num_skipped = 0 if self.builder.started_at_step else self.position.start_step(step)
             if self._worker_streams is not None:  # what was built above describes the data
-                self._iterator = self._worker_streams(self._builder, self.position.start_step(step))
+                self._iterator = self._worker_streams(self.builder, self.position.start_step(step))
             else:
                 self._iterator = tf.nest.map_structure(iter, dataset)
             self.build_seconds += time.monotonic() - began
@@ -389,10 +391,10 @@ class TrainIterator:
 
     def _warn_of_small_data(self, context: InputContext) -> None:
         """Warns, once, of a batch that is larger than the data."""
-        examples, size = context.examples_counted, getattr(self._builder.params, "global_batch_size", 0)
+        examples, size = context.examples_counted, getattr(self.builder.params, "global_batch_size", 0)
         if examples is not None and examples < size and not self._has_warned:
             self._has_warned = True
-            place = self._builder.section or self._builder.source
+            place = self.builder.section or self.builder.source
             _logger.warning(
                 "%s: a batch of %d is larger than the data, which has %d examples, so each batch holds some of them "
                 "several times; set %s.global_batch_size to at most %d",
@@ -403,7 +405,7 @@ class TrainIterator:
         """Returns the data that follows `step`."""
         start_step = self.position.start_step(step)
         if self._dataset is None:
-            return self._builder.build(start_step, blocks, self._num_repeated)
+            return self.builder.build(start_step, blocks, self._num_repeated)
         dataset = inputs.skip(self._dataset, start_step)
         if blocks is not None and blocks.stacked_steps is not None:
             dataset = inputs.stack_windows(dataset, blocks.stacked_steps)
@@ -414,25 +416,13 @@ class TrainIterator:
 
         Yields none if a service delivers them: it would not deliver the same ones again.
         """
-        if self._dataset is None and self._builder.is_served:
+        if self._dataset is None and self.builder.is_served:
             return
         yield from tf.nest.map_structure(iter, self._build(step))
 
-    @property
-    def source(self) -> str:
-        """What yields the batches, for messages."""
-        return str(self._explained_by.source)
-
-    def example_at(self, step: int) -> Callable[[int], int | None]:
-        """Returns a function that tells which example is in a row of the batch of a step, if that is known."""
-        if self._dataset is not None:
-            return lambda row: None
-        first = self.position.start_step(step - 1) * getattr(self._builder.params, "global_batch_size", 0)
-        return self._builder.example_from(first)
-
     def first_batches(self) -> Iterator[Any]:
         """Yields batches from the first one of the data, distributed; the state of training does not change."""
-        dataset, builder = self._dataset, self._builder.separate()
+        dataset, builder = self._dataset, self.builder.separate()
         if dataset is None:
             dataset = builder.build()
         with builder.errors_explained():
@@ -448,7 +438,7 @@ class TrainIterator:
             counts.append(input_context.num_input_pipelines)
             return tf.data.Dataset.from_tensors([0])
 
-        orbit.utils.make_distributed_dataset(self._builder.strategy, build)
+        orbit.utils.make_distributed_dataset(self.builder.strategy, build)
         return max(counts, default=1)
 
     def reset(self) -> None:
@@ -490,28 +480,13 @@ class TrainIterator:
                 "check input_path, or set a smaller global_batch_size"
             )
         if self._on_data_end == "error":
-            raise self._ended(step)
+            raise DataError(
+                f"{self._explained_by.source}: the training data ended at step {step}; set trainer.on_data_end to "
+                "repeat (next epoch) or stop (end the run here), or repeat the dataset"
+            )
         if self._on_data_end == "repeat":
             self.begin_next_epoch()
         return self._on_data_end == "repeat"
-
-    def check_end(self, train_steps: int) -> None:
-        """Refuses data that is known to end before its last step, if that is an error; the data is built.
-
-        Raises:
-          DataError: it ends.
-        """
-        dataset = self._builder.of_pipeline if self._dataset is None else self._dataset
-        if self._on_data_end == "error" and data_end.ends(dataset) and self._builder.context is not None:
-            step = int(dataset.cardinality()) // self._builder.context.elements_per_step
-            if step < train_steps:
-                raise self._ended(step, f", and trainer.train_steps={train_steps} asks for more")
-
-    def _ended(self, step: int, why: str = "") -> DataError:
-        return DataError(
-            f"{self._explained_by.source}: the training data ended at step {step}{why}; set trainer.on_data_end to "
-            "repeat (next epoch) or stop (end the run here), or repeat the dataset"
-        )
 
     def epoch(self, step: int) -> float | None:
         """Returns the passes over the data until `step`, or None if the length of one is unknown."""
@@ -528,12 +503,12 @@ class TrainIterator:
         """The steps of a pass over the task's data, if that is built, and its length is known without counting."""
         if self._iterator is None or self._dataset is not None:
             return None
-        steps = self._builder.steps_per_epoch(count=False)
+        steps = self.builder.steps_per_epoch(count=False)
         return None if steps == math.inf else steps
 
     def _steps_per_epoch(self, *, count: bool) -> float | None:
         if self._dataset is None:
-            return self._builder.steps_per_epoch(count=count)
+            return self.builder.steps_per_epoch(count=count)
         if not isinstance(self._dataset, tf.data.Dataset):  # TensorFlow has no length of a distributed dataset
             return None
         length = int(self._dataset.cardinality())
@@ -571,9 +546,9 @@ class TrainIterator:
         """
         self.iterator()
         steps = self._steps_per_epoch(count=True)
-        if steps is None and self._dataset is None and self._builder.is_served:
+        if steps is None and self._dataset is None and self.builder.is_served:
             raise DataError(
-                f"{self._builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
+                f"{self.builder.source}: trainer.train_epochs needs to know how long an epoch is, and from a tf.data "
                 "service its end cannot be seen; set trainer.train_steps instead, or "
                 "input_context.examples_per_epoch in build_inputs"
             )

@@ -24,12 +24,14 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import format_bytes
 from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.engine import non_finite
+from official_trainer.engine import data_end, non_finite
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
+from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
 from official_trainer.lock import own_folder, remove_abandoned
+from official_trainer.inputs import DataError
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
@@ -150,12 +152,24 @@ class _DryRun:
             # The weights are not finite any more; those of a second trainer are.
             lines = non_finite.origin(build(self._scratch, trains=True), 1)
             raise NonFiniteError("\n  ".join([problem, *lines]))
-        if self._job.config.trainer.train_epochs is None:
-            self.trainer.train_iterator.check_end(self._job.config.trainer.train_steps)
+        self._check_training_end(self.trainer.train_iterator.builder)
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
         return "\n".join([step, *self._not_finite(self.trainer.train_iterator.batches(0))])
+
+    def _check_training_end(self, builder: DatasetBuilder) -> None:
+        """Refuses training data that is known to end before the last step, if that is an error."""
+        settings, dataset = self._job.config.trainer, builder.of_pipeline
+        is_error = settings.train_epochs is None and settings.on_data_end == "error"
+        if is_error and data_end.ends(dataset) and builder.context is not None:
+            step = int(dataset.cardinality()) // builder.context.elements_per_step
+            if step < settings.train_steps:
+                raise DataError(
+                    f"{builder.source}: the training data ends at step {step}, and trainer.train_steps="
+                    f"{settings.train_steps} asks for more; set trainer.on_data_end to repeat (next epoch) or stop "
+                    "(end the run there), or repeat the dataset"
+                )
 
     def _not_finite(self, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""

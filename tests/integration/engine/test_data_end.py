@@ -109,7 +109,7 @@ def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_d
 def test_check_finds_training_data_that_end_before_the_last_step(model_dir, monkeypatch):
     """N28: 101 examples are 13 batches, and the run would fail behind them; not where it is to repeat them."""
     monkeypatch.setattr(RepeatedTask, "build_inputs", lambda self, params: toy.examples(101).batch(8))
-    said = "the training data ended at step 13, and trainer.train_steps=14 asks for more; set trainer.on_data_end"
+    said = "the training data ends at step 13, and trainer.train_steps=14 asks for more; set trainer.on_data_end"
 
     def steps(*sets):
         return list(run.check("repeated", resolve(*sets), model_dir=str(model_dir), mode="train"))
