@@ -30,8 +30,8 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
-from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.inputs import DataError
+from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
