@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import config as configuration
-from official_trainer import files, lock
+from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.best import BestCheckpoint
@@ -28,7 +28,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lazy import tf
-from official_trainer.lock import DirectoryLock
+from official_trainer.lock import DirectoryLock, file_names
 from official_trainer.runs.build import best_of, export_at_end, export_best, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
@@ -68,15 +68,15 @@ class TrainingProcess:
       metrics: results for the record of the end.
     """
 
-    def __init__(self, job: Job, account: TimeAccount, held: DirectoryLock, found: Sequence[str] | None) -> None:
-        """Takes the run, the account of its time, the lock on its directory, and what that held; None without one."""
-        self._job, self._lock, self._found = job, held, found
+    def __init__(self, job: Job, account: TimeAccount, lock: DirectoryLock) -> None:
+        """Takes the run, the account of its time, and the lock on its directory."""
+        self._job, self._lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
         self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         launch = job.launch
-        self.record = RunRecord(job.model_dir, launch, check=held.check, code=Code(launch["workspace"]))
+        self.record = RunRecord(job.model_dir, launch, check=lock.check, code=Code(launch["workspace"]))
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
@@ -88,8 +88,13 @@ class TrainingProcess:
         self.metrics: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def recorded(self, stop: StopRequest) -> Iterator[None]:
-        """Records how the process began and how it ended, also after an error."""
+    def recorded(self, stop: StopRequest, found: Sequence[str] | None) -> Iterator[None]:
+        """Records how the process began and how it ended, also after an error.
+
+        Args:
+          stop: requests to stop.
+          found: what the directory held before; None if it was not there.
+        """
         self.record.start()
         self._time_before = self.record.time_before
         try:
@@ -98,7 +103,7 @@ class TrainingProcess:
         except BaseException as error:
             failure = self._explain(error, stop)
             if self._lock.lost_to is None:
-                self._record_failure(failure)
+                self._record_failure(failure, found)
             if failure is error:
                 raise
             raise failure from error
@@ -113,19 +118,19 @@ class TrainingProcess:
         """
         self._lock.check()
 
-    def _record_failure(self, failure: BaseException) -> None:
+    def _record_failure(self, failure: BaseException, found: Sequence[str] | None) -> None:
         with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
             self.save_time()
-        found = report.report_of(failure, self._job.model_dir)
-        message = describe_error(failure) if found is None else found.message
+        said = report.report_of(failure, self._job.model_dir)
+        message = describe_error(failure) if said is None else said.message
         exit_code = report.exit_code_of(failure)
         with contextlib.suppress(OSError):
             if self._has_started:
                 self.record.finish(exit_code, error=message)
-            elif not (exit_code == ExitCode.CONFIG and self._leave_nothing()):
+            elif not (exit_code == ExitCode.CONFIG and self._leave_nothing(found)):
                 self.record.refuse(exit_code, error=message)
 
-    def _leave_nothing(self) -> bool:
+    def _leave_nothing(self, found: Sequence[str] | None) -> bool:
         """Leaves the directory of a run that has never begun as it was.
 
         Returns False, and leaves all, if there is an earlier run, if other processes read here how this one ended, or
@@ -134,15 +139,15 @@ class TrainingProcess:
         if self._job.cluster is not None or not self.record.is_first:
             return False
         directory = self._job.model_dir
-        kernels, leased = lock.file_names()
+        kernels, leased = file_names()
         own = {RUN_FILE, STATUS_FILE, PARAMS_FILE, *config_changes.gin_names(self._job.mode)}
-        written = set(files.list_dir(directory)).difference(self._found or ())
+        written = set(files.list_dir(directory)).difference(found or ())
         if not written <= {*own, kernels, leased}:
             return False
         for name in written & own:
             files.remove(self._job.path(name))
         self._lock.release(leaves_file=kernels not in written)
-        if self._found is None:
+        if found is None:
             files.remove_empty_dir(directory)
         return True
 

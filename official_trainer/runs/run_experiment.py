@@ -154,13 +154,11 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     if calls_train or prunes:
         config = _with_summary_of_each_loop(config)
     job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
-    if trainer is not None and mode != "train":
-        _check_sets(trainer, getattr(config, "eval_tasks", ()))
+    _check_sets(trainer, mode, getattr(config, "eval_tasks", ()))
     process.configure_steps(config.runtime)
     with random_streams.enabled(config.runtime.seed, keeps_seeds=not isinstance(params, ExperimentConfig)):
         with strategy.scope():
-            if trainer is None:
-                trainer = _build_trainer(job, task, params)
+            trainer = trainer or _build_trainer(job, task, params)
         trainer.use_config(_as_read(config, params))
         summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
         job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
@@ -222,9 +220,9 @@ def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, con
         )
 
 
-def _check_sets(trainer: Trainer, routines: Sequence[Any]) -> None:
+def _check_sets(trainer: Trainer | None, mode: str, routines: Sequence[Any]) -> None:
     """Refuses a trainer of the caller's that would not evaluate the sets of the config."""
-    if routines and not trainer.context.options.eval_tasks:
+    if trainer is not None and mode != "train" and routines and not trainer.context.options.eval_tasks:
         names = ", ".join(routine.name for routine in routines)
         raise ArgumentError(
             f"trainer: it evaluates none of the sets of params.eval_tasks ({names}). Build it with options="

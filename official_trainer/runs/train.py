@@ -55,8 +55,8 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         names = RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
-        process = TrainingProcess(job, account, lock, found)
-        with process.recorded(stop):
+        process = TrainingProcess(job, account, lock)
+        with process.recorded(stop, found):
             if not files.exists(job.path(PARAMS_FILE)):  # a restart replaces it once it has restored
                 config_changes.write_params(job.model_dir, job.resolved, is_shared=job.prebuilt is not None)
             process.gin.begin()
