@@ -35,6 +35,7 @@ from official_trainer.lazy import keras, load, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
 from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
+from official_trainer.program.rewards import rewards_of
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
@@ -450,7 +451,12 @@ def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec:
 def _create_variables_eagerly(step: Callable[[Any, Any], Any], model: keras.Model, data: Source) -> None:
     """Does the same by a step on the first batch: what runs eagerly may look at values, and cannot be traced."""
     for batch in data.first_batch():
-        tf.distribute.get_strategy().run(step, args=(batch, model))
+        try:
+            tf.distribute.get_strategy().run(step, args=(batch, model))
+        except (tf.errors.OpError, RuntimeError):  # of TensorFlow, for one that a reward has raised
+            if (rewards := rewards_of(model)) is not None and (failure := rewards.failure()) is not None:
+                raise failure from failure.__cause__
+            raise
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:

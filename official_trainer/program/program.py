@@ -347,9 +347,7 @@ class Program(ModelMethods, AsyncMethods):
           UserError: the error with which an experiment would end.
         """
         self._check_compiled("fit")
-        _check_counts(
-            validation_freq, epochs=epochs, batch_size=batch_size, validation_batch_size=validation_batch_size
-        )
+        _check_counts(validation_freq, epochs, batch_size, validation_batch_size)
         self._check_directory(initial_epoch, tf.nest.flatten(callbacks or ()))
         others = {"class_weight": class_weight, "validation_split": validation_split or None}
         settings = {"batch_size": batch_size, "shuffle": shuffle}
@@ -709,13 +707,13 @@ def _check_numbers(**arguments: int | None) -> None:
             raise ArgumentError(f"{name}={value!r}; allowed: numbers from 1 on")
 
 
-def _check_counts(validation_freq: Any, **numbers: int | None) -> None:
+def _check_counts(validation_freq: Any, epochs: int, batch_size: int | None, of_validation: int | None) -> None:
     """Refuses what is neither a number of epochs nor a list of epochs, and other numbers below 1.
 
     Raises:
       ArgumentError: says what is allowed.
     """
-    _check_numbers(**numbers)
+    _check_numbers(epochs=epochs, batch_size=batch_size, validation_batch_size=of_validation)
     is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
     if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
         raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
