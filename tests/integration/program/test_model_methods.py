@@ -78,7 +78,6 @@ LEFT_OUT = {
 }
 """Parameters of Keras that a Program refuses; those of `load_weights` and `save` are there on its model."""
 OTHER_DEFAULTS = {
-    "compile": {"run_eagerly": False, "steps_per_execution": 1},
     "compute_metrics": {"sample_weight": None},
     "predict": {"x": None},
 }
