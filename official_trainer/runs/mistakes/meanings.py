@@ -14,7 +14,6 @@ from typing import Any
 
 from official_trainer.errors import first_line, nearest, text_of
 from official_trainer.runs.mistakes.frames import copies_of
-from official_trainer.tasks import arguments
 
 _MOST_NAMES = 5
 _CONVERTED = re.compile(r"outer_factory\.<locals>\.inner_factory\.<locals>\.tf__")
@@ -242,8 +241,11 @@ def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = (), tas
       task: the object whose methods were called.
     """
     first = copies_of(error)[-1]
-    if isinstance(first, TypeError) and (called := arguments.meaning_of(task, text_of(first))):
-        return Meaning(called)
+    if isinstance(first, TypeError):
+        from official_trainer.tasks import arguments  # which errors of a config must not wait for
+
+        if called := arguments.meaning_of(task, text_of(first)):
+            return Meaning(called)
     text = _with_names_of_inputs(f"{type(first).__name__}: {text_of(first)}", frames)
     for pattern, meaning, is_data in _DATA:
         if found := re.search(pattern, text):
