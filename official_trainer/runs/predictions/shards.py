@@ -99,7 +99,8 @@ class PredictionShards:
                 self._end = number + 1  # it is smaller, as only the last one is
         is_others = whole["done"] and share.index > 0  # the first process compares them
         damaged = [] if is_others else self._drop_damaged()
-        self._chunks, self._buffered = list[Columns](), 0
+        self._chunks: list[Columns] = []
+        self._buffered = 0
         self._number, self._after = -1, Position()
         self._begin_next()
         if not self.is_done:
