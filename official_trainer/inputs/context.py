@@ -247,7 +247,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         lost = ArraysError(f"{build_inputs.__qualname__}: {error}")
         raise lost.with_traceback(error.__traceback__) from error
     except DataError as error:
-        if error.field and context.section:
+        if error.field and context.section and "." not in error.field:  # else of another call inside
             error.field = f"{context.section}.{error.field}"
         raise
     if not context.holds_several_batches:

@@ -33,7 +33,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, load, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
-from official_trainer.program.data import ArgumentError, CallData, Own, Source, check_outputs
+from official_trainer.program.data import ArgumentError, Batches, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rewards import rewards_of
 from official_trainer.program.settings import Settings
@@ -357,7 +357,7 @@ class CompiledModel:
                 epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
             if validation is not None:
                 validation_steps = validation_steps or validation.batches_per_epoch
-                if validation_steps is None and validation.is_endless:
+                if validation_steps is None and isinstance(validation, Batches) and validation.is_endless:
                     raise ArgumentError("the validation data has no end; give validation_steps, the number of batches")
             trainer.use_config(settings.config(self.model, epochs, validation_steps))
             action = CallbacksAction(callbacks, epochs)

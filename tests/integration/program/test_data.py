@@ -50,7 +50,7 @@ def fit(made, **settings):
         (listed, {"loss": {"left": "mse", "rigt": "mse"}}, r"loss\['rigt'\]: the outputs are left, right; .*'right'\?"),
         (listed, {"loss": ["mse"]}, r"loss needs one entry for each of the 2 outputs \(left, right\), .*it has 1"),
         (listed, {"loss_weights": [1.0, 2.0, 3.0]}, r"loss_weights needs one entry for each of the 2 .*it has 3"),
-        (named, {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs are a, b; did you mean 'b'\?"),
+        (named, {"loss": {"a": "mse", "bb": "mse"}}, r"loss\['bb'\]: the outputs are a, b$"),
         (named, {"loss_weights": {"a": 1.0, "zz": 2.0}}, r"loss_weights\['zz'\]: the outputs are a, b"),
         (named, {"metrics": {"left": "mae"}}, r"metrics\['left'\]: the outputs are a, b"),
         (named, {"weighted_metrics": {"c": "mae"}}, r"weighted_metrics\['c'\]: the outputs are a, b"),

@@ -301,7 +301,7 @@ def test_missing_files_are_named_with_the_section_of_their_task(monkeypatch):
         return inputs.from_tfrecords(params, input_context, parse_fn=lambda record: record)
 
     def missing(section):
-        return pytest.raises(DataError, match=rf"^{re.escape(section)}\.input_path is empty")
+        return pytest.raises(DataError, match=rf"^{re.escape(section)}\.input_path: is empty")
 
     monkeypatch.setattr(several_tasks.SumsTask, "build_inputs", from_files)
     with missing("task.task_routines[1].task_config.train_data"):
