@@ -12,11 +12,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from official_trainer.errors import shorten
 from official_trainer.inputs import order
 from official_trainer.inputs.context import ArraysError, DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 
 _BLOCK_STEPS = 128  # more steps to a block save nothing measurable and delay the first batch
+_MOST_TYPES = 3  # that a message shows
 
 
 def from_arrays(
@@ -91,7 +93,10 @@ class _Source:
             raise ArraysError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
-            self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+            try:
+                self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+            except (TypeError, ValueError) as error:
+                raise ArraysError(f"from_arrays(): {_unconverted(found) or error}") from error
 
     def indices(self, positions: tf.Tensor) -> tf.Tensor:
         """Returns which examples are at rising `positions`, `[n]` int64."""
@@ -118,6 +123,30 @@ class _Source:
     def gather(self, indices: tf.Tensor) -> Any:
         """Returns the examples at `indices`, of any shape."""
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self.tensors)
+
+
+def _unconverted(arrays: list[tuple[str, Any]]) -> str:
+    """Returns which array holds what no tensor does, such as a missing text; empty if none is known to."""
+    import numpy as np
+
+    for path, leaf in arrays:
+        array = np.asarray(leaf)
+        first: dict[type, str] = {}
+        for row, values in enumerate(array if array.dtype == object else ()):
+            for value in np.ravel(values).tolist():
+                first.setdefault(type(value), f"{type(value).__name__} ({shorten(repr(value))}) in row {row}")
+        if first.keys() - {str, bytes}:
+            held = " and ".join([*first.values()][:_MOST_TYPES])
+            return (
+                f"{path} cannot become a tensor, because it holds objects of Python: {held}; fill in what is missing, "
+                "for example with .fillna(''), or convert it, with .astype('float32'); columns of text and of numbers "
+                "need an array each"
+            )
+        if array.dtype.kind in "mM":
+            return (
+                f"{path} cannot become a tensor, because it holds times ({array.dtype}); convert with .astype('int64')"
+            )
+    return ""
 
 
 def _endless(source: _Source, context: InputContext, transform_fn: order.TransformFn | None) -> tf.data.Dataset:

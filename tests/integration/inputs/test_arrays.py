@@ -252,6 +252,18 @@ def test_replicas_get_consecutive_parts_of_one_batch():
             r"training data differ in their number of examples: arrays\[0\] has 3, arrays\[1\]\['y'\] has 4",
         ),
         (([1, 2], np.zeros(2)), train(4), r"arrays\[0\] is a list, not an array.*np\.asarray"),
+        (
+            ({"text": np.array(["a", "b", np.nan], object)}, np.zeros(3)),
+            train(3),
+            r"arrays\[0\]\['text'\] cannot.*: str \('a'\) in row 0 and float \(nan\) in row 2; .*fillna",
+        ),
+        (
+            np.array([["a", 4.0], ["b", 5.0]], object),
+            train(2),
+            r"arrays cannot.* str \('a'\) in row 0 and float \(4.0\) in row 0;.*an array each",
+        ),
+        (np.zeros(3, object), train(3), r"arrays cannot.*: int \(0\) in row 0;.*astype\('float32'\)"),
+        (np.zeros(3, "datetime64[s]"), train(3), r"arrays cannot.*times \(datetime64\[s\]\); .*astype\('int64'\)"),
         ((np.float32(3), np.zeros(2)), train(4), r"arrays\[0\] is a float32, not an array with a row"),
         (
             {"x": np.zeros(3)},
