@@ -31,7 +31,7 @@ _GARDEN_DATACLASS = "@dataclasses.dataclass"
 _DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"
 _KEYWORD = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _SAME_NAMES = "albumentations h5py matplotlib nltk pandas polars pyarrow scipy seaborn sentencepiece torch transformers"
-_OF_TENSORFLOW = "addons datasets hub io model_optimization probability text"
+_OF_TENSORFLOW = "datasets hub io model_optimization probability text"
 _PACKAGES = {
     **{name: name for name in _SAME_NAMES.split()},
     **{f"tensorflow_{name}": f"tensorflow-{name.replace('_', '-')}" for name in _OF_TENSORFLOW.split()},
@@ -44,6 +44,10 @@ _PACKAGES = {
     "yaml": "pyyaml",
 }
 """How well-known modules are installed."""
+_ADDONS = (
+    "TensorFlow Addons has ended and does not work with this TensorFlow; tf_keras and tf-models-official have most of "
+    "what it had"
+)
 _UNKNOWN = re.compile(r"^Unknown type: <class '([\w.<>]+)'>")  # of Model Garden's Config
 _ORDER = re.compile(r"non-default argument '(\w+)' follows default argument")
 _MUTABLE = re.compile(r"mutable default <class '([\w.]+)'> for field (\w+) is not allowed")
@@ -74,6 +78,8 @@ def problem(what: str, error: BaseException, place: Origin) -> Problem:
 
 def how_to_install(module: str) -> str:
     """Returns how a well-known module is installed; empty for any other, and for one inside of a package."""
+    if module == "tensorflow_addons":
+        return _ADDONS
     package = _PACKAGES.get(module, "")
     return f"pip install {package} installs it" if package else ""
 

@@ -43,6 +43,11 @@ _DATA = (
         False,
     ),
     (
+        r"Received a label value of (-\d+) which is outside the valid range",
+        "Labels are counted from 0, and the data holds {0}: map the labels where the data is read.",
+        True,
+    ),
+    (
         r"Received a label value of (\S+) which is outside the valid range of \[0, (\d+)\)",
         "The model has {1} classes, so labels are below {1}, and the data holds {0}: map the labels "
         "where the data is read, or give the last layer more units.",
@@ -246,6 +251,10 @@ def meaning_of(error: BaseException, frames: Sequence[types.FrameType] = (), tas
 
         if called := arguments.meaning_of(task, text_of(first)):
             return Meaning(called)
+    if isinstance(first, ModuleNotFoundError):
+        from official_trainer.tasks import explained
+
+        return Meaning(explained.how_to_install(first.name or ""))
     text = _with_names_of_inputs(f"{type(first).__name__}: {text_of(first)}", frames)
     for pattern, meaning, is_data in _DATA:
         if found := re.search(pattern, text):

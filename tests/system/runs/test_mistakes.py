@@ -446,6 +446,21 @@ DATA_AND_ACTIONS = [
         code=3,
     ),
     Mistake(
+        name="a_label_below_0",
+        changes={"np.arange(16) % 3": "np.arange(16) % 3 - 1"},
+        at=LOSS,
+        method="build_losses",
+        words=("while training at step 1", "Labels are counted from 0, and the data holds -1", BATCH),
+        code=3,
+    ),
+    Mistake(
+        name="an_import_in_a_method",
+        changes={LOSS: "import tensorflow_io\n        " + LOSS},
+        at="import tensorflow_io",
+        method="build_losses",
+        words=("No module named", "pip install tensorflow-io installs it"),
+    ),
+    Mistake(
         name="a_label_out_of_range_in_an_evaluation",
         changes={"np.arange(16) % 3": "np.arange(16) % (3 if params.is_training else 4)"},
         at=LOSS,

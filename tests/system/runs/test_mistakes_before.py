@@ -269,9 +269,19 @@ REGISTERED = [
     ),
     Mistake(
         name="an_import_of_a_package_that_is_not_installed",
+        changes={"import numpy as np": "import numpy as np, tensorflow_io"},
+        at="tensorflow_io",
+        words=("pip install tensorflow-io installs it",),
+        code=2,
+    ),
+    Mistake(
+        name="an_import_of_a_package_that_has_ended",
         changes={"import numpy as np": "import numpy as np, tensorflow_addons"},
         at="tensorflow_addons",
-        words=("No module named 'tensorflow_addons'; pip install tensorflow-addons installs it",),
+        words=(
+            "No module named 'tensorflow_addons'; TensorFlow Addons has ended and",
+            "tf_keras and tf-models-official",
+        ),
         code=2,
     ),
     Mistake(
