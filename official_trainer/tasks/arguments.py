@@ -3,8 +3,8 @@
 Owns: those arguments, of a Task and of any other contract; the refusal of a method that cannot be called so, when its
 object is made. Does not own: what methods return (`returned.py`), errors inside of them (`runs/mistakes/`).
 
-Python itself binds the arguments, so a method may name those that are passed by their position as it likes, and have
-others with defaults, `*args` or `**kwargs`. A decorator counts as what it takes itself.
+Python itself binds the arguments, so a method may name those that are passed by their position as it likes, but for the
+name of another one, and have others with defaults, `*args` or `**kwargs`. A decorator counts as what it takes itself.
 """
 
 from __future__ import annotations
@@ -138,10 +138,11 @@ def why_not(method: Any, way: str, *, follow_wrapped: bool = False) -> str:
         is_known = isinstance(method, types.MethodType) and isinstance(method.__func__, types.FunctionType)
         return "it takes no argument, not even its object" if is_known else ""
     try:
-        taken.bind(*by_position, **by_name)
+        bound = taken.bind(*by_position, **by_name)
     except TypeError as error:
         return str(error)
-    return ""
+    other = [(name, word) for name, word in bound.arguments.items() if name in by_position and word in by_position]
+    return next((f"its '{name}' would be the {word}" for name, word in other if name != word), "")
 
 
 def _shown(name: str, way: str) -> str:

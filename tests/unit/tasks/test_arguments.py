@@ -70,6 +70,7 @@ TAKEN = {
     "more with defaults": of(build_metrics=lambda self, training=True, *, extra=0: [], build_model=lambda self, a=1: 0),
     "any": of(build_metrics=lambda *args, **kwargs: [], train_step=lambda self, *args, **options: {}),
     "without a context": of(build_inputs=lambda self, params: 0),
+    "a name of another argument for all": of(train_step=lambda self, *inputs, **model: {}),
     "any options of the data": of(build_inputs=lambda self, params, **options: 0),
     "a static method": of(build_model=staticmethod(lambda: 0), build_metrics=staticmethod(lambda training: [])),
     "a class method": of(build_metrics=classmethod(lambda cls, training: [])),
@@ -131,6 +132,24 @@ def test_what_cannot_be_called_is_refused(name):
     assert re.match(rf"tests/unit/tasks/test_arguments.py:\d+ in {name}: the engine calls {re.escape(call)}, ", text)
     assert words in text
     assert len(str(caught.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "words"),
+    [
+        ("build_losses", lambda self, model_outputs, labels, aux_losses=None: 0, "'model_outputs' would be the labels"),
+        ("process_metrics", lambda self, labels, model_outputs, metrics: 0, "'labels' would be the metrics"),
+        ("inference_step", lambda self, model, inputs: 0, "'model' would be the inputs"),
+        ("aggregate_logs", lambda self, step_logs, state=None: 0, "'step_logs' would be the state"),
+    ],
+)
+def test_arguments_in_another_order_are_refused(name, method, words):
+    """N28: they are passed by their position; a loss of labels and outputs may have a value with both exchanged."""
+    with pytest.raises(ArgumentsError) as caught:
+        arguments.check_task(of(**{name: method}))
+    text = " ".join(str(caught.value).split())
+    assert words in text
+    assert f"write def {name}(self, " in text
 
 
 def test_every_method_of_a_task_is_known():
