@@ -104,17 +104,23 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
       step: whose batch it is.
       model: to run it on; None for the trainer's, in the state before the step.
     """
-    batch = next(trainer.train_iterator.batches(step - 1), None)
-    parts = () if batch is None else trainer.strategy.experimental_local_results(batch)
     iterator = trainer.train_iterator
+    number = iterator.position.start_step(step - 1)
+    batches = iterator.batches(step - 2 if number > 0 else step - 1)
+    local = trainer.strategy.experimental_local_results
+    before = local(next(batches, None)) if number > 0 else ()
+    batch = next(batches, None)
+    parts = () if batch is None else local(batch)
     if iterator.dataset is not None and (lines := in_batch(parts)):  # the caller's
         return lines
-    first = iterator.position.start_step(step - 1) * getattr(iterator.builder.params, "global_batch_size", 0)
+    first = number * getattr(iterator.builder.params, "global_batch_size", 0)
     if lines := in_batch(parts, iterator.builder.example_from(first)):
         return [*lines, f"{iterator.builder.source} yields them{_place_of(trainer.task, 'build_inputs')}"]
     model = trainer.model if model is None else model
-    for part in parts:
-        if lines := first_operation(trainer.task, _step_of(trainer, part, model, _Recorder(trainer.optimizer))):
+    search = _Search(trainer.task)
+    for part in (*before[:1], *parts):
+        lines = search(_step_of(trainer, part, model, _Unscaled(trainer.optimizer)))
+        if lines and not any(part is each for each in before):
             return lines
     return []
 
@@ -157,14 +163,14 @@ def warn_of_evaluation(context: Any, each: Any, num_examples: int) -> None:
 
 def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: int) -> list[str]:
     """Reads a validation set again, and returns lines on the first value that is not finite, as `origin` does."""
-    read = 0
+    read, search = 0, _Search(each.task)
     for number, batch in enumerate(tf.nest.map_structure(iter, each.dataset)):
         parts = strategy.experimental_local_results(batch)
         if lines := in_batch(parts, each.builder.example_from(read)):
             lines.append(f"{each.builder.source} yields them{_place_of(each.task, 'build_inputs')}")
         for part in parts if number < MAX_REPLAYED and not lines else ():
             step = functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
-            lines = lines or first_operation(each.task, step)
+            lines = lines or search(step)
         if lines:
             return [f"in batch {number + 1}:", *lines]
         read += sum(_rows(part) for part in parts)
@@ -180,6 +186,8 @@ def first_operation(task: Any, run: Callable[[], Any]) -> list[str]:
       task: whose step it is.
       run: runs the step, eagerly.
     """
+    was_eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # a function that was traced before has no checks, one traced now keeps them
     tf.debugging.enable_check_numerics()
     try:
         run()
@@ -189,7 +197,39 @@ def first_operation(task: Any, run: Callable[[], Any]) -> list[str]:
         return []
     finally:
         tf.debugging.disable_check_numerics()
+        tf.config.run_functions_eagerly(was_eager)
     return []
+
+
+class _Search:
+    """Looks for the first operation in the steps on several batches, in those alone whose numbers are not finite.
+
+    What an operation gives in a step whose numbers are finite, such as the -inf of a mask, is not the cause.
+    """
+
+    def __init__(self, task: Any) -> None:
+        """Takes the task whose steps they are."""
+        self._task = task
+        self._in_finite: list[str] | None = None
+
+    def __call__(self, run: Callable[[], Any]) -> list[str]:
+        """Returns lines on the first operation of a step; none if the numbers of the step are finite."""
+        if self._is_finite(run):
+            if self._in_finite is None:
+                self._in_finite = first_operation(self._task, run)
+            return []
+        lines = first_operation(self._task, run)
+        if not lines or lines != self._in_finite:
+            return lines
+        said = f"{lines[0].partition(': ')[2]}, where the loss is finite, too"
+        return [f"{said}: this hides the cause; a large number in its place, such as -1e4, would show it", *lines[1:]]
+
+    def _is_finite(self, run: Callable[[], Any]) -> bool:
+        try:
+            found = [_floating(value) for _, value in _leaves(run()) if hasattr(value, "dtype")]
+        except Exception:  # a task's step may raise anything: then nothing is found
+            return False
+        return all(np.isfinite(array).all() for array in found if array is not None)
 
 
 def _lines_on(error: Exception, task: Any) -> list[str]:
@@ -200,6 +240,8 @@ def _lines_on(error: Exception, task: Any) -> list[str]:
     if any(frame.filename.endswith("backprop.py") for frame in frames):
         what = "the loss is finite, its gradient is not"
     elif layer := _IN_LAYER.search(str(error)):  # Keras leaves its own frames out
+        if found[1] == "ReadVariableOp":
+            return [f"a variable of layer {layer[1]!r} is {found[2].lower()} before the step"]
         what = f"the batch is finite, the outputs of the model are not, from layer {layer[1]!r} on"
     else:
         what = "the outputs of the model are finite, the loss is not"
@@ -219,7 +261,7 @@ def _place_of(task: Any, method: str) -> str:
 
 def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder) -> Callable[[], Any]:
     """Returns a function that runs the task's step on a replica's batch without an update, as with one replica."""
-    return lambda: trainer.task.train_step(part, model=model, optimizer=recorder, metrics=[])
+    return lambda: (trainer.task.train_step(part, model=model, optimizer=recorder, metrics=[]), recorder.gradients)
 
 
 def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -> str:
@@ -254,7 +296,7 @@ def _run_again(trainer: Any, batch: Any) -> dict[str, Any]:
     """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
     recorder = _Recorder(trainer.optimizer)
     try:
-        logs = _step_of(trainer, batch, trainer.model, recorder)()
+        logs, _ = _step_of(trainer, batch, trainer.model, recorder)()
     except Exception as error:  # a task's step may raise anything: the report continues without this part
         return {"not_run_again": f"{type(error).__name__}: {error}"}
     return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
@@ -274,6 +316,16 @@ class _Recorder:
         for gradient, variable in grads_and_vars:
             if gradient is not None:
                 self.gradients[variable.name] = tf.convert_to_tensor(gradient)
+
+
+class _Unscaled(_Recorder):
+    """Scales no loss: an infinite gradient of a scaled one is no fault, as `LossScaleOptimizer` leaves its step out."""
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        return loss
+
+    def get_unscaled_gradients(self, gradients: Any) -> Any:
+        return gradients
 
 
 def _leaves(structure: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -307,6 +307,31 @@ def test_the_epoch_is_the_passes_so_far():
     assert epochs == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
 
 
+def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
+    """G17, G1: whether it was added after that call, or not reached in it because of an error."""
+    loop, seen = loop_of(), []
+    loop.run_steps(endless(), 3)
+    loop.on_step("late", 0, steps_in(seen))
+    loop.run_steps(endless(), 2)
+    assert seen == [4, 5]
+    errors = iter([ValueError("once")])
+    loop.on_step("fails once", -1, lambda loop, _: next(errors, None))
+    with pytest.raises(ActionError, match="once"):
+        loop.run_steps(endless(), 1)
+    loop.run_steps(endless(), 1)
+    assert seen == [4, 5, 7]
+
+
+def test_the_epoch_of_data_of_unknown_length_is_known_from_its_first_end_on():
+    """G17, G7: also where another dataset was read before; a call over three passes ends with three."""
+    loop, epochs = loop_of(), []
+    loop.run_epochs(batches(3), 2)
+    loop.on_step("epochs", 0, lambda loop, _: epochs.append(loop.state.epoch))
+    loop.run_epochs(four(is_known=False), 3)
+    assert epochs == [2.0, 2.0, 2.0, 2.0, 3.25, 3.5, 3.75, 4.0, 4.25, 4.5, 4.75, 5.0]
+    assert loop.state.epoch == 5.0
+
+
 def test_epochs_of_the_tasks_own_data():
     """G17: data that goes on over its end is counted."""
 
