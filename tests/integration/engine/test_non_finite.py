@@ -96,9 +96,15 @@ class Line(Task):
 
     bad = ""
 
+    @tf.function
+    def traced(self, model_outputs):
+        return tf.math.log(model_outputs * 0.0)
+
     def build_losses(self, labels, model_outputs, aux_losses=None):
         if self.bad == "gradient":
             return tf.sqrt(model_outputs * 0.0)
+        if self.bad == "function":
+            return self.traced(model_outputs)
         return tf.math.log(model_outputs * 0.0) if self.bad == "loss" else model_outputs
 
 
@@ -115,6 +121,7 @@ def model_of(bad):
         ("", None),
         ("outputs", "the batch is finite, the outputs of the model are not, from layer 'odd' on: Mul {} in <lambda>"),
         ("loss", "the outputs of the model are finite, the loss is not: Log gives -inf, at {} in build_losses"),
+        ("function", "the outputs of the model are finite, the loss is not: Log gives -inf, at {} in traced"),
         ("gradient", "the loss is finite, its gradient is not: SqrtGrad gives"),
     ],
 )
@@ -130,4 +137,5 @@ def test_the_first_operation_of_a_step_is_named_with_its_line(bad, said):
         before, _, after = said.partition("{}")
         assert lines[0].startswith(before) and lines[0].endswith(after), lines
         assert len(lines) == (2 if after else 1)
-    assert np.isneginf(tf.math.log(0.0))
+    assert np.isneginf(tf.math.log(0.0)) and np.isneginf(tf.function(tf.math.log)(0.0))
+    assert np.isneginf(task.traced(tf.ones([2, 1]))).all() and not tf.config.functions_run_eagerly()
