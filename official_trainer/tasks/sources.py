@@ -133,9 +133,10 @@ def _may_name_modules(folder: str) -> bool:
     if os.path.isfile(folder):  # a zip file
         return True
     try:
-        installed = [each.path for each in os.scandir(folder or ".") if each.name.endswith((".dist-info", ".egg-info"))]
+        inside = list(os.scandir(folder or "."))
     except OSError:
         return False
+    installed = [each.path for each in inside if each.name.lower().endswith(("dist-info", "egg-info"))]  # also of eggs
     return any(GROUP.encode() in _content(os.path.join(each, "entry_points.txt")) for each in installed)
 
 

@@ -133,6 +133,16 @@ def test_an_entry_point_names_a_module(tmp_path, monkeypatch):
     assert problem.message.startswith("entry point other of other: 'other:register' is not the name of a module; ")
 
 
+@pytest.mark.parametrize("place", ["site/Mine-1.0.DIST-INFO", "site/mine.egg-info", "mine-1.0.egg/EGG-INFO"])
+def test_an_entry_point_is_found_where_python_finds_one(place, tmp_path, monkeypatch):
+    """T25: also that of an egg, and of a folder whose name has capital letters."""
+    entry_point(tmp_path, "mine.experiments")
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / "mine-1.0.dist-info").rename(tmp_path / place)
+    monkeypatch.syspath_prepend((tmp_path / place).parent)
+    assert "mine.experiments" in [source.module for source in sources.declared(None)[0]]
+
+
 # Importing one.
 
 
