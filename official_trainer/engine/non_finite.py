@@ -119,7 +119,7 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
     model = trainer.model if model is None else model
     search = _Search(trainer.task)
     for part in (*before[:1], *parts):
-        lines = search(_step_of(trainer, part, model, _Unscaled(trainer.optimizer)))
+        lines = search(_step_of(trainer, part, model, _Recorder(trainer.optimizer)))
         if lines and not any(part is each for each in before):
             return lines
     return []
@@ -316,16 +316,6 @@ class _Recorder:
         for gradient, variable in grads_and_vars:
             if gradient is not None:
                 self.gradients[variable.name] = tf.convert_to_tensor(gradient)
-
-
-class _Unscaled(_Recorder):
-    """Scales no loss: an infinite gradient of a scaled one is no fault, as `LossScaleOptimizer` leaves its step out."""
-
-    def get_scaled_loss(self, loss: Any) -> Any:
-        return loss
-
-    def get_unscaled_gradients(self, gradients: Any) -> Any:
-        return gradients
 
 
 def _leaves(structure: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

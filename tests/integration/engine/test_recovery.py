@@ -82,23 +82,6 @@ def test_a_mask_that_is_infinite_in_each_step_is_not_taken_for_the_cause(model_d
     assert re.search(said, str(raised.value))
 
 
-def test_gradients_that_overflow_under_a_loss_scale_are_not_taken_for_the_cause(model_dir, stream, monkeypatch):
-    """G8, N28: `LossScaleOptimizer` leaves such steps out; the first of them comes long before the one that fails."""
-    stream.bad_index, stream.loud = None, (BAD_STEP - 1,)
-    losses = BadBatchTask.build_losses
-
-    def steep(self, labels, model_outputs, aux_losses=None):
-        outputs = tf.cast(model_outputs, tf.float32)
-        far = tf.reduce_max(tf.abs(outputs)) > 1e3
-        return 300.0 * losses(self, labels, outputs) + tf.math.log(tf.where(far, -1.0, 1.0))
-
-    monkeypatch.setattr(BadBatchTask, "build_model", toy.Undropped.build_model)
-    monkeypatch.setattr(BadBatchTask, "build_losses", steep)
-    with pytest.raises(NonFiniteError) as raised:
-        do(model_dir, "trainer.checkpoint_interval=50", "runtime.mixed_precision_dtype=float16")
-    assert f"the batch of step {BAD_STEP} does it:\n  the batch is finite, the outputs" in str(raised.value)
-
-
 def test_a_loss_that_is_not_finite_in_an_evaluation_alone_is_explained_once(model_dir, stream, monkeypatch, caplog):
     """G8, N28: the run goes on; `check`, which reads one batch, says it too, and passes."""
     stream.bad_index = None
