@@ -109,7 +109,7 @@ class Accumulator:
         """
         converted = convert(step)  # AutoGraph does not convert a loop's body by itself
 
-        @tf.autograph.experimental.do_not_convert
+        @do_not_convert
         def run(inputs: Any, **kwargs: Any) -> list[tf.Tensor]:
             return self._means(lambda part: measured.of(converted(part, **kwargs)), measured.shapes, entered, inputs)
 

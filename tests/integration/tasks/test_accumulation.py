@@ -122,6 +122,24 @@ def test_steps_of_ones_own_accumulate(whole):
     assert_same_curve(curve(cut)[:2], whole[:2])  # its accuracy is that of the weights after a step
 
 
+class Branching(Plain):
+    """Has loops and branches of Python over tensors, which AutoGraph converts."""
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        scale = tf.constant(0.0)
+        for number in tf.range(3):
+            if number > 0:
+                scale += 0.5
+        return scale * super().build_losses(labels, model_outputs)
+
+
+def test_loops_and_branches_of_python_are_converted():
+    """G14: in each method of the task, as without micro-batches."""
+    trainer = trainer_of(2, task_cls=Branching)
+    trainer.train(tf.constant(1))
+    assert int(trainer.optimizer.iterations.numpy()) == 1
+
+
 def test_loss_scaling_accumulates():
     """G14: float16 with a loss scale; the optimizer is of the same class as without."""
     keras.mixed_precision.set_global_policy("mixed_float16")
