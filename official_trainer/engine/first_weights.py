@@ -10,7 +10,9 @@ compared, before and after, by checksums, one variable at a time. A variable cou
 
 - `initialize` has changed it, and the checkpoint holds its new value: under its path, or anywhere in its shape; or
 - it has the value that the checkpoint holds under its path, and that is no constant such as the zeros of a bias; or
-- that is a constant, and all variables of a part of the model that was restored, such as `backbone`, have such values.
+- that is a constant, and all variables of a part of the model that was restored, such as `backbone`, have such values;
+- or, where no variable counts so, `initialize` has changed it, and most of its numbers are in the checkpoint: values
+  were transposed, split, or put into a larger table.
 
 In a file of another format, such as HDF5, nothing can be looked up: then what `initialize` has changed counts.
 """
@@ -197,7 +199,7 @@ class _Source:
             inside = part & keys.keys()
             if inside <= equal and inside & found:
                 found |= inside
-        return found
+        return found or {each for each in changed if saved.has_most_of(self._value(each))}
 
     def _checksums(self) -> dict[Any, int]:
         return {each: _checksum(self._value(each)) for each in self._names}
@@ -233,6 +235,18 @@ class _Saved:
         """Whether any value has the shape and the checksum of a variable."""
         keys = self._keys_of_shape[tuple(variable.shape)]
         return any(self.checksum(key, variable.dtype) == checksum for key in keys)
+
+    def has_most_of(self, value: np.ndarray) -> bool:
+        """Whether any values hold most of the numbers of a value, in any order; false for a constant."""
+        if _is_constant(value) or not np.issubdtype(value.dtype, np.number):
+            return False
+        is_there = np.zeros(value.shape, bool)
+        for key in (key for keys in self._keys_of_shape.values() for key in keys):
+            with contextlib.suppress(tf.errors.OpError, ValueError, IndexError):
+                saved = np.asarray(self._reader.get_tensor(key))
+                if np.issubdtype(saved.dtype, np.number):
+                    is_there |= np.isin(value, saved.astype(value.dtype, copy=False))
+        return bool(is_there.mean() > 0.5)
 
     def __str__(self) -> str:
         if not any("/.ATTRIBUTES/" in key for key in self._specs):

@@ -105,6 +105,16 @@ class Transposed(GardenTask):
         model.head.bias.assign(reader.get_tensor("old/bias"))
 
 
+class Enlarged(GardenTask):
+    """Puts a table into a larger one, and splits another; no variable has a value of the checkpoint as it is there."""
+
+    def initialize(self, model):
+        reader = tf.train.load_checkpoint(self.task_config.init_checkpoint)
+        kernel = model.head.kernel.numpy()
+        kernel[:3] = reader.get_tensor("old/kernel_transposed")[:, :3].T
+        model.head.kernel.assign(kernel)
+
+
 class Keras(GardenTask):
     """Reads a file of Keras."""
 
@@ -214,7 +224,7 @@ def test_zeros_that_are_equal_by_chance_do_not_count(tmp_path):
     assert "restores none of the 8 variables" in refused(Idle, tmp_path)
 
 
-@pytest.mark.parametrize(("cls", "number"), [(Transposed, 1), (Keras, 7), (Distilled, 7)])
+@pytest.mark.parametrize(("cls", "number"), [(Transposed, 1), (Enlarged, 1), (Keras, 7), (Distilled, 7)])
 def test_what_a_task_reads_in_its_own_way_is_counted(tmp_path, cls, number):
     """T6: names and forms of its own, a file of Keras, another model than the one that trains.
 
