@@ -132,7 +132,8 @@ def _task_of(job: Job, config: Any) -> Any:
         return garden.build(config.task, job.model_dir)
     if ranking.is_ranking(job.config.task):
         return ranking.build_task(config, job.model_dir)
-    return returned.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir)
+    evaluates = TRAINING_MODES.get(job.mode) != "never"
+    return returned.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir, evaluates=evaluates)
 
 
 def _optimizer_of(task: Any, config: Any, model: Any) -> Any:

@@ -77,8 +77,14 @@ def check_class(task_cls: Any) -> None:
             _logger.warning("%s", at_method(task_cls, name, what, f"did you mean {near[0]}?"))
 
 
-def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
+def task_of(task_cls: Any, section: Any, logging_dir: str, *, evaluates: bool = True) -> Any:
     """Returns the task of a class and its section of the config.
+
+    Args:
+      task_cls: the class.
+      section: of the config.
+      logging_dir: the run directory.
+      evaluates: whether the run evaluates; else methods for that may take any arguments.
 
     Raises:
       TaskError: the class is no Task, or takes other arguments.
@@ -93,7 +99,7 @@ def task_of(task_cls: Any, section: Any, logging_dir: str) -> Any:
         fix = "write def __init__(self, params, **options), and super().__init__(params, **options) in it"
         raise TaskError(at_method(task_cls, "__init__", what, fix)) from error
     task = task_cls(section, logging_dir=logging_dir)
-    arguments.check_task(task)
+    arguments.check_task(task, uncalled=() if evaluates else arguments.OF_EVALUATIONS)
     return task
 
 

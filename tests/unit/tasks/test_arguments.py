@@ -12,7 +12,7 @@ from official_trainer import MultiTask, Task
 from official_trainer.actions import Action
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import ActionConfig
-from official_trainer.tasks import arguments
+from official_trainer.tasks import arguments, returned
 from official_trainer.tasks.arguments import ArgumentsError
 from official_trainer.triggers import Trigger
 
@@ -88,6 +88,25 @@ TAKEN = {
 def test_what_can_be_called_is_taken(task):
     """N28: nothing that works is refused."""
     arguments.check_task(task)
+
+
+class Adversarial(Task):
+    """Has a step of its own, and is never evaluated."""
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        """Takes what the engine passes."""
+
+    def build_losses(self, real, made, noise):
+        """Called by its own step."""
+
+
+def test_what_only_evaluations_call_is_asked_for_where_there_are_some():
+    """N28: `--mode=train` calls neither the validation step nor, through it, the losses."""
+    with pytest.raises(ArgumentsError, match="in build_losses: the engine calls"):
+        returned.task_of(Adversarial, None, "")
+    assert returned.task_of(Adversarial, None, "", evaluates=False)
+    with pytest.raises(ArgumentsError, match="in build_losses: the engine calls"):
+        arguments.check_task(of(build_losses=lambda self: 0), uncalled=arguments.OF_EVALUATIONS)
 
 
 def test_a_method_that_is_assigned_is_taken():
