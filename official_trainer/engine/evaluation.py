@@ -293,6 +293,9 @@ class Evaluation:
     def build_data(self, num_steps: int) -> None:
         """Builds the data of all sets before training, for evaluations of so many batches; -1 for all.
 
+        Always before those of training, also in a process that begins with an evaluation: `build_inputs` may draw from
+        a generator of the user's, which begins anew with each process.
+
         Raises:
           EndlessError: a set that is to be evaluated to its end has none.
         """

@@ -152,8 +152,6 @@ class Loop:
             return
         found = parts.observer.find_row(step, "validation")
         if found is None:
-            if step == self.state.start_step:
-                parts.trainer.build_train_data()
             parts.enter("evaluate")
             logs = parts.trainer.evaluate(parts.config.validation_steps)
             self._report_new_traces()

@@ -520,15 +520,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
         self.config = config
 
-    @collective
-    def build_train_data(self) -> None:
-        """Builds the training data, if that is not done yet.
-
-        A process that begins with an evaluation builds them before the validation data, as the one did which began the
-        run: `build_inputs` may draw from a generator of the user's, which begins anew with each process.
-        """
-        self.train_iterator.iterator()
-
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
         """Runs `num_steps` steps in one window and returns how many ran.
 

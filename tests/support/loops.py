@@ -88,7 +88,6 @@ class FakeTrainer:
         self.mean_loss = 1.0
         self.weight = 1
         self.windows = []
-        self.built = {}
         self.context = types.SimpleNamespace(traces=types.SimpleNamespace(take=list), workers=None)
         self.checkpoint_state = self
         self.in_loop = False
@@ -122,12 +121,8 @@ class FakeTrainer:
         self.in_loop = False
         return {"training_loss": self.mean_loss, "step": self.global_step.value}
 
-    def build_train_data(self):
-        self.built.setdefault("train")
-
     def run_steps(self, num_steps):
         assert num_steps >= 1
-        self.build_train_data()
         start = self.global_step.value
         left = self.train_iterator.length * (self.train_iterator.position.epoch.value + 1) - start
         ran = int(min(num_steps, left))
@@ -145,7 +140,6 @@ class FakeTrainer:
 
     def evaluate(self, num_steps):
         step = self.global_step.value
-        self.built.setdefault("validation")
         if self.kill_at == ("evaluate", step):
             raise Killed
         return {"accuracy": self.accuracies.get(step, step / 1000)}

@@ -12,6 +12,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import schema
 from official_trainer.config.multitask import MultiEvalExperimentConfig, TaskRoutine
 from official_trainer.engine import data_end, evaluation
+from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.program import ArgumentError, Program
@@ -91,6 +92,32 @@ def test_validation_data_without_an_end_is_refused_before_training(mode, sets, m
     assert caught.value.exit_code == ExitCode.DATA
     assert re.match(r".*test_data_end.py:\d+ in build_inputs\n", report_of(caught.value).message)
     assert committed_steps(model_dir) == ()
+
+
+@pytest.mark.parametrize(("step", "after"), [(2, ["validation", "train"]), (4, ["validation"])])
+def test_data_are_built_in_one_order_also_where_a_process_begins_with_an_evaluation(
+    step, after, model_dir, monkeypatch
+):
+    """N15: `build_inputs` may draw from a generator that a module holds; a run that is done builds no training data."""
+    built, evaluate, build_inputs = [], Trainer.evaluate, toy.Undropped.build_inputs
+
+    def noted(self, params, input_context=None):
+        built.append("train" if params.is_training else "validation")
+        return build_inputs(self, params, input_context)
+
+    def killed(self, num_steps):
+        if self.context.step == step:
+            raise KeyboardInterrupt
+        return evaluate(self, num_steps)
+
+    monkeypatch.setattr(RepeatedTask, "build_inputs", noted)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Trainer, "evaluate", killed)
+        do(model_dir)
+    assert (built, committed_steps(model_dir)[-1]) == (["validation", "train"], step)
+    built.clear()
+    do(model_dir)
+    assert built == after
 
 
 def test_a_number_of_batches_bounds_it_and_single_commands_refuse_it_too(model_dir):

@@ -139,19 +139,6 @@ def test_a_crash_in_the_last_evaluation_does_not_lose_it():
     assert trainer.windows == []
 
 
-@pytest.mark.parametrize("step", [40, 100])
-def test_a_process_that_begins_with_an_evaluation_builds_the_training_data_before(step):
-    """N15: as the process that began the run: `build_inputs` may draw from a generator that a module holds."""
-    disk = Disk()
-    loop, trainer = start(disk, config_of(checkpoint_interval=20), kill_at=("evaluate", step))
-    with pytest.raises(Killed):
-        loop.run()
-    assert list(trainer.built) == ["train", "validation"]
-    loop, trainer = start(disk, config_of(checkpoint_interval=20))
-    loop.run()
-    assert list(trainer.built) == ["train", "validation"] and ("validation", step) in disk.rows
-
-
 def test_a_finished_run_does_nothing():
     """T10: running the command again neither trains nor evaluates."""
     disk = Disk()
