@@ -98,7 +98,7 @@ def test_validation_data_without_an_end_is_refused_before_training(mode, sets, m
 def test_data_are_built_in_one_order_also_where_a_process_begins_with_an_evaluation(
     step, after, model_dir, monkeypatch
 ):
-    """N15: `build_inputs` may draw from a generator that a module holds; a run that is done builds no training data."""
+    """N1: `build_inputs` may draw from a generator that a module holds; a run that is done builds no training data."""
     built, evaluate, build_inputs = [], Trainer.evaluate, toy.Undropped.build_inputs
 
     def noted(self, params, input_context=None):
