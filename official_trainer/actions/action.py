@@ -31,7 +31,7 @@ class LoopState:
       step: global step.
       start_step: step at which this process started.
       end_step: step at which training ends; None until the first epoch of data of unknown size has ended.
-      epoch: passes over the data so far; None if the size of the data is unknown.
+      epoch: passes over the data so far; None until the first one of data of unknown size has ended.
       shared: values of any kind that actions, and the program that runs the loop, leave for each other; not saved.
       results: what actions have handed back last, by their names; saved in each checkpoint.
       step_seconds: duration of a step in each of the last windows.

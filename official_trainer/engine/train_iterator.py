@@ -309,6 +309,7 @@ class TrainIterator:
         self._num_repeated: int | None = None
         self._has_warned = False
         self._worker_streams = worker_streams
+        self._passes_before, self._batches_before = 0, 0  # of other data than that which is read now
         self._observers: list[Callable[[InputContext], object]] = []
 
     @property
@@ -329,6 +330,7 @@ class TrainIterator:
           distribute: returns the distributed dataset; by default it is distributed already.
         """
         self._dataset, self._distribute = dataset, distribute
+        self._passes_before, self._batches_before, _ = self.position.values()
         self._explained_by = in_hand.InHand(name) if name else self.builder
         self.reset()
 
@@ -489,14 +491,14 @@ class TrainIterator:
         return self._on_data_end == "repeat"
 
     def epoch(self, step: int) -> float | None:
-        """Returns the passes over the data until `step`, or None if the length of one is unknown."""
-        done = int(self.position.epoch.numpy())
-        if self._dataset is not None and (length := self._steps_per_epoch(count=False)) not in (None, math.inf):
-            return done + self.position.start_step(step) / length
-        steps = self.known_epoch_steps
-        if steps is not None:
-            return (step + self.skipped_steps) / steps
-        return float(done) if done else None
+        """Returns the passes over the data until `step`; None if nothing says the length of one before its end."""
+        done, start, _ = self.position.values()
+        steps = self.known_epoch_steps if self._dataset is None else self._steps_per_epoch(count=False)
+        if steps is None and done > self._passes_before:
+            steps = (start - self._batches_before) / (done - self._passes_before)
+        if steps in (None, math.inf):
+            return float(done) if done else None
+        return done + self.position.start_step(step) / steps
 
     @property
     def known_epoch_steps(self) -> float | None:

@@ -222,13 +222,14 @@ class Loop:
                 f"{name}: {self.model_dir} continues in the dataset of the calls before; train on another one without "
                 "a run directory, or in another"
             )
-        if dataset is None:
-            trainer.train_iterator.replace(None)
-        else:
-            trainer.train_iterator.replace(in_hand.checked(dataset, name), name, trainer.distribute_in_hand)
-        self.dataset = dataset
+        checked = None if dataset is None else in_hand.checked(dataset, name)
         if not self.model_dir:
             self._begin_pass()
+        if checked is None:
+            trainer.train_iterator.replace(None)
+        else:
+            trainer.train_iterator.replace(checked, name, trainer.distribute_in_hand)
+        self.dataset = dataset
 
     def _begin_pass(self) -> None:
         """Has the next step take the first batch of the data."""
@@ -245,6 +246,8 @@ class Loop:
         trainer.process_group.use_stop(stop)
         of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)
         schedule = Schedule([*of_task, *trainer.actions, *self._actions])
+        # This call makes no call of a step before it: there is no restart that would have to make up for one.
+        called = {action.name: trainer.context.step for action in schedule.actions}
         parts = LoopParts(
             trainer=trainer,
             store=NoStore(),
@@ -252,7 +255,7 @@ class Loop:
             due=due,
             actions=schedule,
             stop=stop,
-            extra=self._extra,
+            extra={**self._extra, "called": called},
         )
         try:
             return flatten(EngineLoop(parts).run())
