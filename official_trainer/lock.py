@@ -374,6 +374,9 @@ def _begun(directory: str, prefix: str) -> tuple[str, DirectoryLock]:
         except (LockedError, FileNotFoundError):  # before it was locked, another process took it for an abandoned one
             if not attempts_left:
                 raise
+        except BaseException:  # such as that of a full disk
+            files.remove(folder)
+            raise
     return folder, lock
 
 

@@ -669,6 +669,18 @@ def test_each_process_has_a_folder_of_its_own_and_leaves_nothing(run_dir):
     assert files.list_dir(run_dir) == []
 
 
+def test_a_folder_whose_lock_cannot_be_written_is_removed(run_dir, monkeypatch):
+    """N11: as on a full disk."""
+
+    def full(path, content, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    monkeypatch.setattr(files, "write_text_atomically", full)
+    with pytest.raises(OSError, match="No space left on device"), own_folder(run_dir, ".own-"):
+        raise AssertionError("it is not held")
+    assert files.list_dir(run_dir) == []
+
+
 def test_only_the_folders_of_killed_processes_are_removed(run_dir):
     """N11: that of one that lives stays, and what has another name, is a file or a link."""
     for name in (".own", ".owner", "mine"):
