@@ -82,14 +82,14 @@ def as_storage_error(error: BaseException, place: str = "") -> StorageError | No
 
     Args:
       error: of Python, or of TensorFlow, which is recognized by its text.
-      place: what was read or written, for errors that do not name it.
+      place: what was read or written, for errors that do not name it; without it, the file that TensorFlow names.
     """
     if isinstance(error, UserError):
         return error if isinstance(error, StorageError) else None
     reason = reason_of(error)
     if reason not in map(os.strerror, _FAULTS):
         return None
-    place = str(getattr(error, "filename", None) or place)
+    place = str(getattr(error, "filename", None) or place or _named_by_tensorflow(error, reason))
     return StorageError(f"{place}: {reason}. {storage_fix(reason)}" if place else f"{reason}. {storage_fix(reason)}")
 
 
@@ -100,6 +100,12 @@ def reason_of(error: BaseException) -> str:
     text = str(getattr(error, "message", error))  # of TensorFlow: "{{…}} PATH; No space left on device [Op:SaveV2]"
     known = (os.strerror(code) for code in errno.errorcode)
     return next((reason for reason in known if f"; {reason}" in text), text)
+
+
+def _named_by_tensorflow(error: BaseException, reason: str) -> str:
+    """Returns the path in an error such as `{{…}} PATH; No space left on device [Op:SaveV2]`; empty if there is none."""
+    before, found, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
+    return before.rpartition("}} ")[2] if found else ""
 
 
 def storage_fix(reason: str) -> str:

@@ -109,6 +109,12 @@ def test_faults_of_the_storage_in_words(error, message):
     assert files.as_storage_error(found) is found
 
 
+def test_a_fault_that_tensorflow_meets_names_its_file(tmp_path):
+    """N6: where the engine knows no better place, as in an export by `check`."""
+    full = tf.errors.ResourceExhaustedError(None, None, f"{{{{node SaveV2}}}} {tmp_path}/a b; No space left on device")
+    assert str(files.as_storage_error(full)).startswith(f"{tmp_path}/a b: No space left on device. Free some space")
+
+
 def test_a_verb_that_meets_a_full_disk_says_so(monkeypatch, capsys, tmp_path):
     """N6: any verb, not only training; the file is named though the error of a write does not."""
 
