@@ -103,7 +103,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _named_by_tensorflow(error: BaseException, reason: str) -> str:
-    """Returns the path in an error such as `{{…}} PATH; No space left on device [Op:SaveV2]`; empty if there is none."""
+    """Returns the path in an error such as `{{…}} PATH; No space left on device [Op:SaveV2]`; empty without one."""
     before, found, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
     return before.rpartition("}} ")[2] if found else ""
 
