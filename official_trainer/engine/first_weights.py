@@ -40,7 +40,7 @@ from official_trainer.tasks.variables import flatten
 
 _READING = ("tensorflow.python.checkpoint", "tensorflow.python.training.py_checkpoint_reader")
 """Modules that every error of restoring a checkpoint comes through."""
-_MOST_NAMES, _MOST_VARIABLES = 8, 50
+_MOST_NAMES = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,26 +156,24 @@ class _Source:
         )
 
     def failed(self, error: Exception) -> str:
-        """Returns the message about an error of `initialize`, with all that it did not restore."""
+        """Returns the message about an error of `initialize`, with what it did not restore."""
         if self._problem is not None:
             return str(self._problem)
         if (damage := manifest.damage_of_values(self._path)) is not None:
             return f"{self._field}: {self._path} is damaged: {damage}."
         restored = self._restored()
         wrong = {each.live.name: str(each) for each in _pairs(self._path, self._model)[2]}
-        lacking = [
-            wrong.get(name, f"{name} {_layout(each.deref())}")
-            for each, name in self._names.items()
-            if each not in restored
-        ]
+        others = {name: each for each, name in self._names.items() if each not in restored}
+        lacking = [wrong[name] for name in others if name in wrong]  # first, as they may be the cause
+        lacking += [f"{name} {_layout(each.deref())}" for name, each in others.items() if name not in wrong]
         has_modules = hasattr(self.task.task_config, "init_checkpoint_modules")
         modules = f", or set {self._field}_modules to what this one holds" if has_modules else ""
         return "\n".join(
             [
                 f"{self._field}: {self._path} does not fit what {self._reader} restores: {_reason(error)}.",
-                f"{_Saved(self._path)} {len(restored)} of {len(self._names)} variables were restored, but not:",
-                *(f"  {line}" for line in lacking[:_MOST_VARIABLES]),
-                *([f"  and {len(lacking) - _MOST_VARIABLES} more"] if len(lacking) > _MOST_VARIABLES else []),
+                f"{_Saved(self._path)} {len(restored)} of {len(self._names)} variables were restored. Not restored:",
+                *(f"  {line}" for line in lacking[:_MOST_NAMES]),
+                *([f"  and {len(lacking) - _MOST_NAMES} more"] if len(lacking) > _MOST_NAMES else []),
                 f"Name a checkpoint that holds what it restores{modules}.",
             ]
         )

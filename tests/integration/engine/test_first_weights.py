@@ -290,7 +290,7 @@ def places(tmp_path_factory):
     return folder
 
 
-def test_an_initialize_that_fails_says_all_that_it_did_not_restore(tmp_path):
+def test_an_initialize_that_fails_says_what_it_did_not_restore(tmp_path):
     """T6: TensorFlow shows the first of them with their values."""
     donor = trained()
     donor.head = keras.layers.Dense(3, use_bias=False)
@@ -300,10 +300,24 @@ def test_an_initialize_that_fails_says_all_that_it_did_not_restore(tmp_path):
     assert said == [
         f"task.init_checkpoint: {tmp_path}/ckpt-60 does not fit what Inherited.initialize restores: Found 1 Python "
         "objects that were not bound to checkpointed values, likely due to changes in the Python program.",
-        "It holds 7 values: backbone (6), head (1). 7 of 8 variables were restored, but not:",
+        "It holds 7 values: backbone (6), head (1). 7 of 8 variables were restored. Not restored:",
         f"  {said[2].split()[0]} float32 [3]",
         "Name a checkpoint that holds what it restores.",
     ]
+
+
+def test_of_many_variables_those_of_another_shape_and_the_first_are_named(tmp_path):
+    """T6: a checkpoint of another model fills no screen."""
+    model = trained()
+    model.tail = [keras.layers.Dense(1), keras.layers.Dense(1)]
+    for layer in model.tail:
+        layer.build([None, 3])
+    full(trained(classes=5)).write(str(tmp_path / "ckpt-60"))
+    said = refused(Inherited, tmp_path, model).splitlines()
+    assert said[1].endswith(" of 12 variables were restored. Not restored:")
+    assert "float32 [4, 5] in the checkpoint" in said[2]
+    assert len(said) <= 12
+    assert said[-1] == "Name a checkpoint that holds what it restores."
 
 
 def test_a_head_of_another_size_is_named_with_both_shapes(tmp_path):
