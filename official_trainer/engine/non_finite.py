@@ -115,7 +115,7 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
         return lines
     first = number * getattr(iterator.builder.params, "global_batch_size", 0)
     if lines := in_batch(parts, iterator.builder.example_from(first)):
-        return [*lines, f"{iterator.builder.source} yields them{_place_of(trainer.task, 'build_inputs')}"]
+        return [*lines, *_yields(iterator.builder.source, trainer.task)]
     model = trainer.model if model is None else model
     search = _Search(trainer.task)
     for part in (*before[:1], *parts):
@@ -167,7 +167,7 @@ def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: in
     for number, batch in enumerate(tf.nest.map_structure(iter, each.dataset)):
         parts = strategy.experimental_local_results(batch)
         if lines := in_batch(parts, each.builder.example_from(read)):
-            lines.append(f"{each.builder.source} yields them{_place_of(each.task, 'build_inputs')}")
+            lines += _yields(each.builder.source, each.task)
         for part in parts if number < MAX_REPLAYED and not lines else ():
             step = functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
             lines = lines or search(step)
@@ -253,10 +253,13 @@ def _lines_on(error: Exception, task: Any) -> list[str]:
     return [f"{what}, at {line_of_code(last.filename, last.lineno or 1).brief} in {last.name}", f"  {last.line}"]
 
 
-def _place_of(task: Any, method: str) -> str:
-    """Returns `, experiments/x.py:12` for a method; empty if its source is not there."""
-    code = getattr(inspect.unwrap(getattr(type(task), method)), "__code__", None)
-    return "" if code is None else f", at {user_code.line_of_code(code)}"
+def _yields(source: str, task: Any) -> list[str]:
+    """Returns `source yields them, at experiments/x.py:12`, without a line that is unknown; empty for data of `fit`."""
+    code = getattr(inspect.unwrap(type(task).build_inputs), "__code__", None)
+    if code is None:
+        return [f"{source} yields them"]
+    is_ours = user_code.is_ours(code.co_filename)
+    return [] if is_ours else [f"{source} yields them, at {user_code.line_of_code(code)}"]
 
 
 def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder) -> Callable[[], Any]:
