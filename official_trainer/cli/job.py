@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     known = (*_ACTIONS, "list")
     if arguments.action not in known:
         near = did_you_mean(arguments.action, known) if arguments.action else ""
-        raise UsageError(f"job what? expected one of {', '.join(known)}, not {arguments.action or 'nothing'}{near}")
+        wrong = f"'{arguments.action}' is no action of job" if arguments.action else "job needs an action"
+        raise UsageError(f"{wrong}; actions: {', '.join(known)}{near}")
     if arguments.follow and arguments.action != "logs":
         raise UsageError(f"--follow would have no effect with `job {arguments.action}`; leave it out")
     root = submit.root(arguments)

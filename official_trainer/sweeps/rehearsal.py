@@ -106,7 +106,7 @@ def _try(command: Sequence[str], directory: str, processes: Processes, signals: 
     _, label, error = f"\n{printed}".rpartition(f"\n{_ERROR}")
     what = error.strip() if label else f"{how}; see {path}"
     what = f"objective{what.removeprefix('--metric')}" if what.startswith("--metric: ") else what
-    raise SweepError(f"{what}\nThis was found before the first trial; nothing is recorded of one", ExitCode(code))
+    raise SweepError(f"{what}\nThis was found before the first trial, so there is no trial yet", ExitCode(code))
 
 
 def _preempted() -> PreemptedError:

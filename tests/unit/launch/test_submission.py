@@ -678,8 +678,8 @@ def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "job what? expected one of status, watch, logs, cancel, resume, supervise, list, not nothing"),
-        (["stop", "x"], "not stop"),
+        ([], "job needs an action; actions: status, watch, logs, cancel, resume, supervise, list"),
+        (["stop", "x"], "'stop' is no action of job"),
         (["statsu", "x"], "did you mean status?"),
         (["status"], "which job? digits-mlp-"),
         (["status", "digits-mpl-269f6187"], "no such job: digits-mpl-269f6187"),
