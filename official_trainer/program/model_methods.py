@@ -11,7 +11,18 @@ from typing import Any
 
 from official_trainer.lazy import keras
 
-_SUCCESSORS = {"fit_generator": "fit", "evaluate_generator": "evaluate", "predict_generator": "predict"}
+_ELSEWHERE = {
+    **{f"{name}_generator": f"{name} takes generators" for name in ("fit", "evaluate", "predict")},
+    **{
+        f"make_{name}_function": f"the engine traces the steps; override {name}_step of the model"
+        for name in ("train", "test", "predict")
+    },
+    "stop_evaluating": "evaluate(steps=…) says how much",
+    "stop_predicting": "predict(steps=…) says how much",
+    "save_variables": "use save_weights",
+    "load_variables": "use load_weights",
+}
+"""Names of Keras and Synalinks that are not here, or would have no effect, each with the way there is."""
 
 
 class ModelMethods:
@@ -80,13 +91,15 @@ class ModelMethods:
     def __getattr__(self, name: str) -> Any:
         # Called for names that a Program does not have. Looked up in `vars`, because the model may not be set yet.
         kind = type(self).__name__
-        if name in _SUCCESSORS:
-            raise AttributeError(f"{kind} has no attribute {name!r}; {_SUCCESSORS[name]} takes generators")
+        if name in _ELSEWHERE:
+            raise AttributeError(f"{kind} has no attribute {name!r}; {_ELSEWHERE[name]}")
         if _has(vars(self).get("model"), name):
             raise AttributeError(f"{kind} has no attribute {name!r}, but its model has it: model.{name}")
         raise AttributeError(f"{kind} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _ELSEWHERE:
+            raise AttributeError(f"{type(self).__name__}.{name} would have no effect; {_ELSEWHERE[name]}")
         is_own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
         if not is_own and hasattr(keras.Model, name):
             raise AttributeError(f"{type(self).__name__}.{name} would not reach the model; set model.{name} instead")

@@ -57,12 +57,18 @@ def names_of_a_model():
     return [name for name in dir(keras.Model) if not name.startswith("_")]
 
 
+ELSEWHERE = {
+    **{f"{name}_generator": f"{name} takes generators" for name in ("fit", "evaluate", "predict")},
+    **{f"make_{name}_function": f"override {name}_step of the model" for name in ("train", "test", "predict")},
+}
+
+
 def test_each_name_of_a_model_is_there_or_leads_to_it():
     """K8: all that `tf_keras.Model` has; properties that fail until the model is built too."""
     for program in (lightly(Program(light())), Program(keras.Sequential([keras.layers.Dense(1)]))):
         absent = [name for name in names_of_a_model() if not hasattr(Program, name)]
         for name in absent:
-            way = "takes generators" if name.endswith("_generator") else rf"its model has it: model\.{name}"
+            way = ELSEWHERE.get(name, rf"its model has it: model\.{name}")
             with pytest.raises(AttributeError, match=f"^Program has no attribute '{name}'.*{way}$"):
                 getattr(program, name)
         assert not {"compile", "fit", "evaluate", "predict", "train_on_batch"} & set(absent)
@@ -100,6 +106,24 @@ def test_methods_of_a_model_take_what_keras_documents():
         assert list(taken)[: len(shared)] == shared, name
         usual = {each: expected[each].default for each in shared}
         assert {each: taken[each].default for each in shared} == {**usual, **OTHER_DEFAULTS.get(name, {})}, name
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("save_variables", "use save_weights"),
+        ("load_variables", "use load_weights"),
+        ("stop_evaluating", r"evaluate\(steps=…\) says how much"),
+        ("stop_predicting", r"predict\(steps=…\) says how much"),
+    ],
+)
+def test_names_of_synalinks_lead_to_ours(name, way):
+    """K8: also where one is set, which would have no effect."""
+    program = Program(light())
+    with pytest.raises(AttributeError, match=f"^Program has no attribute '{name}'; {way}$"):
+        getattr(program, name)
+    with pytest.raises(AttributeError, match=rf"^Program\.{name} would have no effect; {way}$"):
+        setattr(program, name, True)
 
 
 def test_what_would_not_reach_the_model_cannot_be_set():
