@@ -188,10 +188,8 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
     if state.phase is Phase.UNKNOWN:  # a job that may cost money is ended all the same
         what = f"{submission.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
         terminal.report_error(f"{record.name}: {what}: {state.text}", "note", "dim")
-    elif target.is_supervised:
-        print(f"{record.name} was deleted; it was {state.text} before")
-    else:
-        print(f"{record.name} was cancelled")
+    else:  # one that Slurm is still completing may have ended by itself
+        print(f"{record.name} was {'deleted' if target.is_supervised else 'cancelled'}; it was {state.text} before")
     print(f"`official-trainer job resume {record.name}` continues from its checkpoint")
     return int(ExitCode.DONE)
 

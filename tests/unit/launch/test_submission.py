@@ -478,7 +478,8 @@ def test_only_a_job_that_has_not_ended_is_cancelled(workspace, capfd, word):
     assert [words[1] for words in calls(workspace)[1:]] == ["status", *([] if has_ended else ["stop"])]
     gone = f"scripted no longer has {name}, so it has ended"
     said = f"{name} has ended already ({word.lower()})" if word else gone
-    again = f"{name} was cancelled\n`official-trainer job resume {name}` continues from its checkpoint\n"
+    before = f"; it was {word.lower()} before" if word else ""
+    again = f"{name} was cancelled{before}\n`official-trainer job resume {name}` continues from its checkpoint\n"
     assert capfd.readouterr().out == (f"{said}; nothing was cancelled\n" if has_ended else again)
 
 

@@ -125,7 +125,7 @@ def test_two_jobs_of_one_run_directory_follow_each_other(slurm, capfd, tmp_path,
     slurm.until(lambda: slurm.jobs()[first["id"]] == "RUNNING", "the first runs again")
     assert slurm.jobs()[second["id"]] == "PENDING"
     other = submit(capfd, "digits_mlp", "--model_dir=other")
-    assert f"{other['name']} was cancelled\n" in job(capfd, "cancel", other["name"])
+    assert f"{other['name']} was cancelled; it was pending before\n" in job(capfd, "cancel", other["name"])
     ended(slurm, other)
     said = f"{other['name']} has ended already (cancelled); nothing was cancelled\n"
     assert job(capfd, "cancel", other["name"]) == said
