@@ -146,7 +146,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       >>> sorted(path for path in tf.io.gfile.listdir("runs/line") if path.startswith("ckpt-100"))
       ['ckpt-100.data-00000-of-00001', 'ckpt-100.index', 'ckpt-100.manifest.json']
     """
-    _check_arguments(distribution_strategy, mode, model_dir, trainer, controller_cls)
+    _check_arguments(distribution_strategy, task, mode, model_dir, trainer, controller_cls)
     strategy = distribution_strategy or tf.distribute.get_strategy()
     config = _engine_config(params, is_async=enable_async_checkpointing)
     calls_train = [*(train_actions or ())]
@@ -194,8 +194,15 @@ _NOT_HERE = {
 """Modes that this function has no arguments for, with the reason."""
 
 
-def _check_arguments(strategy: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
+def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
     check_mode(mode)
+    if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+        raise ArgumentError(
+            f"distribution_strategy is {strategy!r}, a {type(strategy).__name__}; give a tf.distribute.Strategy, as "
+            "official.common.distribute_utils.get_distribution_strategy returns it, or None for the current one"
+        )
+    if isinstance(task, type):
+        raise ArgumentError(f"task is the class {task.__name__}; give a task: {task.__name__}(params.task)")
     if mode in _NOT_HERE:
         raise ArgumentError(f"mode {mode}: {_NOT_HERE[mode]}; use official-trainer train --mode={mode}")
     if not model_dir:

@@ -261,13 +261,19 @@ class Controller(orbit.Controller):
         ({"mode": "predict"}, ArgumentError, r"mode predict: it has files to write, .* train --mode=predict"),
         ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),
         ({"params": {"trainer": {}}}, ArgumentError, r"params is a dict; it must be an ExperimentConfig"),
+        (
+            {"distribution_strategy": "mirrored"},
+            ArgumentError,
+            r"distribution_strategy is 'mirrored', a str; give a tf.distribute.Strategy",
+        ),
+        ({"task": Dropping}, ArgumentError, r"task is the class Dropping; give a task: Dropping\(params.task\)"),
     ],
 )
 def test_what_cannot_mean_anything_is_refused(tmp_path, options, error, message):
     """N7: at once, with what to do instead."""
-    arguments = {"mode": "train", "params": params_of(), "model_dir": str(tmp_path / "run"), **options}
+    arguments = {"task": Dropping(params_of().task), "mode": "train", "params": params_of(), **options}
     with pytest.raises(error, match=message):
-        run_experiment(None, Dropping(params_of().task), **arguments)
+        run_experiment(**{"distribution_strategy": None, "model_dir": str(tmp_path / "run"), **arguments})
     assert not (tmp_path / "run").exists()
 
 
