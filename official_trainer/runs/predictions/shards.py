@@ -247,7 +247,7 @@ class PredictionShards:
         """Forgets the shards of the share that are not what was written, and returns their names."""
         shards = {number: shard for number, shard in self._known.items() if self._share.has(number)}
         if shards:
-            _logger.info("comparing %d written shards with their checksums", len(shards))
+            _logger.info("comparing the files that are written with their checksums: %d", len(shards))
         damaged = []
         for number, shard in shards.items():
             if problem := self._problem(shard):
