@@ -155,7 +155,7 @@ def _list(value: Any) -> str | None:
 
 def _config(before: Entry, after: Entry) -> list[Contrast]:
     """Returns the fields that differ, by path, also of runs of two experiments."""
-    texts = differing.fields([before.run.config, after.run.config])
+    texts = differing.fields([before.run.config, after.run.config], all_of_choices=True)
     found = []
     for path, values in texts.items():
         sides = [_side(entry, path, value) for entry, value in zip((before, after), values, strict=True)]

@@ -288,6 +288,17 @@ def test_two_runs_in_all_that_differs(two, capsys):
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_what_was_set_in_a_branch_that_one_of_two_runs_chose(two, tmp_path, capsys):
+    """N22: it differs, though the other run has no such field; a default of the branch does not."""
+    params = tmp_path / "b" / "params.yaml"
+    default = "        epsilon: 1.0e-07\n"
+    params.write_text(params.read_text().replace(default, f"        momentum: 0.5  # --set\n{default}"))
+    lines = [" ".join(line.split()) for line in shown(capsys, "a", "b").splitlines()]
+    at = lines.index("trainer.optimizer_config.optimizer.sgd.momentum")
+    assert lines[at + 1 : at + 3] == ["- not there", "+ 0.5 --set"]
+    assert not any("epsilon" in line for line in lines)
+
+
 def test_two_equal_runs(tmp_path, capsys):
     """N22: it says so, to the bit."""
     for name in ("a", "b"):
