@@ -496,7 +496,7 @@ class TrainIterator:
         steps = self.known_epoch_steps if self._dataset is None else self._steps_per_epoch(count=False)
         if steps is None and done > self._passes_before:
             steps = (start - self._batches_before) / (done - self._passes_before)
-        if steps in (None, math.inf):
+        if steps is None or not 0 < steps < math.inf:  # 0: where a program begins again before the first batch
             return float(done) if done else None
         return done + self.position.start_step(step) / steps
 
