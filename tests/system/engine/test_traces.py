@@ -21,7 +21,7 @@ def test_compiled_windows_of_another_shape_trace_again():
         if size == 4:
             trainer.train(6)
             continue
-        with pytest.raises(RetraceError, match=r"float32\[4,4,6\].*\n.*float32\[4,6,6\]"):
+        with pytest.raises(RetraceError, match=r"float32\[4,6\].*\n.*float32\[6,6\]"):
             trainer.train(4)
 
 
@@ -56,6 +56,6 @@ def uneven():
 def test_a_run_whose_batches_have_ever_new_shapes_ends_with_exit_code_3(model_dir):
     """G12: sequences under XLA, as they come when nobody thinks of it."""
     resolved = configuration.resolve(registry.get_config("uneven"), experiment="uneven", sets=())
-    with pytest.raises(RetraceError, match=r"float32\[1,2,2\](.*\n)*.*float32\[1,2,5\]") as error:
+    with pytest.raises(RetraceError, match=r"float32\[2,2\](.*\n)*.*float32\[2,5\]") as error:
         run.run("uneven", resolved, mode="train", model_dir=model_dir, quiet=True)
     assert error.value.exit_code == ExitCode.DATA

@@ -346,7 +346,7 @@ def test_damaged_record_is_named_by_file_and_offset(own_folder, byte, offset):
         explained = inputs.explain_data_error(tf.errors.DataLossError(None, None, "corrupted record"), files)
         assert isinstance(explained, inputs.DataError)
         assert str(explained).startswith(
-            f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before"
+            f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
         )
 
 
@@ -356,7 +356,7 @@ def test_damage_that_training_comes_upon_is_explained(own_folder):
     params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert isinstance(explained, inputs.DataError)
-    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}; all records before" in str(explained)
+    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before" in str(explained)
 
 
 @pytest.mark.full
@@ -364,7 +364,7 @@ def test_a_damaged_length_that_training_comes_upon_is_explained(own_folder):
     flip(own_folder / "part-3.tfrecord", 4 * RECORD_BYTES + 2)
     params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
-    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}; all" in str(explained)
+    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}, record 4; all" in str(explained)
 
 
 def test_truncated_file(own_folder):
@@ -383,7 +383,7 @@ def test_truncated_file(own_folder):
 
 def test_file_of_another_kind(own_folder):
     (own_folder / "part-0.tfrecord").write_text("these are not records\n" * 9)
-    assert "part-0.tfrecord: corrupted record at offset 0; this may not be a TFRecord file" in problem(
+    assert "part-0.tfrecord: corrupted record at offset 0, record 0; this may not be a TFRecord file" in problem(
         section(own_folder)
     )
 

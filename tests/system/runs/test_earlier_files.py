@@ -193,7 +193,8 @@ def test_predictions_go_on(folder, shards, workspace):
     said = official_trainer(workspace, *words).err
     manifest = json.loads((output / "predictions.json").read_text())
     assert (manifest["done"], manifest["rows"], len(manifest["shards"])) == (True, 1438, 8)
-    assert (f"continuing after {200 * shards} rows in {shards} shards" in said) == (folder == "predictions")
+    assert f"comparing the files that are written with their checksums: {shards}" in said
+    assert f"continuing after {200 * shards} rows in {shards} shards" in said
     after = contents(output)
     said_before = [json.loads(text) for name, text in before.items() if name.endswith(".json")]
     known = {shard["name"] for manifest in said_before for shard in manifest["shards"]}
@@ -361,6 +362,9 @@ def test_a_job_is_seen_to(name, workspace):
     for each in (asked, expected):
         del each["resume"]["calls"][0]  # which asks whether the job has ended
         del each["status"]["calls"][1:]  # which asks why its pods do not come
+    del asked["cancel"]["calls"][0]  # which asks for the state
+    if "tpus" not in expected["cancel"]["calls"][0]:  # that one is suspended, and the others have ended
+        expected["cancel"]["calls"] = []
     assert asked == expected
     after = contents(folder)
     record, earlier = (json.loads(found.pop("launch.json")) for found in (after, before))

@@ -143,7 +143,7 @@ RETURNED = [
         changes={"return inputs.from_arrays": "inputs.from_arrays"},
         at="def build_inputs",
         method="build_inputs",
-        words=("while building train_data", "it returned nothing; is a `return` missing?"),
+        words=("while building validation_data", "it returned nothing; is a `return` missing?"),
     ),
     Mistake(
         name="arrays_in_place_of_a_dataset",
@@ -172,7 +172,7 @@ RETURNED = [
         changes={"label = np.arange(16) % 3": "label = np.load('labels.npy')"},
         at="np.load",
         method="build_inputs",
-        words=("while building train_data", "No such file or directory: 'labels.npy'"),
+        words=("while building validation_data", "No such file or directory: 'labels.npy'"),
         code=3,
     ),
     Mistake(
