@@ -356,7 +356,8 @@ def test_damage_that_training_comes_upon_is_explained(own_folder):
     params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert isinstance(explained, inputs.DataError)
-    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before" in str(explained)
+    found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
+    assert found in str(explained)
 
 
 @pytest.mark.full
@@ -364,7 +365,8 @@ def test_a_damaged_length_that_training_comes_upon_is_explained(own_folder):
     flip(own_folder / "part-3.tfrecord", 4 * RECORD_BYTES + 2)
     params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
-    assert f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}, record 4; all" in str(explained)
+    found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}, record 4; all"
+    assert found in str(explained)
 
 
 def test_truncated_file(own_folder):
