@@ -47,11 +47,10 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
       is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
     account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
-    found = prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
     lock = lock_of(job)
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
-            stack.enter_context(lock)
+            found = _occupy_model_dir(job, lock, stack)
         names = RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode)
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
@@ -70,6 +69,16 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
             with trainer.process_group.leading():
                 _run_loop(job, trainer, stop, process, choice)
         return process.metrics
+
+
+def _occupy_model_dir(job: Job, lock: DirectoryLock, stack: contextlib.ExitStack) -> list[str] | None:
+    """Makes the run directory and takes its lock; returns what the directory held, None if it was not there."""
+    while True:
+        found = prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory)
+        # Another process, of this cluster or of the same command, removes what it made to see whether it can.
+        with contextlib.suppress(FileNotFoundError):
+            stack.enter_context(lock)
+            return found
 
 
 def lock_of(job: Job, **options: Any) -> DirectoryLock:

@@ -22,7 +22,7 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import run
+from official_trainer.runs import run, train
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.tasks import optimization, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
@@ -66,6 +66,24 @@ def test_a_run_leaves_everything_behind(finished):
     status = record(model_dir, "status.json")
     assert (status["phase"], status["step"], status["last_checkpoint_step"], status["exit_code"]) == ("done", 80, 80, 0)
     assert committed_steps(f"{model_dir}/best") == (described["best"]["step"],)
+
+
+def test_another_process_removes_the_empty_directory_before_it_is_locked(tmp_path, monkeypatch):
+    """N7: as the other workers of a cluster may, which only look whether they could make it."""
+    prepare, removals = train.prepare_model_dir, []
+
+    def prepared_and_removed(model_dir, *args, **options):
+        found = prepare(model_dir, *args, **options)
+        if len(removals) < 2:
+            removals.append(model_dir)
+            os.rmdir(model_dir)
+        return found
+
+    monkeypatch.setattr(train, "prepare_model_dir", prepared_and_removed)
+    model_dir = str(tmp_path / "run")
+    do(model_dir, "trainer.train_steps=1")
+    assert len(removals) == 2
+    assert committed_steps(model_dir) == (1,)
 
 
 def test_every_row_has_the_automatic_metrics(finished):
