@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks import processes, rounds
 from benchmarks.report import Comparison, Target
-from official_trainer.launch.local.local import free_ports
+from official_trainer.processes.local import free_ports
 
 ALONE: dict[str, int] = {}
 

@@ -21,9 +21,9 @@ from official_trainer.cli import flags, submit, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, did_you_mean, first_few
 from official_trainer.launch import submission
-from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import GONE, Host, Phase, Target
+from official_trainer.processes.signals import Signals
 
 USAGE = "ACTION [NAME] [--follow]"
 EXAMPLES = (

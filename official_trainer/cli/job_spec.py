@@ -287,7 +287,7 @@ def use_data_service(arguments: argparse.Namespace, counts: Mapping[str, int]) -
             f"--data_workers={count} with --ps={counts[PS]}: workers of parameter servers read by themselves"
         )
     from official_trainer.launch import spec
-    from official_trainer.launch.local import local
+    from official_trainer.processes import local
 
     ports = local.free_ports(1 + count)
     arguments.tf_data_service = spec.dispatcher_address(ports[0])

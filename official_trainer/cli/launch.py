@@ -4,7 +4,7 @@ The target `local` starts them on this machine. For another target the job is sh
 
 Owns: `launch` with its flags and the fields of profiles in its help; a job on this machine, and the message about its
 end.
-Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`launch/local/`).
+Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`processes/`).
 """
 
 from __future__ import annotations
@@ -153,11 +153,11 @@ def _no_such_target(target: str | None, known: Sequence[str]) -> str:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.inputs import data_service
-    from official_trainer.launch.local import local, output
-    from official_trainer.launch.local.attempt import Options
-    from official_trainer.launch.local.children import PRELOAD
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import with_data_service
+    from official_trainer.processes import local, output
+    from official_trainer.processes.attempt import Options
+    from official_trainer.processes.children import PRELOAD
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
@@ -212,7 +212,7 @@ def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:
 
 def _check_isolated(arguments: argparse.Namespace) -> None:
     """Refuses a network of its own where there cannot be one, or where the job would need more than that."""
-    from official_trainer.launch.local import isolation
+    from official_trainer.processes import isolation
 
     if arguments.dry_run:
         raise UsageError(
@@ -249,7 +249,7 @@ def report(outcome: Outcome) -> None:
 
 
 def _print_plan(job: JobSpec) -> None:
-    from official_trainer.launch.local import local
+    from official_trainer.processes import local
 
     for member in local.place(job):
         environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())

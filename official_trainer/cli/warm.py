@@ -106,7 +106,7 @@ def _start(idle_seconds: float) -> None:
     Raises:
       WarmError: it does not start, or others could take its place.
     """
-    from official_trainer.launch.local.children import PRELOAD
+    from official_trainer.processes.children import PRELOAD
     from official_trainer.warm import client
 
     os.makedirs(client.folder(), mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
 """What a job consists of, wherever it runs: roles, the number of processes of each, and their commands.
 
 Owns: `JobSpec`, and the command and environment of each process, as pure values.
-Does not own: starting processes (`launch/local/`, `launch/targets/`).
+Does not own: starting processes (`processes/`, `launch/targets/`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns: the file that describes a sweep, drawing values with Optuna, the record of each trial, the processes of trials.
 Does not own: a trial's run (`official-trainer train` in a process of its own), the process that they are forked from
-(`launch/local/`), what a value of a config may be (`config/`).
+(`processes/`), what a value of a config may be (`config/`).
 
 What stands in the directories of the trials is the truth. Optuna's study is made from it, in memory, for each draw.
 """

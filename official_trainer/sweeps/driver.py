@@ -1,7 +1,7 @@
 """Runs the trials of a sweep: starts, continues, prunes and records them, until enough are complete.
 
 Owns: one process at a time for each trial, forked from one that has imported TensorFlow; what its end means.
-Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`launch/local/children.py`).
+Does not own: drawing and pruning (`study.py`), records (`trial.py`), the starter (`processes/children.py`).
 
 A trial without an end on record is started with the same command, whatever happened to it: its run continues from its
 newest checkpoint, or finds that it is done. Each evaluation is read from `metrics.jsonl`, and the pruner asked about
@@ -23,12 +23,13 @@ from official_trainer import files
 from official_trainer.config import Problem
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import ExitCode
-from official_trainer.launch.local.attempt import newest_step
-from official_trainer.launch.local.children import PRELOAD, Process, Processes, Starter
-from official_trainer.launch.local.output import Lines
-from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import Member
 from official_trainer.launch.verdict import End, Restarts, may_run_again
+from official_trainer.processes.attempt import newest_step
+from official_trainer.processes.children import PRELOAD, Process, Processes, Starter
+from official_trainer.processes.output import Lines
+from official_trainer.processes.signals import Signals
+from official_trainer.processes.starter import Slot
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import evaluations, importance, refusals, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
@@ -44,7 +45,6 @@ from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
 from official_trainer.tracking.jsonl import read_rows
-from official_trainer.warm.starter import Slot
 
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 2.0

@@ -21,7 +21,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer import files
-from official_trainer.launch.local.attempt import newest_step
+from official_trainer.processes.attempt import newest_step
 from official_trainer.runs.resume import copied_run
 from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials

@@ -1,7 +1,7 @@
 """The devices that trials get which train side by side: each slot is for one trial at a time.
 
 Owns: how many cores and GPUs a trial gets, and which; which ones other processes of the sweep have; what is said of it.
-Does not own: finding devices (`distributed/devices.py`), binding a process to them (`warm/starter.py`), the
+Does not own: finding devices (`distributed/devices.py`), binding a process to them (`processes/starter.py`), the
 record of how many (`sweep.py`).
 
 The last bits of a trial depend on how many cores and GPUs compute it, not on which ones. So a trial gets as many of
@@ -27,7 +27,7 @@ from typing import TypeVar
 from official_trainer import files
 from official_trainer.distributed.cluster import GIVEN_GPUS, given_gpus
 from official_trainer.distributed.devices import VISIBLE_GPUS, Devices
-from official_trainer.warm.starter import Slot
+from official_trainer.processes.starter import Slot
 
 _Device = TypeVar("_Device")
 

@@ -1,5 +1,5 @@
-"""Processes that are forked from one with TensorFlow imported: those of jobs, trials of a sweep, a user's commands.
+"""The warm server: the process that a user's commands are forked from, with TensorFlow imported.
 
-Owns: the process that forks, what it imports before, what a forked process runs; the warm server. Does not own: which
-processes a job has and what the end of one means (`launch/local/`), which trial is next (`sweeps/`).
+Owns: the server and its clients, what it imports before. Does not own: what a forked process runs
+(`processes/commands.py`).
 """

@@ -2,7 +2,7 @@
 
 Owns: its socket; what it compares with a command before it takes it; the process of a command, and the one that watches
 over that, passes signals on and tells how it has ended; the server's end.
-Does not own: the process in whose place the command runs (`client.py`), what is imported (`preloading.py`).
+Does not own: the process in whose place the command runs (`client.py`), what is imported (`processes/preloading.py`).
 
 The process of a command has what a process that is started from scratch would have: folder, files, variables, search
 path, arguments, streams, signals, limits. What a process cannot change is compared, and files of modules above all: the
@@ -34,9 +34,10 @@ from typing import Any, NoReturn, TextIO
 
 from official_trainer import files
 from official_trainer.distributed.began import BEGAN, process_start_seconds
+from official_trainer.processes import commands
+from official_trainer.processes.preloading import Imports, preload
 from official_trainer.user_code import INSTALLED
-from official_trainer.warm import client, commands
-from official_trainer.warm.preloading import Imports, preload
+from official_trainer.warm import client
 
 _LOOK_SECONDS = 5.0  # how often it looks whether commands have ended, and whether the socket is still its own
 _TRIAL_SECONDS = 0.1  # how often it looks whether the trial of a package has ended

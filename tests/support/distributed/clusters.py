@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from official_trainer.launch.local.local import free_ports
+from official_trainer.processes.local import free_ports
 from tests.support.forked import Command
 
 TIMEOUT_SECONDS = 120

@@ -10,8 +10,8 @@ import types
 
 def run_command(program, argv):
     from official_trainer import cli
-    from official_trainer.launch.local import children
     from official_trainer.launch.targets.slurm import SlurmProfile
+    from official_trainer.processes import children
     from tests.support.launch.forked_starter import ForkedStarter
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if pytest runs in the background

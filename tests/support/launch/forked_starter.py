@@ -8,8 +8,7 @@ import time
 import traceback
 from multiprocessing import Pipe
 
-from official_trainer.launch.local import children, isolation
-from official_trainer.warm import starter
+from official_trainer.processes import children, isolation, starter
 
 
 class _Forked:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from official_trainer.cli import launch as verb
 from official_trainer.cli import process
-from official_trainer.launch.local import attempt, local
-from official_trainer.launch.local.attempt import Options
-from official_trainer.launch.local.output import Printer
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
+from official_trainer.processes import attempt, local
+from official_trainer.processes.attempt import Options
+from official_trainer.processes.output import Printer
 
 FOLDER, WANTED = sys.argv[1], json.loads(sys.argv[2])
 

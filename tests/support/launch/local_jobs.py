@@ -99,7 +99,7 @@ def _children(pid):
 
 def _launch(argv, new_starter):
     from official_trainer import cli
-    from official_trainer.launch.local import local
+    from official_trainer.processes import local
     from tests.support.launch.forked_starter import ForkedStarter
 
     if not new_starter:

@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 120
 
 START = """
 import json, sys
-from official_trainer.launch.local import children
+from official_trainer.processes import children
 children.PRELOAD = json.loads(sys.argv[1])
 from official_trainer import cli
 sys.exit(cli.main(["warm", *sys.argv[2:]]))

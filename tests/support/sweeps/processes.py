@@ -117,8 +117,7 @@ def _script(name, words):
 
 def _prepare(first, trials, folder):
     """Called in the process of a driver."""
-    from official_trainer.launch.local import children
-    from official_trainer.warm import commands
+    from official_trainer.processes import children, commands
 
     children.subprocess = _Subprocess
     commands.run = functools.partial(_run_one, commands.run, trials, folder)

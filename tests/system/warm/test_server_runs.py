@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.launch.local.children import PRELOAD
+from official_trainer.processes.children import PRELOAD
 from tests import ROOT
 from tests.support.launch.jobs import until
 from tests.support.launch.warm import Place

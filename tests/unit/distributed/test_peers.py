@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from official_trainer.distributed.peers import RendezvousError, bounded, meet
-from official_trainer.launch.local.local import free_ports
+from official_trainer.processes.local import free_ports
 
 HANGS = """
 import ctypes

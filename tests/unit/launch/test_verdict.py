@@ -5,8 +5,8 @@ import io
 import pytest
 
 from official_trainer import files
-from official_trainer.launch.local.output import Printer
 from official_trainer.launch.verdict import End, Restarts, exit_code, judge
+from official_trainer.processes.output import Printer
 
 
 def ends(*pairs, told=()):

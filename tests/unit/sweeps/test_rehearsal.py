@@ -3,10 +3,10 @@
 import pytest
 
 from official_trainer.lock import DirectoryLock
+from official_trainer.processes.starter import Slot
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import rehearsal
 from official_trainer.sweeps.trial import SweepError
-from official_trainer.warm.starter import Slot
 
 
 class Processes:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.launch.local import isolation
+from official_trainer.processes import isolation
 from tests.support.distributed.workers import phase_of
 from tests.support.launch.listening import ALL, connects, listening
 from tests.support.launch.local_jobs import LocalJob

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
-from official_trainer.launch.local.children import PRELOAD, Process, Processes
-from official_trainer.launch.local.output import Printer
-from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
 from official_trainer.launch.verdict import End, Outcome, Restarts, judge, may_run_again
+from official_trainer.processes.children import PRELOAD, Process, Processes
+from official_trainer.processes.output import Printer
+from official_trainer.processes.signals import Signals
 
 _SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended
 

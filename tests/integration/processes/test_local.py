@@ -1,7 +1,7 @@
 """What a job on this machine says of its run."""
 
 from official_trainer.checkpoints import manifest
-from official_trainer.launch.local import local
+from official_trainer.processes import local
 from tests.support import toy
 
 

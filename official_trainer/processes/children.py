@@ -1,7 +1,7 @@
 """The launcher's side of the process that starts all others, and the processes of one attempt.
 
 Owns: the starter's life; starting, reading and signalling the processes of a job.
-Does not own: what the starter does (`warm/starter.py`), what the end of a process means for the others (`attempt.py`).
+Does not own: what the starter does (`starter.py`), what the end of a process means for the others (`attempt.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.launch.local import isolation
-from official_trainer.launch.local.output import Lines
-from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import ALL_ROLES, Member
 from official_trainer.launch.verdict import Restarts
-from official_trainer.warm.starter import Event, Signal, Slot, Start
+from official_trainer.processes import isolation
+from official_trainer.processes.output import Lines
+from official_trainer.processes.signals import Signals
+from official_trainer.processes.starter import Event, Signal, Slot, Start
 
 PRELOAD = (
     "tensorflow",
@@ -50,7 +50,7 @@ PRELOAD = (
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from official_trainer.warm import starter
+from official_trainer.processes import starter
 starter.main(int(sys.argv[2]), sys.argv[3:])
 """
 _END_SECONDS = 10.0

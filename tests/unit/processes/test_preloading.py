@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from official_trainer.warm.preloading import Imports
+from official_trainer.processes.preloading import Imports
 
 
 @pytest.fixture

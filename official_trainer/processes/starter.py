@@ -1,7 +1,7 @@
 """The process that all processes of a local job are children of, forked from it or started from scratch.
 
 Owns: starting, signalling and reaping them on request, and killing all of them once the launcher is gone.
-Does not own: when that is done (`launch/local/children.py`), what a process does (`commands.py`). It imports
+Does not own: when that is done (`processes/children.py`), what a process does (`commands.py`). It imports
 the modules that it has to preload, TensorFlow among them, and never starts TensorFlow's runtime: a process with a
 running runtime cannot be forked.
 
@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from official_trainer.distributed.began import BEGAN
-from official_trainer.warm import commands, preloading
+from official_trainer.processes import commands, preloading
 
 _READ_BYTES = 1 << 16
 

@@ -2,7 +2,7 @@
 
 Owns: the first imports; hearing from forked processes which installed packages they import, and importing those too,
 for the next ones, after a trial in a process of its own.
-Does not own: forking (`starter.py`, `server.py`).
+Does not own: forking (`starter.py`, `warm/server.py`).
 
 A package is imported early only if a process that does not use it cannot notice: it starts no thread and not
 TensorFlow's runtime, with which no process could be forked, and it uses neither TensorFlow nor gin, which it could add
@@ -24,8 +24,8 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from official_trainer.processes import commands
 from official_trainer.user_code import INSTALLED
-from official_trainer.warm import commands
 
 _READ_BYTES = 1 << 16
 _MOST_DESCRIPTORS = 1 << 12

@@ -1,7 +1,7 @@
 """The command of a forked process.
 
 Owns: running a module as `python -m` would, ending processes for which Python's exit would wait for ever.
-Does not own: forking (`starter.py`, `server.py`).
+Does not own: forking (`starter.py`, `warm/server.py`).
 """
 
 from __future__ import annotations

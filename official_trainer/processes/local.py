@@ -12,12 +12,12 @@ import random
 import socket
 
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.local.attempt import Attempt, Options, newest_step
-from official_trainer.launch.local.children import Processes, Starter, StarterError
-from official_trainer.launch.local.output import Printer
-from official_trainer.launch.local.signals import Signals
 from official_trainer.launch.spec import JobSpec, Member, members
 from official_trainer.launch.verdict import Outcome
+from official_trainer.processes.attempt import Attempt, Options, newest_step
+from official_trainer.processes.children import Processes, Starter, StarterError
+from official_trainer.processes.output import Printer
+from official_trainer.processes.signals import Signals
 
 HOST = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 12000, 32000

@@ -27,7 +27,7 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from official_trainer.launch.local import isolation
+from official_trainer.processes import isolation
 isolation.execute(sys.argv[2:])
 """
 

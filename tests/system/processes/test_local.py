@@ -10,7 +10,7 @@ import pytest
 
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec
-from official_trainer.launch.local import local
+from official_trainer.processes import local
 from tests.support.launch.jobs import Launched, is_alive, until
 
 TWO = {"worker": 2}
