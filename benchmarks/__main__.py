@@ -38,7 +38,7 @@ from benchmarks import (
     warm,
 )
 from benchmarks.report import Comparison
-from official_trainer.cli import doctor
+from official_trainer.cli.verbs import doctor
 
 TENSORFLOW = Path(importlib.util.find_spec("tensorflow").origin).parent
 

@@ -10,7 +10,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 
-from official_trainer.cli import dispatch, help_text
+from official_trainer.cli import dispatch, help_text, verbs
 from official_trainer.cli.parser import Parser
 
 _HEAD = """\
@@ -24,15 +24,15 @@ _HEAD = """\
 
 def page() -> str:
     """Returns the page."""
-    verbs = dispatch.verbs()
+    loaded = verbs.load_all()
     listed = [name for names in help_text.GROUPS.values() for name in names]
-    names = sorted(verbs, key=lambda name: listed.index(name) if name in listed else len(listed))
-    sections = ["\n\n".join(_verb(name, verbs[name])) for name in names]
-    return "\n\n".join([_HEAD, _contents(names, verbs), *sections]) + "\n"
+    names = sorted(loaded, key=lambda name: listed.index(name) if name in listed else len(listed))
+    sections = ["\n\n".join(_verb(name, loaded[name])) for name in names]
+    return "\n\n".join([_HEAD, _contents(names, loaded), *sections]) + "\n"
 
 
-def _contents(names: list[str], verbs: Mapping[str, types.ModuleType]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {dispatch.help_line(verbs[name])} |" for name in names]
+def _contents(names: list[str], loaded: Mapping[str, types.ModuleType]) -> str:
+    rows = [f"| [`{name}`](#{name}) | {dispatch.help_line(loaded[name])} |" for name in names]
     return "\n".join(["| verb | what it does |", "|---|---|", *rows])
 
 

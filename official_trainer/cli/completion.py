@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from official_trainer.cli import dispatch, target
+from official_trainer.cli import dispatch, target, verbs
 from official_trainer.cli.parser import Parser
 from official_trainer.errors import UserError
 
@@ -50,9 +50,11 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
     """
     name, *rest = (words[1:] if words[:1] == ["help"] else words) or [""]
     if not name:
-        return _beginning(last, {verb: dispatch.help_line(module) for verb, module in dispatch.verbs().items()})
+        return _beginning(last, {verb: dispatch.help_line(module) for verb, module in verbs.load_all().items()})
     try:
-        parser = dispatch.parser_of(dispatch.verb(name, rest), name)
+        if (module := verbs.load(name)) is None:
+            return {}
+        parser = dispatch.parser_of(module, name)
         before = parser.waiting(rest)
         arguments = parser.read(["--help", *(rest[:-1] if before else rest)])  # with --help, mistakes do not matter
         arguments.home = None

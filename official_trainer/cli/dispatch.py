@@ -1,16 +1,7 @@
 """From an argument list to an exit code: finds the verb, runs it, and reports errors.
 
-Owns: the discovery of verbs, and the one place where errors become messages and exit codes.
-Does not own: any verb. A verb is a module beside this one with a docstring and the names below. The docstring's first
-line is in the overview; all of it up to `Owns:` is in the verb's help.
-
-    USAGE: str                                what follows the verb in its help
-    EXAMPLES: tuple[tuple[str, str], ...]     commands, and what each does
-    NEXT: tuple[str, str]                     the command that people use after this, and what it does
-    add_flags(parser: flags.Parser) -> None
-    run(arguments: argparse.Namespace) -> int
-
-and may have `more_help(arguments: argparse.Namespace) -> Iterator[str]`: lines of its help about what is named with it.
+Owns: the one place where errors become messages and exit codes; the help of verbs.
+Does not own: any verb, and where they are found (`verbs/__init__.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
 import os
 import shlex
 import sys
@@ -28,7 +18,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from official_trainer import files
-from official_trainer.cli import help_text, process, target, terminal, workspace
+from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, UserError, did_you_mean, nearest, printable
@@ -133,12 +123,6 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
     return int(found.exit_code)
 
 
-def verbs() -> dict[str, types.ModuleType]:
-    """Imports the modules of this folder that are verbs; alphabetical."""
-    modules = {name: importlib.import_module(f"{__package__}.{name}") for name in _module_names()}
-    return {name.replace("_", "-"): module for name, module in modules.items() if hasattr(module, "add_flags")}
-
-
 def parser_of(module: types.ModuleType, program: str) -> Parser:
     """Returns the parser of a verb, which is called as `program`."""
     parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
@@ -164,7 +148,8 @@ def _command(argv: list[str], script: str | None) -> int:
     if name == "--version":
         print(f"official-trainer {_version()}")
         return int(ExitCode.DONE)
-    module = verb(name, rest)
+    if (module := verbs.load(name)) is None:
+        raise UsageError(_no_such_verb(name, rest))
     called = "train.py" if script else f"official-trainer {name}"
     parser = parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
@@ -212,34 +197,18 @@ def _version() -> str:
         return "(a checkout that is not installed; `pip install -e .` installs it)"
 
 
-def verb(name: str, rest: Sequence[str]) -> types.ModuleType:
-    """Imports one verb alone, to start fast.
-
-    Args:
-      name: the verb.
-      rest: the words after it, for the message.
-
-    Raises:
-      UsageError: there is no such verb; has the command that may be meant.
-    """
-    if (file := name.replace("-", "_")) in _module_names():
-        module = importlib.import_module(f"{__package__}.{file}")
-        if hasattr(module, "add_flags"):
-            return module
-    raise UsageError(_no_such_verb(name, rest))
-
-
 def _no_such_verb(name: str, rest: Sequence[str]) -> str:
     """Returns the message for a first word that is not a verb, with the command that may be meant."""
-    known = f"verbs: {', '.join(verbs())}"
+    names = verbs.names()
+    known = f"verbs: {', '.join(names)}"
     if name.startswith("-"):
         return f"name a verb before {name}, such as: {shlex.join(['official-trainer', 'train', name, *rest])}\n{known}"
     experiments = _experiments()
-    near, alike = nearest(name, verbs()), nearest(name, experiments)
+    near, alike = nearest(name, names), nearest(name, experiments)
     if name in experiments:
         return f"{name} is an experiment; name a verb before it\n{known}\n{_try('train', name, *rest)}"
     if near:
-        return f"no such verb: {name}{did_you_mean(name, verbs())}\n{known}\n{_try(near[0], *rest)}"
+        return f"no such verb: {name}{did_you_mean(name, names)}\n{known}\n{_try(near[0], *rest)}"
     if alike:
         hint = f"; did you mean the experiment {alike[0]}?"
         return f"no such verb: {name}{hint}\n{known}\n{_try('train', alike[0], *rest)}"
@@ -261,13 +230,7 @@ def _experiments() -> list[str]:
 
 
 def _overview() -> str:
-    return help_text.overview({name: help_line(module) for name, module in verbs().items()})
-
-
-def _module_names() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.abspath(__file__))
-    names = sorted(name.removesuffix(".py") for name in os.listdir(here) if name.endswith(".py"))
-    return tuple(name for name in names if name != "__init__")
+    return help_text.overview({name: help_line(module) for name, module in verbs.load_all().items()})
 
 
 def _drop_unwritten() -> None:

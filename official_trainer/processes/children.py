@@ -33,7 +33,7 @@ PRELOAD = (
     "official_trainer.runs.run",
     "official_trainer.runs.worker",
     "official_trainer.cli.dispatch",
-    "official_trainer.cli.train",
+    "official_trainer.cli.verbs.train",
     "official_trainer.config.decode",
     "official_trainer.config.dump",
     "official_trainer.config.layers",

@@ -1,7 +1,7 @@
 """Functions as trials: how a new process finds one, and what it is called with.
 
 Owns: the reference to a function (`MODULE:NAME`, `FILE.py:NAME`), importing it, `TrialRun`.
-Does not own: the process (`cli/function_trial.py`), the values (`space.py`).
+Does not own: the process (`sweeps/function_trial.py`), the values (`space.py`).
 """
 
 from __future__ import annotations

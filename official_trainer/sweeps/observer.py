@@ -1,7 +1,7 @@
 """What a driver tells of a sweep while it runs, and the plain lines of it.
 
 Owns: the events, and their lines where the output is no terminal.
-Does not own: what is shown on a terminal (`cli/live_table.py`), when something happens (`driver.py`).
+Does not own: what is shown on a terminal (`sweeps/live_table.py`), when something happens (`driver.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a sweep is: its counts, its best trial, what its running trials do, and when it will be done.
 
 Owns: these facts, from what the driver tells and from the records of the running trials.
-Does not own: how they are shown (`cli/live_table.py`).
+Does not own: how they are shown (`sweeps/live_table.py`).
 """
 
 from __future__ import annotations

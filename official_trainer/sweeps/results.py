@@ -2,7 +2,7 @@
 
 Owns: reading the directory of a sweep, also one that is damaged or that still changes; `results.json`, all that a
 report draws.
-Does not own: records (`trial.py`), the order of trials (`ranking.py`), tables (`cli/sweep_table.py`).
+Does not own: records (`trial.py`), the order of trials (`ranking.py`), tables (`sweeps/table.py`).
 """
 
 from __future__ import annotations

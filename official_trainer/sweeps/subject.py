@@ -2,7 +2,7 @@
 
 Owns: the space, what is compared, and the commands of trials for both; the plan of a sweep.
 Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`cli/`), the function's process
-(`cli/function_trial.py`).
+(`sweeps/function_trial.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import RUN, directory
 
 _GRACE_MARGIN_SECONDS = 10.0
-_CALLER = "official_trainer.cli.function_trial"
+_CALLER = "official_trainer.sweeps.function_trial"
 
 
 class Subject(Protocol):

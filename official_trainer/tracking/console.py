@@ -2,7 +2,7 @@
 
 Owns: the wording and the frequency of this output; that it fits the terminal, and that control characters are shown,
 not obeyed. Does not own: the program's log (`logging`), or when progress is reported. Only this module and
-`cli/live_table.py` import rich, and only on a terminal.
+`sweeps/live_table.py` import rich, and only on a terminal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A command that gives itself to the warm server of its user, and stands in for the process that then runs it.
 
 Owns: where the server's socket is, and who may have put it there; what is sent to it; passing on signals, and the exit
-code. Does not own: what the server compares, the process of the command (`server.py`), the verb (`cli/warm.py`).
+code. Does not own: what the server compares, the process of the command (`server.py`), the verb (`cli/verbs/warm.py`).
 
 Before each command this looks whether there is a socket, so it imports little. The process of the command has the
 files, the terminal's input and output, the variables and the folder of this one, but not its session: what the terminal

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from docs.generators.config import anchor as anchor_of
-from official_trainer.cli import dispatch
+from official_trainer.cli import verbs
 from official_trainer.config import modes
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
@@ -165,7 +165,7 @@ def test_verbs_in_the_text_exist():
     """Verbs that are named in a sentence."""
     named = {verb for d in DOCUMENTS for verb in re.findall(r"`official-trainer ([a-z][\w-]*)", read(d))}
     assert named
-    assert named <= dispatch.verbs().keys()
+    assert named <= set(verbs.names())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -189,7 +189,9 @@ def imported(names, folder):
 def test_importing_does_nothing_and_needs_no_tensorflow(tmp_path):
     """N7: every module that is light; no file, network, process or environment is touched."""
     names = light_modules()
-    assert {"official_trainer.runs.run", "official_trainer.tasks.task", "official_trainer.cli.train"} <= set(names)
+    assert {"official_trainer.runs.run", "official_trainer.tasks.task", "official_trainer.cli.verbs.train"} <= set(
+        names
+    )
     found = imported(names, tmp_path)
     assert found == {"done": [], "heavy": []}
     assert not list(tmp_path.iterdir())

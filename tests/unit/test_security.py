@@ -105,7 +105,7 @@ LOADERS = {"config/reading.py"}
 """Modules with a YAML loader of their own, which is a `SafeLoader`."""
 
 IMPORTS_BY_NAME = {
-    "cli/dispatch.py": "a verb: a file of its folder",
+    "cli/verbs/__init__.py": "a verb: a file of its folder, or what an installed package names",
     "config/components.py": "a component: a file of two folders",
     "garden/gin_bindings.py": "modules that a task names; gin imports what a gin file names",
     "garden/index.py": "an experiment of Model Garden, by the module that registers it",

@@ -122,7 +122,9 @@ def test_a_verb_that_meets_a_full_disk_says_so(monkeypatch, capsys, tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "sync", fail)
-    monkeypatch.setattr("official_trainer.cli.list.run", lambda _: files.write_text_atomically(f"{tmp_path}/x", "y"))
+    monkeypatch.setattr(
+        "official_trainer.cli.verbs.list.run", lambda _: files.write_text_atomically(f"{tmp_path}/x", "y")
+    )
     assert main(["list"]) == ExitCode.RETRY
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}/x: No space left on device. Free some space there;")
     assert os.listdir(tmp_path) == []

@@ -4,9 +4,10 @@ import importlib.util
 import os
 
 from official_trainer import config
-from official_trainer.cli import dispatch, flags, job_spec, launch, target
-from official_trainer.launch import targets
+from official_trainer.cli import flags, target, verbs
+from official_trainer.launch import job_spec, targets
 from official_trainer.launch.profile import Profile
+from official_trainer.launch.verbs import launch
 from tests import ROOT
 
 _TOOLS = {"pip", "pytest", "ruff", "mypy", "lint-imports", ".ci/run"}
@@ -26,7 +27,7 @@ def check(words):
     if found is None:
         return _check_other_program(words)
     verb, rest = found
-    module = dispatch.verbs()[verb]
+    module = verbs.load_all()[verb]
     parser = flags.Parser(verb, usage="", description="")
     module.add_flags(parser)
     arguments = parser.read(rest)

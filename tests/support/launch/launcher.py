@@ -5,9 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from official_trainer.cli import launch as verb
 from official_trainer.cli import process
 from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
+from official_trainer.launch.verbs import launch as verb
 from official_trainer.processes import attempt, local
 from official_trainer.processes.attempt import Options
 from official_trainer.processes.output import Printer

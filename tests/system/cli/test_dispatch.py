@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import doctor
+from official_trainer.cli.verbs import doctor
 from tests import ROOT
 from tests.support.light import LIGHT
 
@@ -72,7 +72,7 @@ def test_doctor_where_nothing_is_installed(workspace):
         import sys
         sys.modules["yaml"] = None
         from official_trainer import cli
-        from official_trainer.cli import doctor
+        from official_trainer.cli.verbs import doctor
         doctor._installed = doctor._importable = lambda name: None
         raise SystemExit(cli.main(["doctor"]))
     """

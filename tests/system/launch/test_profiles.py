@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from official_trainer import cli
-from official_trainer.cli.job_spec import PLACEHOLDER
 from official_trainer.errors import ExitCode
 from official_trainer.launch import targets
+from official_trainer.launch.job_spec import PLACEHOLDER
 from tests import ROOT
 from tests.support.launch import examples, rendered
 from tests.support.launch.local_jobs import LocalJob

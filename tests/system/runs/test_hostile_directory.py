@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer.cli import dispatch
+from official_trainer.cli import verbs
 from tests.support import hostile
 from tests.support.checkpoint_damage import FILE_HARMS, FOLDER_HARMS
 
@@ -51,7 +51,7 @@ def broken(runs, cases, folder, without=lambda case: ()):
 def test_every_verb_is_tried_or_has_no_run_directory():
     """N6: a new verb has to say which."""
     tried = {hostile.VERBS[name](Path("run"))[0] for name in hostile.VERBS}
-    assert tried | hostile.NO_RUN_DIRECTORY == {name.replace("-", "_") for name in dispatch.verbs()}
+    assert tried | hostile.NO_RUN_DIRECTORY == {name.replace("-", "_") for name in verbs.names()}
 
 
 def test_damage_to_a_run_directory_is_said_and_never_gives_other_values(runs, tmp_path):

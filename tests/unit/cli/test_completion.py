@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_trainer.cli import completion, dispatch
+from official_trainer.cli import completion, dispatch, verbs
 from official_trainer.config import modes
 from official_trainer.garden import index
 from official_trainer.tasks import listings, registry
@@ -19,7 +19,7 @@ def offered(line):
 
 def test_verbs_are_offered_with_their_lines():
     """G16: at the first word, and after `help`."""
-    assert offered("") == {name: dispatch.help_line(module) for name, module in dispatch.verbs().items()}
+    assert offered("") == {name: dispatch.help_line(module) for name, module in verbs.load_all().items()}
     assert list(offered("help ex")) == list(offered("ex")) == ["export"]
     assert offered("nothing ") == {}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import dispatch, process, terminal
-from official_trainer.cli import list as list_verb
-from official_trainer.cli import train as train_verb
+from official_trainer.cli import dispatch, process, terminal, verbs
+from official_trainer.cli.verbs import list as list_verb
+from official_trainer.cli.verbs import train as train_verb
 from official_trainer.errors import ExitCode, UserError
 from tests import ROOT
 from tests.support.terminal import Terminal
@@ -36,14 +36,14 @@ def ends_with(monkeypatch, error):
 def test_help_lists_every_verb_with_a_line(argv, capsys):
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    for name, module in dispatch.verbs().items():
+    for name, module in verbs.load_all().items():
         line = next(line for line in out.splitlines() if line.split()[:1] == [name])
         assert dispatch.help_line(module) in line
 
 
 def test_verbs_are_the_modules_that_declare_flags():
-    assert set(dispatch.verbs()) >= VERBS
-    for module in dispatch.verbs().values():
+    assert set(verbs.names()) >= VERBS
+    for module in verbs.load_all().values():
         assert dispatch.help_line(module).endswith(".")
         assert isinstance(module.USAGE, str)
 
@@ -69,7 +69,7 @@ def test_help_of_each_verb(verb, capsys):
     assert cli.main([verb, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: official-trainer {verb} ")
-    assert dispatch.help_line(dispatch.verbs()[verb]).split(",")[0] in " ".join(out.split())
+    assert dispatch.help_line(verbs.load_all()[verb]).split(",")[0] in " ".join(out.split())
     assert "--help" in out
 
 
@@ -90,7 +90,7 @@ def test_a_verb_like_no_other(workspace, capsys):
     assert cli.main(["wxyz"]) == 2
     verb, known, command = capsys.readouterr().err.splitlines()
     assert (verb, command) == ("error: no such verb: wxyz", "try: official-trainer --help")
-    assert known == f"verbs: {', '.join(dispatch.verbs())}"
+    assert known == f"verbs: {', '.join(verbs.names())}"
 
 
 @pytest.mark.parametrize(

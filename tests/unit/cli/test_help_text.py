@@ -9,16 +9,17 @@ import sys
 import pytest
 
 from official_trainer import cli, config
-from official_trainer.cli import dispatch, flags, help_text, job_spec, launch, submit, target
+from official_trainer.cli import dispatch, flags, help_text, target, verbs
 from official_trainer.cli.parser import Parser
-from official_trainer.launch import targets
+from official_trainer.launch import job_spec, submit, targets
 from official_trainer.launch.profile import Profile
+from official_trainer.launch.verbs import launch
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support.launch import examples
 from tests.support.terminal import Terminal
 
-VERBS = dispatch.verbs()
+VERBS = verbs.load_all()
 ALL = pytest.mark.parametrize("verb", VERBS)
 EXAMPLES = [(verb, command) for verb, module in VERBS.items() for command, _ in (*module.EXAMPLES, module.NEXT)]
 
@@ -125,7 +126,7 @@ import sys
 from official_trainer import cli, config
 from official_trainer.cli import dispatch
 from tests.support.terminal import Terminal
-codes = [cli.main([verb, "--help"]) for verb in dispatch.verbs()] + [cli.main(["--help"])]
+codes = [cli.main([verb, "--help"]) for verb in verbs.names()] + [cli.main(["--help"])]
 heavy = {"tensorflow", "tf_keras", "keras", "numpy", "rich", "sklearn", "orbit"} & set(sys.modules)
 raise SystemExit(f"imported {heavy}" if heavy else max(codes))
 """

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import job as verb
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.target import Rendered, Target
+from official_trainer.launch.verbs import job as verb
 from tests import ROOT
 from tests.support.launch import engine as scripted
 from tests.support.launch.jobs import is_alive, until

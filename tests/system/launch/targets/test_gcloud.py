@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from official_trainer import cli
-from official_trainer.cli import job as verb
 from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.target import GONE
 from official_trainer.launch.targets import tpu_supervise
+from official_trainer.launch.verbs import job as verb
 from tests.support.launch import fake_google
 from tests.support.launch.rendered_google import FIELDS, NAME, PROFILES, TPU, VERTEX, profile_of, rendered
 from tests.support.workspace import copy_workspace

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import job as verb
+from official_trainer.launch.verbs import job as verb
 from tests.support import runs
 from tests.support.sweeps.postgresql import is_there, postgresql
 

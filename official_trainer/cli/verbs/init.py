@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _template() -> dict[str, str]:
     """Returns the text of each file of a new workspace, by its path there; its commands name the new experiment."""
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "template")
+    root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "template")
     files = {}
     for folder, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)

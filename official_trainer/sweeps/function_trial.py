@@ -1,4 +1,4 @@
-"""The process of a trial that calls a function: `python -m official_trainer.cli.function_trial FUNCTION DIR VALUES`.
+"""The process of a trial that calls a function: `python -m official_trainer.sweeps.function_trial FUNCTION DIR VALUES`.
 
 Owns: that call, and its exit code. Does not own: the function and what it is called with (`sweeps/functions.py`).
 """

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 
-from official_trainer.cli import flags, target, train
+from official_trainer.cli import flags, target
+from official_trainer.cli.verbs import train
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (

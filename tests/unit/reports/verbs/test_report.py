@@ -7,9 +7,9 @@ import re
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import report
 from official_trainer.reports import page
 from official_trainer.reports.page import MARK
+from official_trainer.reports.verbs import report
 from tests.support.reports import kinds
 
 
@@ -17,7 +17,7 @@ from tests.support.reports import kinds
 def here(tmp_path, monkeypatch):
     """The current directory is a fresh one, and the time stands still."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("official_trainer.cli.report._now_seconds", lambda: kinds.NOW)
+    monkeypatch.setattr("official_trainer.reports.verbs.report._now_seconds", lambda: kinds.NOW)
 
 
 def data_of(path):

@@ -97,8 +97,8 @@ def _show(directory: str, arguments: argparse.Namespace) -> None:
 
 
 def _print_table(directory: str, *, by_rank: bool = False) -> None:
-    from official_trainer.cli import sweep_table
     from official_trainer.sweeps import results
+    from official_trainer.sweeps import table as sweep_table
 
     try:
         found, content = results.write(directory)
@@ -143,7 +143,7 @@ def _cores(count: int | None) -> list[str]:
 
 def _front(found: Results) -> list[str]:
     """Returns the trials of which none beats another, and what to do with them."""
-    from official_trainer.cli import sweep_table
+    from official_trainer.sweeps import table as sweep_table
 
     front = {each.number for each in found.best}
     only = dataclasses.replace(found, results=tuple(each for each in found.results if each.number in front))
@@ -222,7 +222,7 @@ def plan_of(arguments: argparse.Namespace) -> Planned:
 
 def _observer(plan: Plan, *, quiet: bool) -> Observer:
     """Returns what shows a sweep: a table on a terminal, lines elsewhere."""
-    from official_trainer.cli.live_table import LiveTable
+    from official_trainer.sweeps.live_table import LiveTable
     from official_trainer.sweeps.observer import Observer, PlainLines, names_of
     from official_trainer.sweeps.progress import Progress
     from official_trainer.tracking.console import can_redraw

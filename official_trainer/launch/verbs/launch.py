@@ -20,9 +20,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, help_text, job_spec, process, sweep, terminal, train
+from official_trainer.cli import flags, help_text, process, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.cli.verbs import train
 from official_trainer.errors import ExitCode, did_you_mean, nearest
+from official_trainer.launch import job_spec
+from official_trainer.sweeps.verbs import sweep
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
@@ -138,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
             fix = "`official-trainer sweep` itself runs one on this machine, with --parallel=N trials at the same time"
             raise UsageError(f"launch local does not run a sweep; {fix}")
         return _run_here(arguments)
-    from official_trainer.cli import submit
+    from official_trainer.launch import submit
 
     return submit.run(arguments, targets.get(arguments.target))
 

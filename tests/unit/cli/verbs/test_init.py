@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from official_trainer import cli
-from official_trainer.cli import init
+from official_trainer.cli.verbs import init
 
 
 def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):

@@ -22,7 +22,7 @@ def here(tmp_path, monkeypatch):
     """80 columns, and the time stands still."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("official_trainer.cli.compare._now_seconds", lambda: kinds.NOW)
+    monkeypatch.setattr("official_trainer.reports.verbs.compare._now_seconds", lambda: kinds.NOW)
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import signal
 from typing import Any
 
 from official_trainer import snapshot
-from official_trainer.cli import flags, submit, terminal
+from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, did_you_mean, first_few
-from official_trainer.launch import submission
+from official_trainer.launch import submission, submit
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import GONE, Host, Phase, Target
 from official_trainer.processes.signals import Signals

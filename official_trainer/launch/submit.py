@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_trainer import files, snapshot
-from official_trainer.cli import flags, job_spec, target, terminal
+from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, first_few, secret_in, without_secrets
-from official_trainer.launch import submission, targets
+from official_trainer.launch import job_spec, submission, targets
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from official_trainer.cli.live_table import LiveTable, layout
+from official_trainer.sweeps.live_table import LiveTable, layout
 from official_trainer.sweeps.observer import PlainLines, names_of
 from official_trainer.sweeps.progress import Progress
 from official_trainer.sweeps.settings import Objective

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from official_trainer import cli
-from official_trainer.cli import doctor
+from official_trainer.cli.verbs import doctor
 from tests import ROOT
 
 CPU = {"counts": {"CPU": 1, "GPU": 0, "TPU": 0}, "names": [], "cuda": True}

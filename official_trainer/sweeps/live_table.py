@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from official_trainer.cli.sweep_table import GAP, metric_titles, rows_of
 from official_trainer.errors import printable
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer, PlainLines
 from official_trainer.sweeps.progress import Progress
 from official_trainer.sweeps.space import Value
+from official_trainer.sweeps.table import GAP, metric_titles, rows_of
 from official_trainer.sweeps.trial import Trial
 from official_trainer.tracking.console import format_number, format_seconds, rich_console
 

@@ -35,7 +35,7 @@ def here(tmp_path, monkeypatch):
     """The folder of runs is `runs/` of the current directory, 80 columns wide, and the time stands still."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("official_trainer.cli.runs._now_seconds", lambda: NOW)
+    monkeypatch.setattr("official_trainer.cli.verbs.runs._now_seconds", lambda: NOW)
     (tmp_path / "runs").mkdir()
 
 

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, sweep, target, terminal, train
+from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.cli.verbs import train
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.errors import did_you_mean, passwords_in, without_secrets
+from official_trainer.sweeps.verbs import sweep
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved

@@ -2,7 +2,7 @@
 
 import json
 
-from official_trainer.cli import doctor
+from official_trainer.cli.verbs import doctor
 
 
 def test_what_tensorflow_is_asked(capsys):

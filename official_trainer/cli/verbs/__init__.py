@@ -1,0 +1,93 @@
+"""The verbs: those of the core, a module each in this folder, and those that installed packages add.
+
+Owns: finding them. `sweep`, `launch`, `job`, `compare`, `report` and `find-lr` are found as another package's are: by
+the entry points `official_trainer.verbs`, each the name of a verb and its module.
+Does not own: what a verb does, and what becomes of its errors (`cli/dispatch.py`).
+
+A verb is a module with a docstring and the names below. The docstring's first line is in the overview; all of it up to
+`Owns:` is in the verb's help.
+
+    USAGE: str                                what follows the verb in its help
+    EXAMPLES: tuple[tuple[str, str], ...]     commands, and what each does
+    NEXT: tuple[str, str]                     the command that people use after this, and what it does
+    add_flags(parser: official_trainer.cli.flags.Parser) -> None
+    run(arguments: argparse.Namespace) -> int
+
+and may have `more_help(arguments: argparse.Namespace) -> Iterator[str]`: lines of its help about what is named with it.
+A package adds a verb in its pyproject.toml:
+
+    [project.entry-points."official_trainer.verbs"]
+    audit = "my_package.audit"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from official_trainer.errors import ExitCode, UserError, describe_error
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "official_trainer.verbs"
+
+
+class MissingVerbError(UserError, ImportError):
+    """A verb that an installed package names, and that cannot be imported."""
+
+    exit_code = ExitCode.CONFIG
+
+
+def own_names() -> tuple[str, ...]:
+    """Returns the verbs of this folder, in alphabetical order."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    names = sorted(name.removesuffix(".py") for name in os.listdir(here) if name.endswith(".py"))
+    return tuple(name.replace("_", "-") for name in names if name != "__init__")
+
+
+def names() -> tuple[str, ...]:
+    """Returns all verbs, in alphabetical order."""
+    return tuple(sorted({*own_names(), *_installed()}))
+
+
+def load(name: str) -> types.ModuleType | None:
+    """Imports one verb alone, to start fast; None if there is no such verb.
+
+    Raises:
+      MissingVerbError: an installed package names it, and its module cannot be imported.
+    """
+    if name in own_names():  # before the metadata of packages is read
+        return importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
+    if (point := _installed().get(name)) is None:
+        return None
+    try:
+        return importlib.import_module(point.module)
+    except Exception as error:
+        package = point.dist.name if point.dist is not None else point.module
+        raise MissingVerbError(
+            f"the verb {name} of {package} cannot be imported: {describe_error(error)}. Install it again: "
+            f"pip install --force-reinstall {package}"
+        ) from error
+
+
+def load_all() -> dict[str, types.ModuleType]:
+    """Imports all verbs, in alphabetical order; one that cannot be imported is left out."""
+    found: dict[str, types.ModuleType] = {}
+    for name in names():
+        with contextlib.suppress(MissingVerbError):
+            if (module := load(name)) is not None:
+                found[name] = module
+    return found
+
+
+@functools.cache
+def _installed() -> Mapping[str, EntryPoint]:
+    from importlib import metadata  # which takes 20 ms
+
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
