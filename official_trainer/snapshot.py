@@ -1,132 +1,42 @@
 """A snapshot: the code of a workspace as it was when a job was submitted, which the job runs whenever it starts.
 
-Owns: which files are the code of a workspace, their checksums, a copy of them, what has changed since.
-Does not own: where an engine finds the copy (`launch/targets/`), what a restart with another one means
-(`runs/resume/config_changes.py`).
+Owns: making a copy of the code, its archive, unpacking that.
+Does not own: which files are code, what a copy holds about itself, what has changed since (`tracking/code_files.py`);
+where an engine finds the copy (`launch/targets/`).
 
-The code is what git tracks, and what it neither tracks nor ignores, also in repositories inside; where there is no
-repository, all files but hidden ones, those of environments and those above 10 MB. What runs have written is no code.
-A snapshot is a folder whose name holds the checksum of all that, so code that has not changed is not copied again. Data
-that git ignores, and all else that is no code, is linked there: a relative path means what it means in the workspace.
+A snapshot is a folder whose name holds the checksum of all its code, so code that has not changed is not copied again.
+Data that git ignores, and all else that is no code, is linked there: a relative path means what it means in the
+workspace.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import functools
-import hashlib
 import json
 import os
-import pathlib
 import shutil
-import stat
-import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.tracking.code_files import (
+    FILE,
+    LAUNCHES,
+    Snapshot,
+    SnapshotError,
+    at,
+    digest_of,
+    files_of,
+    link_of,
+    sum_of,
+    sums_of,
+)
 
-FILE = ".official-trainer.json"
-"""The file at the top of a snapshot that describes it."""
-
-LAUNCHES = "launches"
-"""The folder of a workspace with all that belongs to submitted jobs, snapshots too."""
-
-_DIGITS = 12
 _MOST_BYTES = 256 << 20
-_LARGE_BYTES = 10 << 20
 _NOT_LINKED = {".git", "__pycache__", LAUNCHES}
 _SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
-_GIT = (("--cached",), ("--others", "--exclude-standard"))
-
-
-class SnapshotError(UserError, ValueError):
-    """A workspace of which there can be no snapshot."""
-
-    exit_code = ExitCode.CONFIG
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A copy of the code of a workspace.
-
-    Attributes:
-      path: its folder.
-      workspace: the folder that was copied.
-      made_at: its folder where it was made, which may be on another machine.
-      sums: the checksum of each file of code, by its path in either folder.
-    """
-
-    path: str
-    workspace: str
-    made_at: str
-    sums: Mapping[str, str]
-
-    @property
-    def digest(self) -> str:
-        """The checksum of all code, in 12 hexadecimal digits."""
-        return _digest_of(self.sums)
-
-    @property
-    def archive(self) -> str:
-        """The path of its archive, where it was made, if it has one."""
-        return f"{self.made_at}.tar.gz"
-
-    @property
-    def links_out(self) -> list[str]:
-        """The links that lead out of the workspace, which an archive does not hold."""
-        return [path for path, each in self.sums.items() if each.startswith("link /")]
-
-    @property
-    def record(self) -> dict[str, str]:
-        """What a run, and the manifests of its checkpoints, hold about it."""
-        return {"digest": self.digest, "path": self.made_at}
-
-    def changed(self, sums: Mapping[str, str]) -> list[str]:
-        """Returns the files that are not the same where the code has other checksums, as `sums_of` returns them."""
-        return sorted(path for path in self.sums.keys() | sums.keys() if self.sums.get(path) != sums.get(path))
-
-    def as_it_is(self) -> Snapshot:
-        """Returns it with the checksums that its files have now, because a copy can be edited, too."""
-        of_links = {path: self.sums[path] for path in self.links_out}  # which an archive did not hold
-        return dataclasses.replace(self, sums=of_links | sums_of(self.path))
-
-    def place_of(self, folder: str) -> str:
-        """Returns the copy of a folder of the workspace; one elsewhere, or without code, as it is."""
-        inner = os.path.relpath(os.path.realpath(folder), self.workspace)
-        is_code = inner == os.curdir or any(path.startswith(f"{inner}/") for path in self.sums)
-        return os.path.normpath(os.path.join(self.path, inner)) if is_code else folder
-
-    def difference(self, other: str) -> Iterator[str]:
-        """Yields the lines of `diff -u` from this snapshot to another folder."""
-        for path in self.changed(sums_of(other)):
-            before, after = (_lines(os.path.join(folder, path)) for folder in (self.path, other))
-            if any("\0" in line for line in (*before, *after)):
-                yield f"Binary files a/{path} and b/{path} differ\n"
-            else:
-                yield from difflib.unified_diff(before, after, f"a/{path}", f"b/{path}")
-
-
-def at(folder: str | os.PathLike[str]) -> Snapshot | None:
-    """Returns the snapshot that a folder is; None if it is none.
-
-    Raises:
-      SnapshotError: the file that describes it cannot be read.
-    """
-    path = os.path.join(folder, FILE)
-    if not os.path.exists(path):
-        return None
-    try:
-        values = files.read_json(path)
-        names = {name: str(values[name]) for name in ("workspace", "made_at")}
-        return Snapshot(path=os.fspath(folder), **names, sums=dict(values["sums"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"{path} cannot be read ({error}); submit the job again") from error
 
 
 def planned(workspace: str, folder: str) -> Snapshot:
@@ -137,14 +47,16 @@ def planned(workspace: str, folder: str) -> Snapshot:
     """
     workspace = os.path.abspath(workspace)
     try:
-        return _made(workspace, folder, sums_of(workspace))
+        paths = files_of(workspace)
+        _check_size(workspace, paths)
+        return _made(workspace, folder, {path: sum_of(workspace, path) for path in paths})
     except OSError as error:
         what = f"{error.filename or workspace} cannot be read ({files.reason_of(error)}), so the job would lack it"
         raise SnapshotError(f"{what}; change its permissions, or add it to .gitignore if it is no code") from error
 
 
 def _made(workspace: str, folder: str, sums: Mapping[str, str]) -> Snapshot:
-    path = os.path.join(os.path.abspath(folder), f"code-{_digest_of(sums)}")
+    path = os.path.join(os.path.abspath(folder), f"code-{digest_of(sums)}")
     return Snapshot(path=path, workspace=workspace, made_at=path, sums=sums)
 
 
@@ -156,14 +68,15 @@ def take(workspace: str, folder: str) -> Snapshot:
       OSError: a file cannot be read, or the copy cannot be written.
     """
     workspace = os.path.abspath(workspace)
-    paths = _files_of(workspace)
+    paths = files_of(workspace)
+    _check_size(workspace, paths)
     files.make_dirs(folder)
     place = tempfile.mkdtemp(prefix="code.tmp-", dir=folder)
     try:
         os.chmod(place, 0o755)  # processes of the job may run as another user
         for path in paths:
             _copy(workspace, path, place)
-        sums = {path: _sum(place, path) for path in paths}  # of the copy: the workspace may be edited now
+        sums = {path: sum_of(place, path) for path in paths}  # of the copy: the workspace may be edited now
         made = _made(workspace, folder, sums)
         if _is_whole(made):
             return made
@@ -210,95 +123,6 @@ def unpack(archive: str, folder: str) -> Snapshot:
     return code
 
 
-def sums_of(folder: str) -> dict[str, str]:
-    """Returns the checksum of each file of code in a workspace, or a snapshot, by its path.
-
-    Raises:
-      SnapshotError: the code is larger than 256 MiB; the message names the largest files.
-    """
-    return {path: _sum(folder, path) for path in _files_of(folder)}
-
-
-def _digest_of(sums: Mapping[str, str]) -> str:
-    text = "".join(f"{path}\0{each}\0" for path, each in sorted(sums.items()))
-    return hashlib.sha256(os.fsencode(text)).hexdigest()[:_DIGITS]
-
-
-def _files_of(folder: str) -> list[str]:
-    """Returns the paths of the files and links that are code."""
-    if (snapshot := at(folder)) is not None:
-        return [path for path in snapshot.sums if os.path.lexists(os.path.join(folder, path))]
-    is_output = functools.cache(lambda place: _holds_run(folder, place))
-    listed = _listed_by_git(folder) or _walked(folder)
-    found = sorted(path for path in listed if not is_output(os.path.dirname(path)) and _is_file(folder, path))
-    _check_size(folder, found)
-    return found
-
-
-def _is_file(folder: str, path: str) -> bool:
-    place = os.path.join(folder, path)  # git lists what was removed, too
-    return os.path.islink(place) or os.path.isfile(place)
-
-
-def _holds_run(folder: str, place: str) -> bool:
-    """Whether a folder of the workspace is part of the directory of a run or sweep, or holds submitted jobs."""
-    if not place:
-        return False
-    has_record = any(os.path.exists(os.path.join(folder, place, name)) for name in (files.RUN_FILE, files.SWEEP_FILE))
-    return place == LAUNCHES or has_record or _holds_run(folder, os.path.dirname(place))
-
-
-def _listed_by_git(folder: str) -> set[str]:
-    """Returns what git lists as code, with that of repositories inside; nothing without one, or where all is ignored.
-
-    Raises:
-      SnapshotError: git fails, and so does not say what it ignores.
-    """
-    found: set[str] = set()
-    for which in _GIT:
-        command = ["git", "--no-optional-locks", "-C", folder, "ls-files", "-z", *which]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        except OSError as error:
-            done = subprocess.CompletedProcess(command, 1, b"", f"git: {files.reason_of(error)}".encode())
-        if done.returncode:
-            _refuse_repository(folder, done.stderr.decode(errors="replace"))
-            return set()
-        found.update(os.fsdecode(path) for path in done.stdout.split(b"\0") if path)
-    for path in sorted(found):
-        place = os.path.join(folder, path).rstrip("/")
-        if os.path.exists(os.path.join(place, ".git")) and not os.path.islink(place):
-            found.update(os.path.join(path, each) for each in _listed_by_git(place))
-    return found
-
-
-def _refuse_repository(folder: str, said: str) -> None:
-    """Raises an error if a folder is in a repository of git, after git has failed there."""
-    if any(os.path.exists(os.path.join(place, ".git")) for place in (folder, *map(str, pathlib.Path(folder).parents))):
-        reason = said.strip().partition("\n")[0]
-        raise SnapshotError(
-            f"{folder}: git fails there ({reason}), so it is not known which files it ignores, such as those with "
-            "secrets; mend it until `git status` works, or set another source in the profile"
-        )
-
-
-def _walked(folder: str) -> Iterator[str]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".")
-            and name != "__pycache__"
-            and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
-        ]
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        for name in (*names, *links):
-            path = os.path.join(place, name)
-            is_large = os.path.isfile(path) and os.path.getsize(path) > _LARGE_BYTES
-            if not name.startswith(".") and not name.endswith(".pyc") and not is_large:
-                yield os.path.relpath(path, folder)
-
-
 def _check_size(folder: str, paths: Iterable[str]) -> None:
     sizes = {path: os.lstat(os.path.join(folder, path)).st_size for path in paths}
     if sum(sizes.values()) > _MOST_BYTES:
@@ -315,24 +139,9 @@ def _copy(workspace: str, path: str, place: str) -> None:
     source, target = os.path.join(workspace, path), os.path.join(place, path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
-        os.symlink(_link_of(workspace, path), target)
+        os.symlink(link_of(workspace, path), target)
     else:
         shutil.copy2(source, target)
-
-
-def _sum(folder: str, path: str) -> str:
-    """Returns the checksum of a file, with whether it can be executed; of a link, where it leads."""
-    place = os.path.join(folder, path)
-    if os.path.islink(place):
-        return f"link {_link_of(folder, path)}"
-    return files.sha256(place) + (" x" if os.stat(place).st_mode & stat.S_IXUSR else "")
-
-
-def _link_of(folder: str, path: str) -> str:
-    """Returns where a link leads: relative within the folder, else absolute, so that a copy leads there too."""
-    link = os.readlink(os.path.join(folder, path))
-    inner = os.path.normpath(os.path.join(os.path.dirname(path), link))
-    return os.path.normpath(os.path.join(folder, inner)) if inner.split(os.sep)[0] == os.pardir else link
 
 
 def _link_all_else(workspace: str, place: str, paths: Iterable[str]) -> None:
@@ -348,11 +157,3 @@ def _link_all_else(workspace: str, place: str, paths: Iterable[str]) -> None:
             is_link = path not in known and path not in parents and name not in _NOT_LINKED
             if is_link and not name.endswith(".pyc"):
                 os.symlink(os.path.join(workspace, path), os.path.join(place, path))
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return [line if line.endswith("\n") else f"{line}\n" for line in file]
-    except OSError:  # it is in one of both folders only
-        return []

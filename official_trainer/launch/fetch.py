@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from official_trainer import files, snapshot
 from official_trainer.errors import ExitCode
+from official_trainer.tracking.code_files import SnapshotError
 
 if TYPE_CHECKING:
     from official_trainer.launch.spec import JobSpec
@@ -54,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         return int(ExitCode.RETRY)
     try:
         code = snapshot.unpack(archive, os.path.join(folder, "code"))
-    except snapshot.SnapshotError as error:
+    except SnapshotError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
     os.remove(archive)

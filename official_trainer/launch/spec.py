@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
-from official_trainer.snapshot import Snapshot
+from official_trainer.tracking.code_files import Snapshot
 
 _EVALUATOR_MODE = "continuous_eval"
 

@@ -22,13 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from official_trainer import config, files, snapshot
+from official_trainer import config, files
 from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.tracking import code_files
 
-FOLDER = snapshot.LAUNCHES
+FOLDER = code_files.LAUNCHES
 RECORD = "launch.json"
 ANSWER_SECONDS = 60.0
 """How long an engine may take to say how a job is."""

@@ -32,7 +32,7 @@ from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
-from official_trainer.snapshot import Snapshot
+from official_trainer.tracking.code_files import Snapshot
 
 _ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")
 _CALLED = {PS: "parameter server"}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files, snapshot
+from official_trainer import files
 from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
@@ -23,8 +23,9 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.runs.resume import config_changes, garden_run
-from official_trainer.snapshot import Snapshot
 from official_trainer.tasks import registry
+from official_trainer.tracking import code_files
+from official_trainer.tracking.code_files import Snapshot
 from official_trainer.tracking.record import check_name
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Job:
     def snapshot(self) -> Snapshot | None:
         """The snapshot that this process runs the code of, as it is now; None outside of one."""
         workspace = registry.find_workspace()
-        found = None if workspace is None else snapshot.at(workspace)
+        found = None if workspace is None else code_files.at(workspace)
         return None if found is None else found.as_it_is()
 
     @property

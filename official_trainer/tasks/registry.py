@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from official_trainer import snapshot
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
 from official_trainer.errors import first_few, nearest
@@ -562,7 +561,9 @@ def enter(workspace: Path) -> None:
     if current:
         _other_workspaces[current[0].parent] = {name: sys.modules.pop(name) for name in _own_modules()}
         sys.path[:] = [path for path in sys.path if path != str(current[0].parent)]
-    if (code := snapshot.at(workspace)) is not None:  # PYTHONPATH may name the folders that it is a copy of
+    from official_trainer.tracking import code_files  # which a list of names does not need
+
+    if (code := code_files.at(workspace)) is not None:  # PYTHONPATH may name the folders that it is a copy of
         sys.path[:] = [path and code.place_of(path) for path in sys.path]
     sys.path.insert(0, str(workspace))
     importlib.invalidate_caches()

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from official_trainer import snapshot
+from official_trainer.tracking import code_files
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_git_that_fails_in_a_repository_is_no_folder_without_git(workspace, tmp_
         (tmp_path / "bin" / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for folder in (workspace, workspace / "experiments"):
-        with pytest.raises(snapshot.SnapshotError) as caught:
+        with pytest.raises(code_files.SnapshotError) as caught:
             snapshot.planned(str(folder), "launches")
         said = str(caught.value)
         so = "so it is not known which files it ignores, such as those with secrets; mend it until `git status` works"
@@ -121,7 +122,7 @@ def test_a_workspace_that_git_ignores_is_read_without_git(workspace, tmp_path):
 
 def test_without_git_all_is_code_but_what_is_hidden_large_or_of_an_environment(workspace, monkeypatch):
     """N33: what runs, sweeps and jobs have written is left out, too."""
-    monkeypatch.setattr(snapshot, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(code_files, "_LARGE_BYTES", 100)
     write(workspace, ".cache/x", "")
     write(workspace, "experiments/__pycache__/one.pyc", "")
     write(workspace, "venv/pyvenv.cfg", "")
@@ -152,7 +153,7 @@ def test_links_lead_where_they_led(workspace, tmp_path):
         assert file.read() == "a: 1\n"
     with open(f"{taken.path}/configs/outside.txt") as file:
         assert file.read() == "outside\n"
-    assert taken.changed(snapshot.sums_of(str(workspace))) == ["configs/one.yaml"]
+    assert taken.changed(code_files.sums_of(str(workspace))) == ["configs/one.yaml"]
 
 
 def test_the_same_code_is_copied_once(workspace):
@@ -168,7 +169,7 @@ def test_the_same_code_is_copied_once(workspace):
 
 def test_a_copy_that_was_broken_off_is_made_again(workspace):
     taken = take(workspace)
-    os.remove(f"{taken.path}/{snapshot.FILE}")
+    os.remove(f"{taken.path}/{code_files.FILE}")
     os.remove(f"{taken.path}/train.py")
     take(workspace)
     assert os.path.exists(f"{taken.path}/train.py")
@@ -181,8 +182,8 @@ def test_a_copy_that_was_changed_is_made_again(workspace):
     assert take(workspace) == taken
     with open(f"{taken.path}/experiments/one.py") as file:
         assert file.read() == "one\n"
-    write(workspace / "launches" / "job" / f"code-{taken.digest}", snapshot.FILE, "{")
-    assert take(workspace) == taken == snapshot.at(taken.path)
+    write(workspace / "launches" / "job" / f"code-{taken.digest}", code_files.FILE, "{")
+    assert take(workspace) == taken == code_files.at(taken.path)
 
 
 def test_the_copy_of_a_folder(workspace, tmp_path):
@@ -206,17 +207,17 @@ def test_a_copy_that_fails_leaves_nothing(workspace, monkeypatch):
 
 def test_a_snapshot_is_known_by_its_folder(workspace):
     taken = take(workspace)
-    assert snapshot.at(taken.path) == taken
-    assert snapshot.at(workspace) is None
+    assert code_files.at(taken.path) == taken
+    assert code_files.at(workspace) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"workspace": "/w", "sums": 1})])
 def test_a_description_that_cannot_be_read_is_refused(text, workspace):
-    (workspace / snapshot.FILE).write_text(text)
+    (workspace / code_files.FILE).write_text(text)
     with pytest.raises(
-        snapshot.SnapshotError, match=r"\.official-trainer\.json cannot be read .*; submit the job again"
+        code_files.SnapshotError, match=r"\.official-trainer\.json cannot be read .*; submit the job again"
     ):
-        snapshot.at(workspace)
+        code_files.at(workspace)
 
 
 def test_what_was_edited_is_shown(workspace):
@@ -225,7 +226,7 @@ def test_what_was_edited_is_shown(workspace):
     write(workspace, "experiments/new.py", "new\n")
     (workspace / "train.py").chmod(0o644)
     (workspace / "experiments" / "one.py").write_bytes(b"\0\1")
-    assert taken.changed(snapshot.sums_of(str(workspace))) == ["configs/one.yaml", "experiments/new.py",
+    assert taken.changed(code_files.sums_of(str(workspace))) == ["configs/one.yaml", "experiments/new.py",
                                                                "experiments/one.py", "train.py"]  # fmt: skip
     assert "".join(taken.difference(str(workspace))) == (
         "--- a/configs/one.yaml\n+++ b/configs/one.yaml\n@@ -1 +1 @@\n-a: 1\n+a: 2\n"
@@ -242,7 +243,7 @@ def test_code_that_is_too_large_is_refused_with_its_largest_files(workspace, mon
         r"experiments/weights.npy of 3 MiB, .*: add what is no code to .gitignore, or set another source in the profile"
     )
     for call in (take, lambda folder: snapshot.planned(str(folder), "launches")):
-        with pytest.raises(snapshot.SnapshotError, match=message):
+        with pytest.raises(code_files.SnapshotError, match=message):
             call(workspace)
 
 
@@ -252,8 +253,8 @@ def test_a_file_that_cannot_be_read_is_named(workspace, monkeypatch):
     def refuse(path):
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(snapshot.files, "sha256", refuse)
-    with pytest.raises(snapshot.SnapshotError) as caught:
+    monkeypatch.setattr(code_files.files, "sha256", refuse)
+    with pytest.raises(code_files.SnapshotError) as caught:
         snapshot.planned(str(workspace), "launches")
     assert str(caught.value) == (
         f"{workspace}/configs/one.yaml cannot be read (Permission denied), so the job would lack it; change its "

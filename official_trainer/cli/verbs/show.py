@@ -130,14 +130,14 @@ def _code(run_dir: str | None, arguments: argparse.Namespace) -> str:
         raise UsageError("--code needs the directory of a run, such as: official-trainer show runs/digits --code")
     if arguments.explain or arguments.json or arguments.diff is not None or flags.changes_config(arguments):
         raise UsageError("--code cannot be combined with --explain, --diff, --json or changes of the config")
-    from official_trainer import snapshot
+    from official_trainer.tracking import code_files
 
     path = files.join(run_dir, files.RUN_FILE)
     run = files.read_json(path) if files.exists(path) else {}
     if not (code := run.get("code")):
         revision = run.get("git_revision") or "unknown"
         raise UsageError(f"{path} names no snapshot: the run was started from a workspace, whose commit is {revision}")
-    kept = snapshot.at(code["path"])
+    kept = code_files.at(code["path"])
     if kept is None:
         raise UsageError(f"the code of this run was in {code['path']}, which is gone")
     if not os.path.isdir(kept.workspace):

@@ -16,7 +16,6 @@ import shlex
 import signal
 from typing import Any
 
-from official_trainer import snapshot
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, did_you_mean, first_few
@@ -24,6 +23,7 @@ from official_trainer.launch import submission, submit
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import GONE, Host, Phase, Target
 from official_trainer.processes.signals import Signals
+from official_trainer.tracking import code_files
 
 USAGE = "ACTION [NAME] [--follow]"
 EXAMPLES = (
@@ -208,7 +208,7 @@ def _check_code(record: Record) -> None:
     """Refuses to start a job whose code is gone, or is not what was submitted."""
     if not record.code:
         return
-    code = snapshot.at(record.code)
+    code = code_files.at(record.code)
     changed = [] if code is None else code.changed(code.as_it_is().sums)
     if code is None or changed:
         what = f"where {first_few(changed)} changed" if changed else "which is gone"

@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 from official_trainer import config as configuration
 from official_trainer import files
-from official_trainer import snapshot as snapshots
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import ConfigError, Problem, Resolved
 from official_trainer.config.compare import Difference, differences
@@ -34,7 +33,8 @@ from official_trainer.errors import first_few, shorten
 from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 from official_trainer.runs.resume import garden_run
-from official_trainer.snapshot import Snapshot
+from official_trainer.tracking import code_files
+from official_trainer.tracking.code_files import Snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -304,7 +304,7 @@ def _code_changes(metadata: Mapping[str, Any], snapshot: Snapshot | None) -> tup
     before = metadata.get(CODE_KEY)
     if snapshot is None or not before or before["digest"] == snapshot.digest:
         return ()
-    earlier = snapshots.at(before["path"])
+    earlier = code_files.at(before["path"])
     changed = () if earlier is None else tuple(earlier.changed(snapshot.sums))
     return (CodeChange(path="code", before=before["digest"], after=snapshot.digest, files=changed),)
 
