@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, target, terminal
+from official_trainer.cli import flags, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
-from official_trainer.errors import did_you_mean, passwords_in, without_secrets
-from official_trainer.sweeps.verbs import sweep
+from official_trainer.errors import did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.config import Problem, Resolved
@@ -169,44 +168,43 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
     return mode
 
 
-def refuse_idle_sweep(arguments: argparse.Namespace) -> None:
-    """Refuses flags of `sweep` for a job that trains, and those of `train` for a sweep.
+def refuse_idle(arguments: argparse.Namespace) -> None:
+    """Refuses flags of `train` for a verb whose work is shared, and those of such a verb for another command.
 
     Raises:
       UsageError: such a flag is given.
     """
-    if arguments.command == "sweep":
-        shared = _words(arguments, flags.add_run_flags)
-        given = [word for word in _words(arguments, train.add_flags) if word not in shared]
+    shared = verbs.load_shared()
+    if arguments.command in shared:
+        kept = _words(arguments, flags.add_run_flags)
+        given = [word for word in _words(arguments, train.add_flags) if word not in kept]
         fix = "leave it out"
     else:
-        given = _words(arguments, sweep.add_sweep_flags)
-        fix = "write `-- sweep` before the experiment, or leave it out"
+        verb, given = next(
+            ((name, words) for name, each in shared.items() if (words := _words(arguments, each.add_worker_flags))),
+            ("", []),
+        )
+        fix = f"write `-- {verb}` before the experiment, or leave it out"
     if given:
         raise UsageError(f"{' '.join(given)} would have no effect with `-- {arguments.command}`; {fix}")
 
 
-def check_sweep(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
-    """Returns the job that works on a sweep, once it has passed the checks that each worker makes at its start.
+def check_shared(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
+    """Returns the job whose workers share the work of a verb, which has refused what they would refuse.
 
     Raises:
-      UsageError: the profile has processes that a sweep has no use for, or the job would contain a password.
-      ConfigError: the file of the sweep or the experiment's configuration has a problem.
+      UsageError: the profile has processes that have nothing to do there, or the verb refuses a flag.
+      ConfigError: the configuration has a problem.
     """
-    from official_trainer.launch.spec import sweep_job
+    from official_trainer.launch.spec import shared_job
 
+    verb = arguments.command
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
-        raise UsageError(f"each worker of a sweep trains and evaluates alone; leave {' and '.join(idle)} out")
-    arguments.join = True
-    plan, *_ = sweep.plan_of(arguments)
-    if passwords_in(plan.config.storage):
-        raise UsageError(
-            f"storage={without_secrets(plan.config.storage)} has a password, which the files of the job would show; "
-            "write storage=env:NAME, and give each worker the URL in the environment variable NAME"
-        )
-    words = [*_words(arguments, flags.add_run_flags), *_words(arguments, sweep.add_sweep_flags), "--join"]
-    job = sweep_job(profile.workers, words, grace_seconds=plan.grace_seconds + _GRACE_MARGIN_SECONDS)
-    return dataclasses.replace(job, model_dir=plan.directory, cwd=os.getcwd())
+        raise UsageError(f"each worker of a {verb} trains and evaluates alone; leave {' and '.join(idle)} out")
+    found = verbs.load_shared()[verb].worker_command(arguments)
+    grace = found.grace_seconds + _GRACE_MARGIN_SECONDS
+    job = shared_job(profile.workers, [verb, *found.words], grace_seconds=grace)
+    return dataclasses.replace(job, model_dir=found.directory, cwd=os.getcwd())
 
 
 def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check: Callable[[Job], object]) -> JobSpec:

@@ -147,15 +147,15 @@ def training_job(
     return JobSpec(roles=tuple(roles), grace_seconds=grace_seconds)
 
 
-def sweep_job(workers: int, argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
+def shared_job(workers: int, argv: Sequence[str], *, grace_seconds: float) -> JobSpec:
     """Returns the job that works on a sweep; each of its workers is a process alone.
 
     Args:
       workers: how many there are.
-      argv: the flags of `sweep`, with `--join`.
+      argv: the verb and its flags, such as `sweep` with `--join`.
       grace_seconds: see `JobSpec`.
     """
-    role = Role(name=WORKER, count=workers, argv=("official_trainer", "sweep", *argv))
+    role = Role(name=WORKER, count=workers, argv=("official_trainer", *argv))
     return JobSpec(roles=(role,), grace_seconds=grace_seconds, is_sweep=True)
 
 

@@ -221,9 +221,9 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = files.absolute(model_dir)
-    is_sweep = arguments.command == "sweep"
+    is_sweep = arguments.command not in ("train", "predict")
     engine = target_class(profile, is_sweep=is_sweep)
-    job = (_sweep if is_sweep else _training)(arguments, engine)
+    job = (_shared if is_sweep else _training)(arguments, engine)
     place = job.model_dir
     if job.predicts:  # beside the training of the run, and its record
         experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
@@ -242,12 +242,12 @@ def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
     return job_spec.check_job(arguments, engine.profile, mode, _check_in(arguments.model_dir, prediction))
 
 
-def _sweep(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
+def _shared(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
     if not engine.runs_sweeps:
         known = " and ".join(name for name in targets.names() if targets.get(name).runs_sweeps)
-        fix = "`official-trainer sweep` runs one on this machine"
-        raise UsageError(f"launch {engine.name} cannot run a sweep; {known} can, and {fix}")
-    return job_spec.check_sweep(arguments, engine.profile)
+        fix = f"`official-trainer {arguments.command}` runs one on this machine"
+        raise UsageError(f"launch {engine.name} cannot run a {arguments.command}; {known} can, and {fix}")
+    return job_spec.check_shared(arguments, engine.profile)
 
 
 def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:

@@ -18,6 +18,11 @@ A package adds a verb in its pyproject.toml:
 
     [project.entry-points."official_trainer.verbs"]
     audit = "my_package.audit"
+
+A verb whose work the workers of a job can share is in `_SHARED`, and has
+
+    add_worker_flags(parser: official_trainer.cli.flags.Parser) -> None      its own flags that each worker gets
+    worker_command(arguments: argparse.Namespace) -> WorkerCommand           refuses what the workers would refuse
 """
 
 from __future__ import annotations
@@ -27,8 +32,8 @@ import functools
 import importlib
 import os
 import types
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer.errors import ExitCode, UserError, describe_error
 
@@ -36,6 +41,21 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "official_trainer.verbs"
+_SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
+
+
+class WorkerCommand(NamedTuple):
+    """What each worker of a job runs that shares the work of a verb with the others.
+
+    Attributes:
+      words: after the verb.
+      directory: where they share it.
+      grace_seconds: how long one of them may save after SIGTERM.
+    """
+
+    words: list[str]
+    directory: str
+    grace_seconds: float
 
 
 class MissingVerbError(UserError, ImportError):
@@ -78,8 +98,17 @@ def load(name: str) -> types.ModuleType | None:
 
 def load_all() -> dict[str, types.ModuleType]:
     """Imports all verbs, in alphabetical order; one that cannot be imported is left out."""
+    return _loadable(names())
+
+
+def load_shared() -> dict[str, types.ModuleType]:
+    """Imports the verbs whose work the workers of a job can share."""
+    return _loadable(_SHARED)
+
+
+def _loadable(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
     found: dict[str, types.ModuleType] = {}
-    for name in names():
+    for name in wanted:
         with contextlib.suppress(MissingVerbError):
             if (module := load(name)) is not None:
                 found[name] = module

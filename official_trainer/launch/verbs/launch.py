@@ -20,12 +20,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, help_text, process, terminal
+from official_trainer.cli import flags, help_text, process, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
 from official_trainer.errors import ExitCode, did_you_mean, nearest
 from official_trainer.launch import job_spec
-from official_trainer.sweeps.verbs import sweep
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
@@ -107,10 +106,12 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
-    parser.accept_command("train", "sweep", "predict")
+    shared = verbs.load_shared()
+    parser.accept_command("train", *shared, "predict")
     train.add_flags(parser, job_spec.MODES)
-    parser.group("Only with `-- sweep`")
-    sweep.add_sweep_flags(parser)
+    for name, verb in shared.items():
+        parser.group(f"Only with `-- {name}`")
+        verb.add_worker_flags(parser)
 
 
 def more_help(arguments: argparse.Namespace) -> Iterator[str]:
@@ -135,11 +136,12 @@ def run(arguments: argparse.Namespace) -> int:
     known = (LOCAL, *targets.names())
     if arguments.target not in known:
         raise UsageError(_no_such_target(arguments.target, known))
-    job_spec.refuse_idle_sweep(arguments)
+    job_spec.refuse_idle(arguments)
     if arguments.target == LOCAL:
-        if arguments.command == "sweep":
-            fix = "`official-trainer sweep` itself runs one on this machine, with --parallel=N trials at the same time"
-            raise UsageError(f"launch local does not run a sweep; {fix}")
+        if arguments.command in verbs.load_shared():
+            verb = arguments.command
+            fix = f"`official-trainer {verb}` itself runs one here, with --parallel=N trials at the same time"
+            raise UsageError(f"launch local does not run a {verb}; {fix}")
         return _run_here(arguments)
     from official_trainer.launch import submit
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, process, target, terminal
+from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import ExitCode, did_you_mean
+from official_trainer.errors import ExitCode, did_you_mean, passwords_in, without_secrets
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig, Resolved
@@ -55,7 +55,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.positional("directory", "DIR", "with `show`, `best`, `retry` and `stop`: the directory of a sweep")
     parser.positionals("numbers", "N", "with `retry`: trials that run again (default: those that failed)")
     parser.group("Sweep", "It needs --model_dir, where `trials/N/run` is the run directory of trial N.")
-    add_sweep_flags(parser)
+    add_worker_flags(parser)
     parser.switch("join", "work on the sweep beside other processes that do, on this machine or others")
     parser.value("sort", "COLUMN", "with `show`: one of trial, best (default: trial)", choices=_ORDERS)
     parser.value("trial", "N", "with `best`: the trial to take (default: the best one)")
@@ -64,7 +64,7 @@ def add_flags(parser: flags.Parser) -> None:
     )
 
 
-def add_sweep_flags(parser: flags.Parser) -> None:
+def add_worker_flags(parser: flags.Parser) -> None:
     """Declares the flags of a sweep that the workers of a job have too."""
     parser.value("space", "SPACE", "YAML file of a sweep, or PATH=log(low, high); may be repeated", repeat=True)
     parser.value("trials", "N", "how many trials are completed or pruned (default: 20, or the whole grid)")
@@ -187,17 +187,37 @@ _OF_WORDS: dict[str, tuple[str, Callable[[argparse.Namespace], object]]] = {
 """What only one of the words takes."""
 
 
+def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
+    """Returns what each worker of a job runs that works on a sweep.
+
+    Raises:
+      UsageError: the job would contain a password.
+      ConfigError: the file of the sweep or the experiment's configuration has a problem.
+    """
+    arguments.join = True
+    plan = _planned(arguments).plan
+    if passwords_in(plan.config.storage):
+        raise UsageError(
+            f"storage={without_secrets(plan.config.storage)} has a password, which the files of the job would show; "
+            "write storage=env:NAME, and give each worker the URL in the environment variable NAME"
+        )
+    parser = flags.Parser("", usage="", description="")
+    flags.add_run_flags(parser)
+    add_worker_flags(parser)
+    return verbs.WorkerCommand([*parser.words(arguments), "--join"], plan.directory, plan.grace_seconds)
+
+
 def _sweep(arguments: argparse.Namespace) -> int:
     from official_trainer.sweeps import sweep
 
-    planned = plan_of(arguments)
+    planned = _planned(arguments)
     with process.outliving_reader():
         sweep.run(*planned, _observer(planned.plan, quiet=arguments.quiet))
     _print_table(planned.plan.directory)
     return int(ExitCode.DONE)
 
 
-def plan_of(arguments: argparse.Namespace) -> Planned:
+def _planned(arguments: argparse.Namespace) -> Planned:
     """Returns what a sweep does, what draws its values, and what stays the same while it lasts.
 
     Raises:

@@ -15,7 +15,7 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission
-from official_trainer.launch.spec import sweep_job
+from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from official_trainer.snapshot import Snapshot
@@ -203,7 +203,7 @@ def test_a_worker_of_parameter_servers_restarts_alone():
 def test_the_workers_of_a_sweep_restart_alone():
     """N21: an eviction of one leaves the others alone."""
     profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 2")
-    job = dataclasses.replace(sweep_job(3, ["digits_mlp", "--join"], grace_seconds=30), name="x-1")
+    job = dataclasses.replace(shared_job(3, ["sweep", "digits_mlp", "--join"], grace_seconds=30), name="x-1")
     (text,) = Kubernetes(profile).render(job).files.values()
     job = Controllers(yaml.safe_load(text))
     assert {job.end(("worker", *end)) for end in NOT_COUNTED * 10} == {ALONE}
@@ -234,7 +234,7 @@ def test_only_the_success_of_those_who_wait_for_nothing_counts():
 def test_the_workers_of_a_sweep_are_pods_of_an_indexed_job():
     """N21: each is restarted alone, and in no cluster."""
     profile = profile_of(f"{IMAGE}\nworkers: 3\nmax_restarts: 4\nvolumes: [{{claim: runs, path: /runs}}]")
-    job = sweep_job(3, ["digits_mlp", "--space=/home/me/x.yaml", "--join"], grace_seconds=30)
+    job = shared_job(3, ["sweep", "digits_mlp", "--space=/home/me/x.yaml", "--join"], grace_seconds=30)
     job = dataclasses.replace(job, name="x-1", model_dir="/runs/x")
     (problem,) = Kubernetes(profile).problems(job)
     assert problem.startswith("--space=/home/me/x.yaml is a file of this machine")

@@ -17,7 +17,7 @@ from official_trainer.config import FrozenDict
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
-from official_trainer.launch.spec import sweep_job, training_job
+from official_trainer.launch.spec import shared_job, training_job
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
 from official_trainer.snapshot import Snapshot
 from tests.support.launch.stand_ins import StandIns
@@ -101,7 +101,7 @@ def test_two_jobs_of_one_name_do_not_run_at_the_same_time(options, expected):
 def test_the_workers_of_a_sweep_are_an_array(stand_ins, tmp_path):
     """N21: each is a job of one process, which works on the sweep beside the others."""
     profile = SlurmProfile(workers=3, nodes=1, python=stand_ins.python)
-    found = sweep_job(3, ["digits_mlp", "--space=a b.yaml", "--join"], grace_seconds=40)
+    found = shared_job(3, ["sweep", "digits_mlp", "--space=a b.yaml", "--join"], grace_seconds=40)
     found = dataclasses.replace(found, name="x-1", model_dir="/runs/x", cwd="/")
     target = Slurm(profile, is_sweep=True)
     assert not list(target.problems(found))
