@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.runs import differing, opened
-from official_trainer.runs.curves import is_step
 from official_trainer.runs.opened import NoRunYetError, OpenedRun
+from official_trainer.runs.recorded import is_step
 
 NO_RUNS = ("empty", "no run")
 """How folders stand that hold no run."""

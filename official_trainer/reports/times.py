@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from official_trainer.reports.gathered import Ranked
-from official_trainer.runs.curves import is_step
-from official_trainer.runs.recorded import LONGEST_SECONDS
+from official_trainer.runs.recorded import LONGEST_SECONDS, is_step
 
 _LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
 

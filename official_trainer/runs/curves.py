@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from official_trainer import files
+from official_trainer.runs.recorded import is_step
 
 ROWS = "metrics.jsonl"
 EVALUATOR = "continuous_eval"
@@ -153,11 +154,6 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, dict) or not isinstance(row.get("split"), str):
         return False
     return is_step(row.get("step"))
-
-
-def is_step(value: Any) -> TypeGuard[int]:
-    """Whether a value of a damaged file can be a global step."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

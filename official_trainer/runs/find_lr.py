@@ -1,22 +1,23 @@
 """The learning-rate finder: trains with a rate that rises from step to step, until the loss diverges.
 
 Owns: the training, and the override that a suggestion is written as. Does not own: what the curve suggests
-(`rate_curve.py`), the picture (`rate_plot.py`).
+(`rate_curve.py`), the picture (`rate_plot.py`). Imports no TensorFlow by itself.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import TYPE_CHECKING
 
-from official_trainer.config import Resolved, resolve
+from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
-from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.job import Job
 from official_trainer.runs.rate_curve import RateCurve
 from official_trainer.runs.trial import trainer_of
-from official_trainer.tasks import optimization
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
 
 _SECTION = "trainer.optimizer_config"
 _SCHEDULE = f"{_SECTION}.learning_rate"
@@ -47,6 +48,7 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
 
     Raises:
       FixedRateError: the optimizer does not follow the config's schedule.
+      ConfigError: the job cannot be tried in one process.
     """
     rising = {
         "type": "exponential",
@@ -56,11 +58,11 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
         "exponential.staircase": False,
     }
     sets = [format_override(f"{_SCHEDULE}.{name}", value) for name, value in rising.items()]
-    resolved = resolve(
-        job.config, experiment=job.experiment, sets=[*sets, format_override(f"{_SECTION}.warmup.type", None)]
-    )
+    sets.append(format_override(f"{_SECTION}.warmup.type", None))
     curve = RateCurve()
-    with trainer_of(dataclasses.replace(job, resolved=resolved)) as trainer:
+    with trainer_of(job, "find-lr", sets) as trainer:
+        from official_trainer.tasks import optimization
+
         _check_follows(trainer, lowest)
         with trainer.train_iterator.on_end("repeat"):
             for _ in range(num_steps):
@@ -73,6 +75,8 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
 
 
 def _check_follows(trainer: Trainer, lowest: float) -> None:
+    from official_trainer.tasks import optimization
+
     rates = optimization.learning_rates(trainer.optimizer, trainer.global_step)
     if len(rates) > 1:
         raise FixedRateError(

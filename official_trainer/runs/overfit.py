@@ -1,6 +1,7 @@
 """`--overfit_batches`: trains on a few batches again and again, to see whether model and loss can learn at all.
 
 Owns: how long it trains, and the verdict. Does not own: repeating the batches (`engine/train_iterator.py`).
+Imports no TensorFlow by itself.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import UserError
 from official_trainer.runs.job import Job
 from official_trainer.runs.trial import trainer_of
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console, format_number
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
 
 _LEARNED, _DONE = 0.1, 0.01
 """Parts of the first loss: at or below the first one the model has learned, below the second one it need not go on."""
@@ -82,10 +86,11 @@ def overfit(job: Job, num_batches: int) -> Learning:
 
     Raises:
       NotLearnedError: the loss did not fall to near zero.
+      ConfigError: the job cannot be tried in one process.
     """
     limit = max(_MOST_STEPS, _MOST_PASSES * num_batches)
     limit = min(limit, job.config.trainer.train_steps or limit)
-    with trainer_of(job) as trainer:
+    with trainer_of(job, "--overfit_batches") as trainer:
         trainer.train_iterator.repeat_first(num_batches)
         console = Console(sys.stdout, end_step=limit, quiet=job.quiet)
         with closing(console):

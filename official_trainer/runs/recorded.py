@@ -18,7 +18,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from official_trainer import files
 from official_trainer.checkpoints import garden
@@ -26,7 +26,6 @@ from official_trainer.config import lines
 from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
-from official_trainer.runs.curves import is_step
 from official_trainer.runs.resume import garden_run
 from official_trainer.tracking import record
 
@@ -177,6 +176,11 @@ def step_time_text(seconds: float) -> str:
 def speed_text(examples_per_second: float) -> str:
     """Returns examples a second as a whole number; below 100 with three digits."""
     return f"{examples_per_second:,.0f}" if examples_per_second >= 100 else f"{examples_per_second:.3g}"
+
+
+def is_step(value: Any) -> TypeGuard[int]:
+    """Whether a value of a damaged file can be a global step."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR
 from official_trainer.distributed.environment import SLURM, cluster_env
-from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
@@ -40,8 +39,6 @@ from official_trainer.tracking.record import check_name, prepare_model_dir
 if TYPE_CHECKING:
     from official_trainer.lazy import keras
     from official_trainer.runs.check import CheckStep
-    from official_trainer.runs.overfit import Learning
-    from official_trainer.runs.rate_curve import RateCurve
     from official_trainer.tasks.multi_task.model import MultiTaskModel
 
 _logger = logging.getLogger(__name__)
@@ -87,9 +84,9 @@ def run(
     with contextlib.nullcontext(stop) if stop is not None else StopRequest() as stop, contextlib.ExitStack() as held:
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         with stop.interruptible():
-            _import_tensorflow(quiet=job.quiet)  # here, so that it can be left
+            import_tensorflow(quiet=job.quiet)  # here, so that it can be left
             if not job.serves:  # what serves builds nothing
-                held.enter_context(_gin_in_force(job))
+                held.enter_context(gin_in_force(job))
         try:
             return _run_in_mode(job, stop, checkpoint, prediction)
         except DataError as error:
@@ -97,7 +94,7 @@ def run(
             raise
 
 
-def _import_tensorflow(*, quiet: bool = False) -> None:
+def import_tensorflow(*, quiet: bool = False) -> None:
     """Imports TensorFlow, and what needs it; a command shows on its terminal that this takes seconds."""
     is_quiet = quiet or not _logger.isEnabledFor(logging.INFO)  # as `--quiet` sets it
     with working("importing TensorFlow", quiet=is_quiet):
@@ -105,7 +102,7 @@ def _import_tensorflow(*, quiet: bool = False) -> None:
         from official_trainer.runs import evaluate, train, worker  # noqa: F401
 
 
-def _gin_in_force(job: Job) -> AbstractContextManager[None]:
+def gin_in_force(job: Job) -> AbstractContextManager[None]:
     """Binds what the gin flags set, once everything is imported that the task may call."""
     return gin_bindings.in_force(job.gin, registry.gin_modules(job.config.task), reports=job.is_chief)
 
@@ -186,11 +183,11 @@ def export(
 
     if output_dir is not None:
         exports.check_replaceable(output_dir, "--output_dir")
-    _import_tensorflow()
+    import_tensorflow()
     from official_trainer.runs.build import build, export_own
     from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
 
-    with _gin_in_force(job):
+    with gin_in_force(job):
         directory, step = find_checkpoint(job, checkpoint)
         trainer = build(job)
         trainer.checkpoint_state.load_weights(directory, step)
@@ -219,7 +216,7 @@ def model_of(
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True)
     registry.get_task_cls(job.config.task)
     check_name(model_dir)
-    _import_tensorflow(quiet=True)
+    import_tensorflow(quiet=True)
     from official_trainer.runs.build import build
     from official_trainer.runs.chosen_checkpoint import find_checkpoint
 
@@ -232,48 +229,6 @@ def model_of(
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return trainer.model
-
-
-def overfit(job: Job, num_batches: int) -> Learning:
-    """Trains on a few batches again and again, and leaves nothing behind; see `runs/overfit.py`.
-
-    Raises:
-      NotLearnedError: the loss did not fall to near zero.
-      ConfigError: the job cannot be tried in one process.
-    """
-    _check_trial(job, "--overfit_batches")
-    _import_tensorflow(quiet=job.quiet)
-    from official_trainer.runs import overfit as trial
-
-    with _gin_in_force(job):
-        return trial.overfit(job, num_batches)
-
-
-def find_learning_rate(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCurve:
-    """Trains with a rising learning rate, and leaves nothing behind; see `runs/find_lr.py`.
-
-    Raises:
-      FixedRateError: the optimizer does not follow the config's schedule.
-      ConfigError: the job cannot be tried in one process.
-    """
-    _check_trial(job, "find-lr")
-    _import_tensorflow(quiet=job.quiet)
-    from official_trainer.runs import find_lr
-
-    with _gin_in_force(job):
-        return find_lr.search(job, lowest=lowest, highest=highest, num_steps=num_steps)
-
-
-def _check_trial(job: Job, what: str) -> None:
-    """Refuses what a run would refuse, and a job of several processes."""
-    check_ready(job)
-    runtime = job.config.runtime
-    cluster = cluster_env(os.environ, runtime)
-    if cluster is not None or strategy_name(runtime, None) in ("multi_worker_mirrored", "parameter_server"):
-        where = f"by {cluster.source} it is one of several" if cluster is not None else "this strategy has several"
-        fix = "start it on one machine, with the strategy mirrored, one_device or off"
-        path = "runtime.distribution_strategy"
-        raise ConfigError([Problem(f"{what} runs in one process, and {where}", path, fix=fix)])
 
 
 def check(
@@ -295,9 +250,9 @@ def check(
       gin: what the gin flags bind; None without gin flags.
       job_fields: other fields of `Job`: `mode` and `model_dir`, and those that have defaults.
     """
-    _import_tensorflow()
+    import_tensorflow()
     from official_trainer.runs import check as dry_run
 
     job = Job(experiment=experiment, resolved=resolved, gin=gin, **job_fields)
-    with _gin_in_force(job):
+    with gin_in_force(job):
         yield from dry_run.check(job, metrics, changes)

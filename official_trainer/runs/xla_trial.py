@@ -1,7 +1,7 @@
 """The trial of `runtime.enable_xla: auto`: whether training steps are faster with XLA, found before the first of them.
 
 Owns: when there is a trial, how it measures, what it concludes. Does not own: where the choice is kept
-(`xla_choice.py`), trainers that leave nothing behind (`trial.py`).
+(`xla_choice.py`).
 
 XLA rounds differently, so a run goes on as it began: a restart reads the choice, and tries nothing. The trial trains
 trainers of its own, which are gone before that of the run is built from the same seeds.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import tempfile
 import time
 
 from official_trainer.config import resolve
@@ -18,9 +19,9 @@ from official_trainer.distributed.strategy import DeviceError, strategy_name
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
 from official_trainer.runs import xla_choice
+from official_trainer.runs.build import build
 from official_trainer.runs.job import Job
 from official_trainer.runs.recorded import step_time_text
-from official_trainer.runs.trial import trainer_of
 from official_trainer.runs.xla_choice import XlaChoice
 
 AT_MOST = 0.9
@@ -61,18 +62,22 @@ def seconds_per_step(job: Job, *, enable_xla: bool) -> float:
     The fastest of a few windows counts, each as long as those of the run at most, and about a second in all.
     """
     resolved = resolve(job.config, experiment=job.experiment, sets=[f"runtime.enable_xla={str(enable_xla).lower()}"])
-    with (
-        trainer_of(dataclasses.replace(job, resolved=resolved)) as trainer,
-        trainer.train_iterator.on_end("repeat"),
-    ):
-        _seconds(trainer, 1)
-        steps, times = 1, [_seconds(trainer, 1)]
-        while times[-1] < _WINDOW_SECONDS and steps < job.config.trainer.steps_per_loop:
-            steps = min(2 * steps, job.config.trainer.steps_per_loop)
-            times = [_seconds(trainer, steps)]
-        while sum(times) < _TIMED_SECONDS and len(times) < _MAX_WINDOWS:
-            times.append(_seconds(trainer, steps))
-        return min(times) / steps
+    with tempfile.TemporaryDirectory(prefix="official-trainer-") as folder:
+        trainer = build(dataclasses.replace(job, resolved=resolved, model_dir=folder), trains=True)
+        trainer.initialize()
+        with trainer.train_iterator.on_end("repeat"):
+            return _shortest(trainer, job.config.trainer.steps_per_loop)
+
+
+def _shortest(trainer: Trainer, steps_per_loop: int) -> float:
+    _seconds(trainer, 1)
+    steps, times = 1, [_seconds(trainer, 1)]
+    while times[-1] < _WINDOW_SECONDS and steps < steps_per_loop:
+        steps = min(2 * steps, steps_per_loop)
+        times = [_seconds(trainer, steps)]
+    while sum(times) < _TIMED_SECONDS and len(times) < _MAX_WINDOWS:
+        times.append(_seconds(trainer, steps))
+    return min(times) / steps
 
 
 def _seconds(trainer: Trainer, num_steps: int) -> float:

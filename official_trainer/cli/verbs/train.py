@@ -84,9 +84,9 @@ def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
         raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
     flags.refuse_idle_prediction(arguments, mode)
     found = target.from_flags(arguments)
-    from official_trainer.runs import run as engine
+    from official_trainer.runs import overfit
 
-    learning = engine.overfit(target.job_of(found, arguments, mode), num_batches)
+    learning = overfit.overfit(target.job_of(found, arguments, mode), num_batches)
     terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {found.model_dir} was not touched")
     return 0
 

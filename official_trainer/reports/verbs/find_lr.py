@@ -59,11 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = target.from_flags(arguments)
     root = target.workspace(arguments) or os.getcwd()
     output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", found.experiment))
-    from official_trainer.runs import run as engine
+    from official_trainer.runs import find_lr, rate_plot
 
     job = target.job_of(found, arguments, "train")
-    curve = engine.find_learning_rate(job, lowest=lowest, highest=highest, num_steps=steps)
-    from official_trainer.runs import find_lr, rate_plot
+    curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)
 
     marks = {name: rate for name, rate in (("valley", curve.valley), ("steepest", curve.steepest)) if rate is not None}
     if not arguments.quiet:

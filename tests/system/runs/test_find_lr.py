@@ -11,7 +11,7 @@ from official_trainer import config as configuration
 from official_trainer.config import schema
 from official_trainer.lazy import keras
 from official_trainer.runs import find_lr
-from official_trainer.tasks import registry
+from official_trainer.tasks import optimization, registry
 from tests.support import (
     several_tasks,  # noqa: F401 - registers `several`
     shuffled_runs,
@@ -114,7 +114,7 @@ def test_an_optimizer_with_a_rate_of_its_own_is_refused(tmp_path, capsys):
 
 def test_several_optimizers_are_refused(tmp_path, capsys, monkeypatch):
     """N36: of two rates, none can be suggested."""
-    monkeypatch.setattr(find_lr.optimization, "learning_rates", lambda optimizer, step: {"a": 0.1, "b": 0.2})
+    monkeypatch.setattr(optimization, "learning_rates", lambda optimizer, step: {"a": 0.1, "b": 0.2})
     assert cli.main(["find-lr", "toy_run", f"--output={tmp_path}"], is_process=False) == 2
     assert "ShuffledTask has 2 optimizers, each with a learning rate" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from official_trainer import cli
+from official_trainer.runs import overfit
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 
@@ -159,10 +160,10 @@ def test_a_run_directory_that_tensorflow_cannot_find_is_refused_before_its_impor
     assert not (workspace / "runs").exists()
 
 
-def test_overfitting_is_handed_over_with_the_config_of_the_run(engine, workspace, capsys):
+def test_overfitting_is_handed_over_with_the_config_of_the_run(engine, workspace, capsys, monkeypatch):
     """N36: the flag is no setting, so the config is that of the run, and its digest too; what came of it is printed."""
     calls = []
-    engine.overfit = lambda job, num_batches: calls.append((job, num_batches)) or "it fell"
+    monkeypatch.setattr(overfit, "overfit", lambda job, num_batches: calls.append((job, num_batches)) or "it fell")
     assert cli.main(["train", "my_experiment", "--overfit_batches=3", "trainer.train_steps=9"]) == 0
     assert cli.main(["train", "my_experiment", "trainer.train_steps=9"]) == 0
     [(job, num_batches)], [(_, _, resolved, _)] = calls, engine.calls
