@@ -177,9 +177,9 @@ def restore(folder: Path, size: int) -> Timed:
 
 def opened_checkpoints(folder: Path, size: int) -> Timed:
     directory, _ = data.checkpoints(folder, size)
-    from official_trainer import runs
+    from official_trainer import reports
 
-    return lambda: _nothing(runs.open(directory).checkpoints)
+    return lambda: _nothing(reports.open(directory).checkpoints)
 
 
 # Rows of metrics.
@@ -214,10 +214,10 @@ def events_at_restart(folder: Path, size: int) -> Timed:
 
 def opened_curves(folder: Path, size: int) -> Timed:
     directory = data.rows(folder, size)
-    from official_trainer import runs
-    from official_trainer.runs import curve_plot
+    from official_trainer import reports
+    from official_trainer.reports import curve_plot
 
-    return lambda: _nothing(curve_plot.svg(runs.open(directory).curves.charts(), "run"))
+    return lambda: _nothing(curve_plot.svg(reports.open(directory).curves.charts(), "run"))
 
 
 def compare_rows(folder: Path, size: int) -> Command:

@@ -50,7 +50,8 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
     """
     name, *rest = (words[1:] if words[:1] == ["help"] else words) or [""]
     if not name:
-        return _beginning(last, {verb: dispatch.help_line(module) for verb, module in verbs.load_all().items()})
+        found = verbs.load_some(verbs.names())
+        return _beginning(last, {verb: dispatch.help_line(module) for verb, module in found.items()})
     try:
         if (module := verbs.load(name)) is None:
             return {}

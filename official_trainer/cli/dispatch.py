@@ -230,7 +230,7 @@ def _experiments() -> list[str]:
 
 
 def _overview() -> str:
-    return help_text.overview({name: help_line(module) for name, module in verbs.load_all().items()})
+    return help_text.overview({name: help_line(module) for name, module in verbs.load_some(verbs.names()).items()})
 
 
 def _drop_unwritten() -> None:

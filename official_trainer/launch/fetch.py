@@ -1,7 +1,7 @@
 """Gets the code of a job from storage, and runs a command there: on machines that have an image and not the workspace.
 
 Owns: this program, the words that start it, and the command that uploads the archive before. Does not own: what an
-archive holds (`snapshot.py`), which machines get one (`launch/targets/`).
+archive holds (`launch/snapshot.py`), which machines get one (`launch/targets/`).
 
     python -m official_trainer.launch.fetch URL COMMAND…
 
@@ -17,8 +17,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from official_trainer import files, snapshot
+from official_trainer import files
 from official_trainer.errors import ExitCode
+from official_trainer.launch import snapshot
 from official_trainer.tracking.code_files import SnapshotError
 
 if TYPE_CHECKING:

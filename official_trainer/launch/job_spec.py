@@ -1,7 +1,7 @@
 """From the flags of `launch` to a job: how many processes, in which mode, and what each of them runs.
 
 Owns: reading the profile, what is refused before anything starts, `JobSpec` with its commands.
-Does not own: the flags and a job on this machine (`launch.py`), jobs of engines (`submit.py`).
+Does not own: the flags and a job on this machine (`verbs/launch.py`), jobs of engines (`submit.py`).
 """
 
 from __future__ import annotations

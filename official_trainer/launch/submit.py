@@ -1,7 +1,7 @@
 """Jobs that an engine runs, as `launch TARGET` shows and submits them.
 
 Owns: showing rendered jobs; refusing those that the engine would refuse; the message about a submitted job.
-Does not own: `launch` (`launch.py`), rendering (`launch/`), running jobs (`job.py`).
+Does not own: `launch` (`verbs/launch.py`), rendering (`launch/`), running jobs (`verbs/job.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_trainer import files, snapshot
+from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode, first_few, secret_in, without_secrets
-from official_trainer.launch import job_spec, submission, targets
+from official_trainer.launch import job_spec, snapshot, submission, targets
 from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record

@@ -1,6 +1,6 @@
 """The charts of a report: which metrics they show, and curves that are thinned out to what a screen can show.
 
-Owns: the choice of charts, and thinning. Does not own: reading metrics (`runs/curves.py`), drawing
+Owns: the choice of charts, and thinning. Does not own: reading metrics (`reports/recorded_curves.py`), drawing
 (`static/curves.js`).
 
 A curve is thinned by its extremes: it is cut into stretches of as many points each, of which the lowest and the highest
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from official_trainer.reports.gathered import Ranked
-from official_trainer.runs.curves import Curve
+from official_trainer.reports.recorded_curves import Curve
 from official_trainer.tracking.tensorboard import shared_name
 
 MAX_POINTS = 600

@@ -1,6 +1,6 @@
 """What runs left besides numbers: pictures and texts of their evaluations, checkpoints, exports, and other tools.
 
-Owns: which of these a report shows, and as what. Does not own: reading them (`runs/opened.py`).
+Owns: which of these a report shows, and as what. Does not own: reading them (`reports/opened.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import first_few, without_secrets
 from official_trainer.reports.gathered import Ranked
-from official_trainer.tracking.recorded_events import Shown
+from official_trainer.reports.recorded_events import Shown
 
 MOST_PICTURES = 12
 """Most pictures of one run on a page; of each name the newest is shown."""

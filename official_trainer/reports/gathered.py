@@ -1,7 +1,7 @@
 """The runs that a report is about: which folders they are in, what they are called, which one is the best.
 
 Owns: finding the runs and the sweep that paths name, their order, the metric that decides.
-Does not own: reading a run (`runs/opened.py`) or a sweep (`sweeps/results.py`), what runs are called
+Does not own: reading a run (`reports/opened.py`) or a sweep (`sweeps/results.py`), what runs are called
 (`runs/differing.py`).
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.runs import differing, opened
-from official_trainer.runs.opened import NoRunYetError, OpenedRun
+from official_trainer.reports import opened
+from official_trainer.reports.opened import NoRunYetError, OpenedRun
+from official_trainer.runs import differing
 from official_trainer.runs.recorded import is_step
 
 NO_RUNS = ("empty", "no run")

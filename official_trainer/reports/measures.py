@@ -1,7 +1,7 @@
 """A number of a run that runs are compared by: a metric at its best, at the end, or at a step.
 
 Owns: how such a number is named, and finding it in what a run has recorded, as cheaply as that is possible. Does not
-own: reading rows (`runs/curves.py`), which direction is better: the config says it, or the user; it is never guessed.
+own: reading rows (`recorded_curves.py`), which direction is better (the config or the user says it).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, did_you_mean, first_few, nearest, shorten
-from official_trainer.runs import curves
-from official_trainer.runs.curves import Curve, Curves
+from official_trainer.reports import recorded_curves as curves
+from official_trainer.reports.recorded_curves import Curve, Curves
 from official_trainer.runs.recorded import RecordedRun
 from official_trainer.tracking import EVALUATION
 

@@ -17,8 +17,8 @@ from official_trainer.config import contrast, lines
 from official_trainer.config.contrast import Contrast, Side
 from official_trainer.errors import printable, without_secrets
 from official_trainer.reports.measures import Entry
+from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import differing, recorded
-from official_trainer.runs.curves import Curves
 from official_trainer.tracking import git_state
 from official_trainer.tracking.jsonl import encode, strict
 from official_trainer.tracking.monitored import show

@@ -3,7 +3,3 @@
 Owns: what may start, what each mode writes, how a run ends. Does not own: steps and the loop (`engine/`), which it
 builds and calls.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,8 +1,8 @@
 """The code of a workspace, as a run records it: its files with their checksums, and the copy that a job runs.
 
 Owns: which files are code, what a copy of them holds about itself, what differs between the code of two folders.
-Does not own: making and packing copies (`snapshot.py`), where an engine finds them (`launch/targets/`), what a restart
-with another one means (`runs/resume/config_changes.py`).
+Does not own: making and packing copies (`launch/snapshot.py`), where an engine finds them (`launch/targets/`), what a
+restart with another one means (`runs/resume/config_changes.py`).
 
 The code is what git tracks, and what it neither tracks nor ignores, also in repositories inside; where there is no
 repository, all files but hidden ones, those of environments and those above 10 MB. What runs have written is no code.

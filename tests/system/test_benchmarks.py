@@ -33,7 +33,7 @@ from benchmarks import (
     tuners,
 )
 from official_trainer import config as configuration
-from official_trainer import runs
+from official_trainer import reports
 from official_trainer.config import ExperimentConfig
 from tests.support.cases import cases
 from tests.support.forked import start_server
@@ -248,7 +248,7 @@ def test_tables_of_many_runs_are_measured(tmp_path):
     (comparison,) = comparing.compare(1, count=7)
     assert set(comparison.values) == {comparing.TABLE, comparing.METRICS}
     folder = comparing.write_runs(tmp_path / "runs", 7)
-    (run, *others) = runs.open_all(folder)
+    (run, *others) = reports.open_all(folder)
     assert len(others) == 6
     assert {each.config["runtime.seed"] for each in (run, *others)} == {0, 1, 2, 3, 4}
     counts = [len(run.curves.get(*each).steps) for each in (("train", "training_loss"), ("validation", "accuracy"))]

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.support.cli.fixtures import engine, restored, run_dir, workspace  # noqa: F401  for the verbs, in all packages
+
 HEAVY = ("tensorflow", "tf_keras", "keras", "orbit", "official")
 
 

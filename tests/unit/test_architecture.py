@@ -94,6 +94,8 @@ def test_there_are_few_packages_and_few_arrows_between_them():
 
 
 STRINGS = {
+    "cli/verbs/__init__.py": "the name of a group of entry points",
+    "cli/verbs/train.py": "a part that can be taken away",
     "config/components.py": "a component is found by the name of its file; the folders are `actions` and `tracking`",
     "processes/children.py": "what the process imports that others are forked from",
     "launch/fetch.py": "the command line of a process",

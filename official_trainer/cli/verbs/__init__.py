@@ -28,17 +28,16 @@ A verb whose work the workers of a job can share is in `_SHARED`, and has
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer.errors import ExitCode, UserError, describe_error
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoints
 
 GROUP = "official_trainer.verbs"
 _SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
@@ -73,7 +72,7 @@ def own_names() -> tuple[str, ...]:
 
 def names() -> tuple[str, ...]:
     """Returns all verbs, in alphabetical order."""
-    return tuple(sorted({*own_names(), *_installed()}))
+    return tuple(sorted({*own_names(), *(point.name for point in _installed())}))
 
 
 def load(name: str) -> types.ModuleType | None:
@@ -84,29 +83,17 @@ def load(name: str) -> types.ModuleType | None:
     """
     if name in own_names():  # before the metadata of packages is read
         return importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
-    if (point := _installed().get(name)) is None:
-        return None
-    try:
-        return importlib.import_module(point.module)
-    except Exception as error:
-        package = point.dist.name if point.dist is not None else point.module
-        raise MissingVerbError(
-            f"the verb {name} of {package} cannot be imported: {describe_error(error)}. Install it again: "
-            f"pip install --force-reinstall {package}"
-        ) from error
+    for point in _installed(name=name):
+        try:
+            return importlib.import_module(point.module)
+        except Exception as error:
+            package = point.dist.name if point.dist is not None else point.module
+            raise _missing(f"the verb {name}", package, error) from error
+    return None
 
 
-def load_all() -> dict[str, types.ModuleType]:
-    """Imports all verbs, in alphabetical order; one that cannot be imported is left out."""
-    return _loadable(names())
-
-
-def load_shared() -> dict[str, types.ModuleType]:
-    """Imports the verbs whose work the workers of a job can share."""
-    return _loadable(_SHARED)
-
-
-def _loadable(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
+def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
+    """Imports the verbs of `wanted` that can be imported, such as all `names`."""
     found: dict[str, types.ModuleType] = {}
     for name in wanted:
         with contextlib.suppress(MissingVerbError):
@@ -115,8 +102,35 @@ def _loadable(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
     return found
 
 
-@functools.cache
-def _installed() -> Mapping[str, EntryPoint]:
+def load_shared() -> dict[str, types.ModuleType]:
+    """Imports the verbs whose work the workers of a job can share."""
+    return load_some(_SHARED)
+
+
+def load_part(module: str, what: str) -> types.ModuleType:
+    """Imports a module of a part of this package that can be taken away.
+
+    Args:
+      module: its name.
+      what: what needs it, for the message.
+
+    Raises:
+      MissingVerbError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise _missing(what, "official-trainer", error) from error
+
+
+def _missing(what: str, package: str, error: Exception) -> MissingVerbError:
+    return MissingVerbError(
+        f"{what} of {package} cannot be imported: {describe_error(error)}. Install it again: "
+        f"pip install --force-reinstall {package}"
+    )
+
+
+def _installed(**selected: str) -> EntryPoints:
     from importlib import metadata  # which takes 20 ms
 
-    return {point.name: point for point in metadata.entry_points(group=GROUP)}
+    return metadata.entry_points(group=GROUP, **selected)

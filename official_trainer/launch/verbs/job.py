@@ -3,7 +3,7 @@
 Each action runs the engine's own command, such as squeue or kubectl.
 
 Owns: `job`, on the records that `launch TARGET --submit` has written to launches/.
-Does not own: the commands of the engines (`launch/`), submitting (`submit.py`).
+Does not own: the commands of the engines (`launch/`), submitting (`launch/submit.py`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ The target `local` starts them on this machine. For another target the job is sh
 
 Owns: `launch` with its flags and the fields of profiles in its help; a job on this machine, and the message about its
 end.
-Does not own: how flags become a job (`job_spec.py`), jobs of engines (`submit.py`), the processes (`processes/`).
+Does not own: how flags become a job (`launch/job_spec.py`), jobs of engines (`launch/submit.py`), processes of this
+machine (`processes/`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The rate rises exponentially from step to step until the loss diverges (Smith
 in plot.svg, and its numbers are in curve.jsonl. No run directory is read or written.
 
 Owns: `find-lr`.
-Does not own: the training (`runs/find_lr.py`), the suggestion (`runs/rate_curve.py`), its picture.
+Does not own: the training (`reports/find_lr.py`), the suggestion (`reports/rate_curve.py`), its picture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
-    from official_trainer.runs.rate_curve import RateCurve
+    from official_trainer.reports.rate_curve import RateCurve
 
 USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = target.from_flags(arguments)
     root = target.workspace(arguments) or os.getcwd()
     output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", found.experiment))
-    from official_trainer.runs import find_lr, rate_plot
+    from official_trainer.reports import find_lr, rate_plot
 
     job = target.job_of(found, arguments, "train")
     curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)

@@ -111,7 +111,7 @@ def _content(paths: Sequence[str], refresh_seconds: float | None = None) -> Mapp
 def _watched(paths: Sequence[str]) -> Mapping[str, Any]:
     """Returns the report as it is now, also before there is a run."""
     from official_trainer.reports import content
-    from official_trainer.runs.opened import NoRunYetError
+    from official_trainer.reports.opened import NoRunYetError
 
     try:
         return _content(paths, _REFRESH_SECONDS)

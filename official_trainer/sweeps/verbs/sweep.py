@@ -5,7 +5,7 @@ prints its table, `sweep best DIR` the values of its best trial, `sweep retry DI
 `sweep stop DIR` ends it until the next command.
 
 Owns: `sweep`, its flags and these words.
-Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`), the table (`sweep_table.py`).
+Does not own: the sweep (`sweeps/`), the run of a trial (`official-trainer train`), the table (`sweeps/table.py`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from official_trainer.cli import flags
 from official_trainer.launch import submit, targets
+from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import with_code
 from official_trainer.launch.verbs import launch
-from official_trainer.snapshot import Snapshot
 from tests import ROOT
 
 FOLDER = ROOT / "launch" / "examples"

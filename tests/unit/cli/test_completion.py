@@ -19,7 +19,7 @@ def offered(line):
 
 def test_verbs_are_offered_with_their_lines():
     """G16: at the first word, and after `help`."""
-    assert offered("") == {name: dispatch.help_line(module) for name, module in verbs.load_all().items()}
+    assert offered("") == {name: dispatch.help_line(module) for name, module in verbs.load_some(verbs.names()).items()}
     assert list(offered("help ex")) == list(offered("ex")) == ["export"]
     assert offered("nothing ") == {}
 

@@ -36,32 +36,65 @@ def ends_with(monkeypatch, error):
 def test_help_lists_every_verb_with_a_line(argv, capsys):
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    for name, module in verbs.load_all().items():
+    for name, module in verbs.load_some(verbs.names()).items():
         line = next(line for line in out.splitlines() if line.split()[:1] == [name])
         assert dispatch.help_line(module) in line
 
 
 def test_verbs_are_the_modules_that_declare_flags():
     assert set(verbs.names()) >= VERBS
-    for module in verbs.load_all().values():
+    for module in verbs.load_some(verbs.names()).values():
         assert dispatch.help_line(module).endswith(".")
         assert isinstance(module.USAGE, str)
 
 
-def test_a_new_file_is_a_new_verb(monkeypatch, tmp_path, capsys):
-    (tmp_path / "hello.py").write_text(
-        '"""Say hello."""\nUSAGE = "WHO"\nEXAMPLES = (("official-trainer hello world", "greet"),)\n'
-        'NEXT = ("official-trainer list", "list")\n\n'
-        'def add_flags(parser):\n    parser.positional("who", "WHO", "whom")\n\n'
-        'def run(arguments):\n    print("hello", arguments.who)\n    return 7\n'
-    )
-    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
-    monkeypatch.setattr(dispatch, "__file__", str(tmp_path / "dispatch.py"))
+HELLO = '''"""Say hello."""
+USAGE = "WHO"
+EXAMPLES = (("official-trainer hello world", "greet"),)
+NEXT = ("official-trainer list", "list")
+
+def add_flags(parser):
+    parser.positional("who", "WHO", "whom")
+
+def run(arguments):
+    print("hello", arguments.who)
+    return 7
+'''
+
+
+def install(folder, monkeypatch, code):
+    """Installs a package that adds the verb `hello`."""
+    info = folder / "greetings-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: greetings\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[official_trainer.verbs]\nhello = greetings_verb\n")
+    (folder / "greetings_verb.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "greetings_verb", raising=False)
+
+
+def test_an_installed_package_adds_a_verb(monkeypatch, tmp_path, capsys):
+    """G16: it is run, has its help, and is in the overview."""
+    install(tmp_path, monkeypatch, HELLO)
     assert cli.main(["hello", "world"]) == 7
     assert capsys.readouterr().out == "hello world\n"
     assert cli.main(["hello", "--help"]) == 0
     assert "  official-trainer hello world\n" in capsys.readouterr().out
-    sys.modules.pop("official_trainer.cli.hello")
+    assert cli.main(["--help"]) == 0
+    assert re.search(r"Other verbs:\n +hello +Say hello\.\n", capsys.readouterr().out)
+
+
+def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp_path, capsys):
+    """N7: says what is wrong and what installs it; the others are there."""
+    install(tmp_path, monkeypatch, "import no_such_module")
+    assert cli.main(["hello", "world"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the verb hello of greetings cannot be imported: ModuleNotFoundError: No module named 'no_such_module'. "
+        "Install it again: pip install --force-reinstall greetings\n"
+    )
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "hello" not in out and "sweep" in out
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -69,7 +102,7 @@ def test_help_of_each_verb(verb, capsys):
     assert cli.main([verb, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: official-trainer {verb} ")
-    assert dispatch.help_line(verbs.load_all()[verb]).split(",")[0] in " ".join(out.split())
+    assert dispatch.help_line(verbs.load_some(verbs.names())[verb]).split(",")[0] in " ".join(out.split())
     assert "--help" in out
 
 

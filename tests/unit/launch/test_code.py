@@ -7,7 +7,8 @@ import tarfile
 
 import pytest
 
-from official_trainer import cli, snapshot
+from official_trainer import cli
+from official_trainer.launch import snapshot
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 

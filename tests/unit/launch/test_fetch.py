@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from official_trainer import snapshot
 from official_trainer.errors import ExitCode
-from official_trainer.launch import fetch
+from official_trainer.launch import fetch, snapshot
 from tests import ROOT
 
 

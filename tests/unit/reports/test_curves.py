@@ -3,7 +3,7 @@
 import dataclasses
 
 from official_trainer.reports import curves, gathered
-from official_trainer.runs.curves import Curve, Curves
+from official_trainer.reports.recorded_curves import Curve, Curves
 from tests.support.reports import kinds
 
 

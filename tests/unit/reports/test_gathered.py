@@ -5,7 +5,7 @@ import re
 import pytest
 
 from official_trainer.reports import content, gathered
-from official_trainer.runs.opened import NoRunError
+from official_trainer.reports.opened import NoRunError
 from tests.support.reports import kinds
 from tests.support.sweeps import written
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from official_trainer.reports import content, gathered, watching
-from official_trainer.runs.opened import NoRunError
+from official_trainer.reports.opened import NoRunError
 from tests.support.reports import kinds
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import snapshot
 from official_trainer.config import ConfigError, Origin
 from official_trainer.errors import ExitCode
+from official_trainer.launch import snapshot
 from official_trainer.tasks import registry, sources
 from tests.support import packages
 from tests.support.packages import entry_point, registering, write

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from official_trainer import snapshot
 from official_trainer.checkpoints import manifest
+from official_trainer.launch import snapshot
 from official_trainer.runs.resume.config_changes import ConfigChangeError
 from tests.support.guarded_runs import train
 

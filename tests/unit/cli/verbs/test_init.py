@@ -43,11 +43,11 @@ def test_init_never_overwrites(tmp_path, capsys):
 
 def test_init_leaves_out_compiled_files(tmp_path, monkeypatch):
     """pip compiles the template's Python files where it installs them."""
-    shutil.copytree(Path(init.__file__).parent / "template", tmp_path / "installed" / "template")
+    shutil.copytree(Path(init.__file__).parents[1] / "template", tmp_path / "installed" / "template")
     for folder in ("template", "template/experiments"):
         (tmp_path / "installed" / folder / "__pycache__").mkdir(exist_ok=True)
         (tmp_path / "installed" / folder / "__pycache__" / "x.pyc").write_bytes(b"\xff\x00")
-    monkeypatch.setattr(init, "__file__", str(tmp_path / "installed" / "init.py"))
+    monkeypatch.setattr(init, "__file__", str(tmp_path / "installed" / "verbs" / "init.py"))
     assert cli.main(["init", str(tmp_path / "ws")]) == 0
     assert not list((tmp_path / "ws").rglob("__pycache__"))
     assert (tmp_path / "ws" / "train.py").is_file()

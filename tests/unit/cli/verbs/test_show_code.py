@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from official_trainer import cli, snapshot
+from official_trainer import cli
+from official_trainer.launch import snapshot
 from tests.support.workspace import copy_workspace
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from official_trainer import cli
-from official_trainer.runs import overfit
+from official_trainer.reports import overfit
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 

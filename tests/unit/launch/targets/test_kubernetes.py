@@ -15,10 +15,10 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import submission
+from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
-from official_trainer.snapshot import Snapshot
 from tests.support.launch import admission, pod_security
 from tests.support.launch.controllers import ALL, ALL_COUNTED, ALONE, FAILED, Controllers
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of

@@ -17,9 +17,9 @@ from official_trainer.config import FrozenDict
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import targets
 from official_trainer.launch.profile import Resources
+from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job, training_job
 from official_trainer.launch.targets.slurm import Slurm, SlurmProfile
-from official_trainer.snapshot import Snapshot
 from tests.support.launch.stand_ins import StandIns
 from tests.support.workspace import copy_workspace
 

@@ -10,9 +10,9 @@ from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch import spec, targets
+from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.targets.tpu_profile import TpuProfile
 from official_trainer.launch.targets.tpu_supervise import state_of
-from official_trainer.snapshot import Snapshot
 from tests.support.launch import rendered_google as samples
 from tests.support.launch.rendered_google import NAME, TPU, VERTEX, job_for, profile_of, rendered
 

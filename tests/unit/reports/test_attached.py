@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from official_trainer import runs
-from official_trainer.runs import attached, curve_plot
-from official_trainer.runs.curves import Curve
+from official_trainer import reports
+from official_trainer.reports import attached, curve_plot
+from official_trainer.reports.recorded_curves import Curve
 from tests.support.reports import kinds
 
 
@@ -77,7 +77,7 @@ def test_without_a_loss_the_first_charts_are_shown():
 
 def test_of_a_run_in_a_terminal(tmp_path, capsys):
     """N29: a line with the last values, of the run as its files have it; what it returns is the run at its end."""
-    run = runs.open(kinds.write_run(tmp_path / "mine"))
+    run = reports.open(kinds.write_run(tmp_path / "mine"))
     assert run.attach("accuracy").status == "done"
     line = f"mine: done, step 40 of 40; validation accuracy {kinds.accuracy(1, 40):.4g} (step 40)\n"
     assert capsys.readouterr().out == line

@@ -20,11 +20,12 @@ from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError, did_you_mean
-from official_trainer.runs import attached, curves, recorded
-from official_trainer.runs.curves import Curves
+from official_trainer.reports import attached, recorded_events
+from official_trainer.reports import recorded_curves as curves
+from official_trainer.reports.recorded_curves import Curves
+from official_trainer.reports.recorded_events import Shown
+from official_trainer.runs import recorded
 from official_trainer.runs.recorded import RecordedRun, Status
-from official_trainer.tracking import recorded_events
-from official_trainer.tracking.recorded_events import Shown
 
 if TYPE_CHECKING:
     from official_trainer.lazy import keras
@@ -132,7 +133,7 @@ class RunConfig(Mapping[str, Any]):
     """The config of a run: the value of each field by its path, and what set it.
 
     Example:
-      >>> from official_trainer.runs.opened import RunConfig
+      >>> from official_trainer.reports.opened import RunConfig
       >>> config = RunConfig({"trainer.train_steps": "500  # --set", "task.model.hidden": "[8, 8]"})
       >>> config["trainer.train_steps"], config.origin("trainer.train_steps"), config.section("task.model")
       (500, '--set', {'hidden': [8, 8]})
@@ -378,8 +379,8 @@ def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None)
       NoRunError: there is no such folder, it holds no run, or it cannot be listed; the message says which.
 
     Example:
-      >>> from official_trainer import runs
-      >>> run = runs.open("tests/data/earlier/run")
+      >>> from official_trainer import reports
+      >>> run = reports.open("tests/data/earlier/run")
       >>> run.status, run.best.metric, run.best.step, run.config["trainer.train_steps"]
       ('preempted', 'accuracy', 11, 20)
       >>> [checkpoint.step for checkpoint in run.checkpoints if checkpoint.kind == "latest"]
@@ -391,7 +392,7 @@ def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None)
     found = _local(path)
     if not recorded.is_run(found):
         below = ", ".join(sorted(found)[:3]) or "nothing"
-        raise NoRunError(f"{path} holds no run, but {below}; `runs.open_all` finds those in folders below it")
+        raise NoRunError(f"{path} holds no run, but {below}; `reports.open_all` finds those in folders below it")
     return OpenedRun(recorded.read(path, now_seconds=time.time() if now_seconds is None else now_seconds))
 
 
@@ -408,8 +409,8 @@ def open_all(directory: str | os.PathLike[str], *, now_seconds: float | None = N
       NoRunError: there is no such folder, or it cannot be listed.
 
     Example:
-      >>> from official_trainer import runs
-      >>> sorted(run.name for run in runs.open_all("tests/data/earlier") if run.status == "preempted")
+      >>> from official_trainer import reports
+      >>> sorted(run.name for run in reports.open_all("tests/data/earlier") if run.status == "preempted")
       ['run']
     """
     path = os.path.expanduser(os.fspath(directory))

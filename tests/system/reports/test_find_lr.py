@@ -10,7 +10,7 @@ from official_trainer import cli
 from official_trainer import config as configuration
 from official_trainer.config import schema
 from official_trainer.lazy import keras
-from official_trainer.runs import find_lr
+from official_trainer.reports import find_lr
 from official_trainer.tasks import optimization, registry
 from tests.support import (
     several_tasks,  # noqa: F401 - registers `several`

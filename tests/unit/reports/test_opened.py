@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from official_trainer import runs
-from official_trainer.runs import opened
+from official_trainer import reports
+from official_trainer.reports import opened
 from tests.support.reports import kinds
 
 
@@ -14,7 +14,7 @@ from tests.support.reports import kinds
 def make(tmp_path):
     def make(name):
         kinds.KINDS[name](tmp_path / name)
-        return runs.open(tmp_path / name, now_seconds=kinds.NOW)
+        return reports.open(tmp_path / name, now_seconds=kinds.NOW)
 
     return make
 
@@ -106,7 +106,7 @@ def test_images_and_texts(make):
 def test_all_runs_below_a_folder(tmp_path):
     """N29: one of each kind, with those of sweeps and of folders in folders; nothing is left out in silence."""
     kinds.make_all(tmp_path / "runs")
-    found = runs.open_all(tmp_path / "runs", now_seconds=kinds.NOW)
+    found = reports.open_all(tmp_path / "runs", now_seconds=kinds.NOW)
     names = {os.path.relpath(each.directory, tmp_path / "runs") for each in found}
     several = {"sweep": [f"trials/{n}/run" for n in range(4)], "nested": ["group/one", "group/two"]}
     expected = {*kinds.KINDS, *kinds.HOSTILE} - several.keys()
@@ -140,8 +140,8 @@ def test_each_kind_of_directory_has_all_parts_and_a_word_about_what_is_not_known
         ("donn", "there is no folder donn; did you mean done?"),
         ("", "the name of the run directory is empty: is a variable not set?"),
         ("gs://bucket/run", "gs://bucket/run: only local run directories are read; mount the bucket, or copy the run"),
-        ("no_run", "no_run holds no run, but notes.md; `runs.open_all` finds those in folders below it"),
-        ("empty", "empty holds no run, but nothing; `runs.open_all` finds those in folders below it"),
+        ("no_run", "no_run holds no run, but notes.md; `reports.open_all` finds those in folders below it"),
+        ("empty", "empty holds no run, but nothing; `reports.open_all` finds those in folders below it"),
         ("done/run.json", "done/run.json cannot be listed: Not a directory; name a run directory"),
     ],
 )
@@ -150,15 +150,15 @@ def test_what_is_not_a_run(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
     for name in ("done", "no_run", "empty"):
         kinds.KINDS[name](tmp_path / name)
-    with pytest.raises(runs.NoRunError) as caught:
-        runs.open(path)
+    with pytest.raises(reports.NoRunError) as caught:
+        reports.open(path)
     assert str(caught.value) == message
 
 
 def test_no_folder_of_runs():
     """N29: also for a table."""
-    with pytest.raises(runs.NoRunError, match="there is no folder nowhere"):
-        runs.open_all("nowhere")
+    with pytest.raises(reports.NoRunError, match="there is no folder nowhere"):
+        reports.open_all("nowhere")
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_no_folder_of_runs():
 )
 def test_a_field_that_is_not_there(make, path, message):
     """N29: the nearest one is named."""
-    with pytest.raises(runs.NoRunError, match=message.replace("?", r"\?")):
+    with pytest.raises(reports.NoRunError, match=message.replace("?", r"\?")):
         make("done").config[path]
 
 
 def test_a_model_of_an_experiment_that_is_not_known(make):
     """N29: without the name of an experiment no model can be built."""
-    with pytest.raises(runs.NoRunError, match="does not say which experiment it is of"):
+    with pytest.raises(reports.NoRunError, match="does not say which experiment it is of"):
         make("garden").load_model()

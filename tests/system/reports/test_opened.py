@@ -8,7 +8,7 @@ import pandas
 import pytest
 from nbclient import NotebookClient
 
-from official_trainer import Program, runs
+from official_trainer import Program, reports
 from official_trainer.lazy import keras
 from tests import ROOT
 from tests.support import several_tasks, shuffled_runs, toy
@@ -19,7 +19,7 @@ from tests.support.reports import kinds
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "mine"
     shuffled_runs.do(str(folder))
-    return runs.open(folder)
+    return reports.open(folder)
 
 
 def test_metrics_are_a_data_frame(trained):
@@ -51,7 +51,7 @@ def test_what_a_whole_run_left(trained):
 def test_the_models_of_several_tasks(tmp_path):
     """N29: `sub_tasks` has one for each, with the weights that were evaluated."""
     several_tasks.do(tmp_path / "several", "trainer.train_steps=24")
-    run = runs.open(tmp_path / "several")
+    run = reports.open(tmp_path / "several")
     model = run.load_model().sub_tasks["points"]
     found = np.mean(model({"x": toy.FEATURES}).numpy().argmax(axis=-1) == toy.LABELS)
     assert found == pytest.approx(run.curves.get("validation", "points/accuracy").at(24))
@@ -67,8 +67,8 @@ def test_the_model_of_a_program_is_in_its_code(tmp_path):
     """N29: the message says so, and the call that it names loads the weights."""
     program = Program(small_model(), str(tmp_path / "mine"))
     program.fit(np.ones([8, 4]), np.zeros([8, 3]), epochs=1, batch_size=4, verbose=0)
-    with pytest.raises(runs.NoRunError, match=r"is of a Program, whose model is in the code") as raised:
-        runs.open(tmp_path / "mine").load_model()
+    with pytest.raises(reports.NoRunError, match=r"is of a Program, whose model is in the code") as raised:
+        reports.open(tmp_path / "mine").load_model()
     call = re.search(r'Program\(model\)\.load_weights\(".*"\)', str(raised.value))[0]
     model = small_model()
     eval(call, {"Program": Program, "model": model})
@@ -78,7 +78,7 @@ def test_the_model_of_a_program_is_in_its_code(tmp_path):
 
 CELL = """
 import json, time
-from official_trainer import runs
+from official_trainer import reports
 
 def pause(seconds):
     with open("run.json") as file:
@@ -87,7 +87,7 @@ def pause(seconds):
         json.dump({**content, "status": "done"}, file)
 
 time.sleep = pause
-print(runs.open(".").attach().status)
+print(reports.open(".").attach().status)
 """
 
 

@@ -1,5 +1,3 @@
-from .curves import Curve as Curve
-from .curves import Curves as Curves
 from .opened import Artifact as Artifact
 from .opened import Best as Best
 from .opened import Checkpoint as Checkpoint
@@ -9,3 +7,5 @@ from .opened import OpenedRun as OpenedRun
 from .opened import RunConfig as RunConfig
 from .opened import open as open
 from .opened import open_all as open_all
+from .recorded_curves import Curve as Curve
+from .recorded_curves import Curves as Curves

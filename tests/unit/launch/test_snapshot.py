@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from official_trainer import snapshot
+from official_trainer.launch import snapshot
 from official_trainer.tracking import code_files
 
 

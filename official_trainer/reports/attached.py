@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from official_trainer.errors import UserError, did_you_mean
-from official_trainer.runs import curve_plot
-from official_trainer.runs.curves import Curve
+from official_trainer.reports import curve_plot
+from official_trainer.reports.recorded_curves import Curve
 from official_trainer.tracking.monitored import show
 
 _MOST_CHARTS = 4

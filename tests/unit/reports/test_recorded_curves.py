@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from official_trainer.runs import curves
+from official_trainer.reports import recorded_curves as curves
 from tests.support.reports import kinds
 
 

@@ -9,7 +9,7 @@ import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_trainer.runs.rate_curve import RateCurve
+from official_trainer.reports.rate_curve import RateCurve
 
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 46, 50

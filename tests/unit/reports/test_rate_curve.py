@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from official_trainer.runs import rate_plot
-from official_trainer.runs.rate_curve import RateCurve
+from official_trainer.reports import rate_plot
+from official_trainer.reports.rate_curve import RateCurve
 
 RATES = [10 ** (-7 + 8 * i / 99) for i in range(100)]
 

@@ -54,7 +54,7 @@ class Curves:
       notes: what could not be read, and what is not known.
 
     Example:
-      >>> from official_trainer.runs.curves import Curves, Curve
+      >>> from official_trainer.reports.recorded_curves import Curves, Curve
       >>> curves = Curves({"validation": {"accuracy": Curve([10, 20], [0.5, 0.75], [None, None])}})
       >>> curves.get("validation", "accuracy").values, curves.get("train", "loss")
       ([0.5, 0.75], None)
@@ -223,7 +223,7 @@ def _number(value: Any) -> float | None:
 
 
 def _of_event_files(directory: str, splits: Collection[str] | None) -> Curves:
-    from official_trainer.tracking import recorded_events
+    from official_trainer.reports import recorded_events
 
     found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
     try:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.reports.rate_curve import RateCurve
+from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
-from official_trainer.runs.rate_curve import RateCurve
-from official_trainer.runs.trial import trainer_of
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from official_trainer.errors import UserError
+from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
-from official_trainer.runs.trial import trainer_of
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console, format_number
 
