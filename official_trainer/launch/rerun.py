@@ -2,7 +2,7 @@
 
 Owns: this loop, and the command line that starts it.
 Does not own: the scripts around it (`launch/targets/tpu.py`, `launch/targets/vertex.py`), when to give up
-(`verdict.py`).
+(`local/verdict.py`).
 
     python -m official_trainer.launch.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
 
@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from official_trainer.launch.verdict import Restarts, may_run_again
+from official_trainer.processes.verdict import Restarts, may_run_again
 
 _MODULE = ("-m", "official_trainer.launch.rerun")
 

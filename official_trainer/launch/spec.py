@@ -1,72 +1,43 @@
-"""What a job consists of, wherever it runs: roles, the number of processes of each, and their commands.
+"""A job of `launch`: what it trains, where its code comes from, and what each of its roles runs.
 
-Owns: `JobSpec`, and the command and environment of each process, as pure values.
-Does not own: starting processes (`processes/`, `launch/targets/`).
+Owns: `JobSpec`, jobs that train, share work or have a tf.data service, and their code, as pure values.
+Does not own: the processes of a job (`processes/job.py`), starting them (`processes/`, `launch/targets/`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_trainer.distributed.cluster import CHIEF, EVALUATOR, GIVEN_GPUS, PS, ROLES, WORKER, Cluster, process_name
+from official_trainer.checkpoints import manifest
+from official_trainer.distributed.cluster import EVALUATOR, GIVEN_GPUS, ROLES, WORKER
+from official_trainer.processes.job import DATA_WORKER, DISPATCHER, JobProcesses, Role
 from official_trainer.tracking.code_files import Snapshot
 
 _EVALUATOR_MODE = "continuous_eval"
-
-DISPATCHER, DATA_WORKER = "dispatcher", "data_worker"
-DATA_ROLES = (DISPATCHER, DATA_WORKER)
-"""The processes of a job's tf.data service, as in `data-service --role`. They are in no cluster."""
 
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=((?:(?:\./)*\.\.)?/.*)")
 
 PLACE = ".launch"
 """The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""
 
-ALL_ROLES = (*ROLES, *DATA_ROLES)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Role:
-    """Processes of one kind.
+class JobSpec(JobProcesses):
+    """A job as it is submitted; every role then has the flag `--model_dir`.
 
     Attributes:
-      name: one of `ALL_ROLES`.
-      count: the number of processes.
-      argv: a module and its arguments, as after `python -m`.
-      environ: their variables, without `TF_CONFIG`.
-      ports: the port of each process, for its flag `--port`; empty for roles with an address in the cluster.
-    """
-
-    name: str
-    count: int
-    argv: tuple[str, ...]
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ports: tuple[int, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JobSpec:
-    """The processes of one job.
-
-    Attributes:
-      roles: with at least one process each.
       name: of the job, where it is submitted.
-      model_dir: its run directory, which all of its processes have to see: a URL or an absolute path. In a submitted
-        job, every role has the flag `--model_dir`.
+      model_dir: its run directory, which all of its processes have to see: a URL or an absolute path.
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
-      grace_seconds: how long a process may save after SIGTERM before it is killed.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
       code: the snapshot that it runs; None for what the engine or the profile has.
       paths: field and value of each text in its config that may be a path relative to `cwd`.
     """
 
-    roles: tuple[Role, ...]
-    grace_seconds: float
     name: str = ""
     model_dir: str = ""
     cwd: str = ""
@@ -86,42 +57,14 @@ class JobSpec:
         name = posixpath.basename(self.code.archive)
         return name, posixpath.join(re.sub("^/gcs/", "gs://", self.model_dir), PLACE, name)
 
-    @property
-    def has_servers(self) -> bool:
-        """Whether workers and parameter servers serve a chief, and so never end by themselves."""
-        return any(role.name == PS for role in self.roles)
+    def newest_step(self) -> int | None:
+        """Returns the step of the newest complete checkpoint of its run; None without one."""
+        return max(manifest.committed_steps(self.model_dir), default=None)
 
     @property
     def predicts(self) -> bool:
         """Whether its processes share predictions, each without the others."""
         return any("--mode=predict" in role.argv for role in self.roles)
-
-    @property
-    def in_cluster(self) -> tuple[Role, ...]:
-        """The roles with an address in the cluster; the evaluator only watches the run directory."""
-        return tuple(role for role in self.roles if role.name in (CHIEF, WORKER, PS))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Member:
-    """One process of a job.
-
-    Attributes:
-      role: its role.
-      index: its number within the role.
-      argv: a module and its arguments.
-      environ: its variables.
-    """
-
-    role: str
-    index: int
-    argv: tuple[str, ...]
-    environ: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """Its name in messages, such as `worker 1`."""
-        return self.role if self.role == DISPATCHER else process_name(self.role, self.index).replace("_", " ")
 
 
 def training_job(
@@ -182,25 +125,6 @@ def dispatcher_address(port: int) -> str:
     return f"grpc://localhost:{port}"
 
 
-def members(job: JobSpec, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Member, ...]:
-    """Returns the processes of a job, each with the addresses of the others in its `TF_CONFIG`.
-
-    Args:
-      job: its roles.
-      addresses: `host:port` of every process in the cluster, by role.
-    """
-    return tuple(
-        Member(
-            role=role.name,
-            index=index,
-            argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
-            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(addresses, role.name, index))},
-        )
-        for role in job.roles
-        for index in range(role.count)
-    )
-
-
 def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
@@ -243,8 +167,3 @@ def idle_tpu(job: JobSpec) -> Iterator[str]:
 def literal(text: str) -> str:
     """Returns a text with `$` escaped: Kubernetes and Vertex AI replace `$(NAME)`, and read `$$` as `$`."""
     return text.replace("$", "$$")
-
-
-def _tf_config(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
-    cluster = Cluster(addresses=addresses, role=role, index=index, source="launch")
-    return {"TF_CONFIG": json.dumps(cluster.tf_config())}

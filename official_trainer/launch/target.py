@@ -18,7 +18,7 @@ from typing import ClassVar, Generic, Literal, Self, TypeVar
 from official_trainer.errors import shorten
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
-from official_trainer.launch.verdict import Outcome
+from official_trainer.processes.verdict import Outcome
 
 P = TypeVar("P", bound=Profile)
 

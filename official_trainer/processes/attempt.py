@@ -13,14 +13,13 @@ import dataclasses
 import sched
 from collections.abc import Callable, Sequence
 
-from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
-from official_trainer.launch.spec import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobSpec, Member
-from official_trainer.launch.verdict import End, Outcome, Restarts, judge, may_run_again
 from official_trainer.processes.children import PRELOAD, Process, Processes
+from official_trainer.processes.job import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobProcesses, Member
 from official_trainer.processes.output import Printer
 from official_trainer.processes.signals import Signals
+from official_trainer.processes.verdict import End, Outcome, Restarts, judge, may_run_again
 
 _SERVER_SECONDS = 5.0  # for processes that only served, and have nothing to save, once training has ended
 
@@ -30,6 +29,7 @@ class Options:
     """How a job is started and watched.
 
     Attributes:
+      newest_step: returns the step of the run's newest complete checkpoint; None without one.
       supervise: whether processes that may run again are restarted.
       max_restarts: the most restarts; None for as many as bring new checkpoints.
       first_seconds: the wait before the first restart; each further one without a new checkpoint is twice as long. If
@@ -39,6 +39,7 @@ class Options:
       isolated: whether the processes have a network of their own.
     """
 
+    newest_step: Callable[[], int | None]
     supervise: bool = False
     max_restarts: int | None = None
     first_seconds: float = 1.0
@@ -55,7 +56,7 @@ class Attempt:
     """One attempt at a job."""
 
     def __init__(
-        self, job: JobSpec, options: Options, printer: Printer, processes: Processes, signals: Signals
+        self, job: JobProcesses, options: Options, printer: Printer, processes: Processes, signals: Signals
     ) -> None:
         self._job, self._options, self._printer = job, options, printer
         self._processes, self._signals = processes, signals
@@ -126,7 +127,7 @@ class Attempt:
         is_single = role in (EVALUATOR, *DATA_ROLES) or (role == WORKER and self._job.has_servers)
         if end.was_told or self._is_ending or not (self._options.supervise and is_single and may_run_again(end.code)):
             return False
-        seconds = process.restarts.next(newest_step(self._job.model_dir))
+        seconds = process.restarts.next(self._options.newest_step())
         if isinstance(seconds, str):
             self._printer.say(f"{end.name} is not started again: {seconds}")
             return False
@@ -185,11 +186,6 @@ class Attempt:
         if names := self._processes.names(*roles):
             self._printer.say(f"killing {', '.join(names)}")
         self._processes.kill(*roles)
-
-
-def newest_step(model_dir: str) -> int | None:
-    """Returns the step of the newest complete checkpoint of a run; None without one."""
-    return max(manifest.committed_steps(model_dir), default=None)
 
 
 def _waiting(names: Sequence[str], seconds: float) -> str:

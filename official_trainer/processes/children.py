@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.launch.spec import ALL_ROLES, Member
-from official_trainer.launch.verdict import Restarts
 from official_trainer.processes import isolation
+from official_trainer.processes.job import ALL_ROLES, Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Event, Signal, Slot, Start
+from official_trainer.processes.verdict import Restarts
 
 PRELOAD = (
     "tensorflow",

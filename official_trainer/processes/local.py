@@ -1,7 +1,7 @@
 """A job on this machine: its processes on loopback, watched until the last one has ended.
 
 Owns: addresses, and restarts of the whole job.
-Does not own: one attempt (`attempt.py`), how the end is judged and when it is restarted (`launch/verdict.py`).
+Does not own: one attempt (`attempt.py`), how the end is judged and when it is restarted (`verdict.py`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import random
 import socket
 
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.spec import JobSpec, Member, members
-from official_trainer.launch.verdict import Outcome
-from official_trainer.processes.attempt import Attempt, Options, newest_step
+from official_trainer.processes.attempt import Attempt, Options
 from official_trainer.processes.children import Processes, Starter, StarterError
+from official_trainer.processes.job import JobProcesses, Member, members
 from official_trainer.processes.output import Printer
 from official_trainer.processes.signals import Signals
+from official_trainer.processes.verdict import Outcome
 
 HOST = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below the ports that the system gives to clients: a client could take one before the process does."""
 
 
-def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
+def launch(job: JobProcesses, options: Options, printer: Printer) -> Outcome:
     """Runs a job to its end, with restarts if `options` has them. No process is left afterwards.
 
     Args:
@@ -44,7 +44,7 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
                 starter = stack.enter_context(Starter(preload=options.preload, isolated=options.isolated))
             if not options.supervise or outcome.was_asked or outcome.code not in START_AGAIN:
                 return outcome
-            step = newest_step(job.model_dir)
+            step = options.newest_step()
             seconds = restarts.next(step)
             if isinstance(seconds, str):
                 code = ExitCode.FAILED if restarts.is_crash_loop else outcome.code
@@ -57,7 +57,7 @@ def launch(job: JobSpec, options: Options, printer: Printer) -> Outcome:
                 return dataclasses.replace(outcome, was_asked=True, note=f"not started again: {signals.asked}")
 
 
-def place(job: JobSpec) -> tuple[Member, ...]:
+def place(job: JobProcesses) -> tuple[Member, ...]:
     """Returns the processes of a job, each at a free port of this machine."""
     ports = iter(free_ports(sum(role.count for role in job.in_cluster)))
     addresses = {role.name: tuple(f"{HOST}:{next(ports)}" for _ in range(role.count)) for role in job.in_cluster}

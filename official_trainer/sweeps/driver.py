@@ -23,13 +23,13 @@ from official_trainer import files
 from official_trainer.config import Problem
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import ExitCode
-from official_trainer.launch.spec import Member
-from official_trainer.launch.verdict import End, Restarts, may_run_again
-from official_trainer.processes.attempt import newest_step
 from official_trainer.processes.children import PRELOAD, Process, Processes, Starter
+from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Slot
+from official_trainer.processes.verdict import End, Restarts, may_run_again
+from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import evaluations, importance, refusals, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials

@@ -21,8 +21,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer import files
-from official_trainer.processes.attempt import newest_step
 from official_trainer.runs.resume import copied_run
+from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import MEANINGS, ExitCode
-from official_trainer.launch.spec import Member
-from official_trainer.launch.verdict import End, Restarts
 from official_trainer.lock import DirectoryLock
 from official_trainer.processes.children import Process, Processes
+from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Slot
+from official_trainer.processes.verdict import End, Restarts
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps.trial import SweepError
 

@@ -83,7 +83,7 @@ def load(name: str) -> types.ModuleType | None:
     """
     if name in own_names():  # before the metadata of packages is read
         return importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
-    for point in _installed(name=name):
+    for point in _installed().select(name=name):
         try:
             return importlib.import_module(point.module)
         except Exception as error:
@@ -130,7 +130,7 @@ def _missing(what: str, package: str, error: Exception) -> MissingVerbError:
     )
 
 
-def _installed(**selected: str) -> EntryPoints:
+def _installed() -> EntryPoints:
     from importlib import metadata  # which takes 20 ms
 
-    return metadata.entry_points(group=GROUP, **selected)
+    return metadata.entry_points(group=GROUP)

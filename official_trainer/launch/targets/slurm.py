@@ -4,8 +4,8 @@ Owns: `SlurmProfile`; what Slurm would refuse; the script that runs in the alloc
 commands of Slurm that submit a job, show it and end it.
 Does not own: how processes find each other there (`distributed/environment.py`).
 
-The script ends with the exit code that `launch/verdict.py` would choose from those of all processes. Every word of a
-user is quoted with `shlex.quote`, or is alone on a line of #SBATCH and checked.
+The script ends with the exit code that `processes/verdict.py` would choose from those of all processes. Every word
+of a user is quoted with `shlex.quote`, or is alone on a line of #SBATCH and checked.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from official_trainer.launch.targets.tpu_profile import (
     unseen_files,
 )
 from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, SliceSupervisor, state_of
-from official_trainer.launch.verdict import Outcome
+from official_trainer.processes.verdict import Outcome
 
 FOLDER = "/var/lib/official-trainer"
 """Where a VM keeps the code, its installation and its log."""

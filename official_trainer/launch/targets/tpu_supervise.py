@@ -2,7 +2,7 @@
 
 Owns: the states of a slice, and what is done in each of them.
 Does not own: gcloud's commands (`tpu.py`), what the slice does (`tpu_startup.sh`), the wait before a restart
-(`launch/verdict.py`).
+(`processes/verdict.py`).
 
 Training does not depend on this: the slice trains by itself, and the supervisor may stop and start at any time. All it
 needs is gcloud's description of the slice and two files of the run directory.
@@ -21,7 +21,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.launch.spec import PLACE
 from official_trainer.launch.target import GONE, Argv, Host, Phase, Target, last_error
 from official_trainer.launch.targets.tpu_profile import TpuProfile
-from official_trainer.launch.verdict import Outcome, Restarts
+from official_trainer.processes.verdict import Outcome, Restarts
 
 POLL_SECONDS = 30.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 30.0, 900.0  # capacity does not come back within seconds

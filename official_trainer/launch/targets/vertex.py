@@ -19,7 +19,7 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
 from official_trainer.errors import did_you_mean
 from official_trainer.launch import fetch, rerun
 from official_trainer.launch.profile import SNAPSHOT, Profile, Resources
-from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role, literal
+from official_trainer.launch.spec import JobSpec, literal
 from official_trainer.launch.target import Argv, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import (
@@ -30,6 +30,7 @@ from official_trainer.launch.targets.tpu_profile import (
     read_states,
     unseen_files,
 )
+from official_trainer.processes.job import DATA_ROLES, Role
 
 JOB = "job.yaml"
 

@@ -30,7 +30,7 @@ from official_trainer.launch import job_spec
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
-    from official_trainer.launch.verdict import Outcome
+    from official_trainer.processes.verdict import Outcome
 
 USAGE = (
     "TARGET [--profile=FILE] [--submit] [--workers=N] [flags] [--] [train|sweep|predict] --experiment=NAME [its flags] "
@@ -188,7 +188,13 @@ def _run_here(arguments: argparse.Namespace) -> int:
         _print_plan(job)
         return int(ExitCode.DONE)
     preload = () if arguments.spawn else PRELOAD
-    options = Options(supervise=arguments.supervise, max_restarts=limit, preload=preload, isolated=arguments.isolated)
+    options = Options(
+        newest_step=job.newest_step,
+        supervise=arguments.supervise,
+        max_restarts=limit,
+        preload=preload,
+        isolated=arguments.isolated,
+    )
     log_dir = os.path.expanduser(arguments.log_dir or "")
     with process.outliving_reader():
         printer = output.Printer(

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from official_trainer.cli import process
-from official_trainer.launch.spec import DATA_ROLES, JobSpec, Role
 from official_trainer.launch.verbs import launch as verb
-from official_trainer.processes import attempt, local
+from official_trainer.processes import local
 from official_trainer.processes.attempt import Options
+from official_trainer.processes.job import DATA_ROLES, JobProcesses, Role
 from official_trainer.processes.output import Printer
 
 FOLDER, WANTED = sys.argv[1], json.loads(sys.argv[2])
@@ -24,7 +24,7 @@ roles = tuple(
     )
     for name, count in WANTED["counts"].items()
 )
-job = JobSpec(roles=roles, grace_seconds=WANTED["grace_seconds"])
+job = JobProcesses(roles=roles, grace_seconds=WANTED["grace_seconds"])
 
 
 def newest():
@@ -32,10 +32,9 @@ def newest():
     return max(steps, default=None)
 
 
-attempt.newest_step = local.newest_step = lambda model_dir: newest()
 with process.outliving_reader():
     printer = Printer(sys.stdout, log_dir=WANTED["log_dir"], paint=verb.paint_label)
-    outcome = local.launch(job, Options(**WANTED["options"]), printer)
+    outcome = local.launch(job, Options(newest_step=newest, **WANTED["options"]), printer)
 verb.report(outcome)
 assert "tensorflow" not in sys.modules
 sys.stdout.flush()

@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from official_trainer.launch.spec import Member
-from official_trainer.launch.verdict import Restarts
 from official_trainer.processes.children import Process, Processes, Starter
+from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Slot
+from official_trainer.processes.verdict import Restarts
 from tests.support.cases import cases
 from tests.support.launch.jobs import until
 

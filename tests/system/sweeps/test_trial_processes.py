@@ -9,11 +9,11 @@ import shutil
 
 import pytest
 
-from official_trainer.launch.spec import Member
-from official_trainer.launch.verdict import Restarts
 from official_trainer.processes.children import PRELOAD, Process, Processes, Starter
+from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
+from official_trainer.processes.verdict import Restarts
 from tests import ROOT
 from tests.support import runs
 from tests.support.forked import run_command

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from official_trainer.launch import rerun
-from official_trainer.launch.spec import JobSpec, Role
+from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.targets import tpu
 from official_trainer.launch.targets.tpu_profile import TpuProfile
+from official_trainer.processes.job import Role
 from tests import ROOT
 from tests.support.launch.jobs import until
 from tests.support.launch.rendered_google import VERTEX, rendered

@@ -11,7 +11,7 @@ from official_trainer.cli import flags, terminal
 from official_trainer.distributed.environment import cluster_env
 from official_trainer.errors import ExitCode
 from official_trainer.launch.verbs import launch as verb
-from official_trainer.launch.verdict import End, Outcome
+from official_trainer.processes.verdict import End, Outcome
 from tests.support import packages
 from tests.support.workspace import copy_workspace
 

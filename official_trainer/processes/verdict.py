@@ -1,7 +1,7 @@
 """How a job ended: which process failed first, the exit code of the job, and whether and when it is restarted.
 
 Owns: this judgement, as pure functions; the words for exit codes; the wait before a restart, and giving up.
-Does not own: starting and ending processes (`processes/`, `rerun.py`, `launch/targets/tpu_supervise.py`).
+Does not own: starting and ending processes (`processes/`, `launch/rerun.py`, `launch/targets/tpu_supervise.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS
 from official_trainer.errors import START_AGAIN, ExitCode
-from official_trainer.launch.spec import DATA_ROLES
+from official_trainer.processes.job import DATA_ROLES
 
 _CRASH_LOOP = 5
 _LONGEST_SECONDS = 60.0

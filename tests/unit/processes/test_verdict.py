@@ -5,8 +5,8 @@ import io
 import pytest
 
 from official_trainer import files
-from official_trainer.launch.verdict import End, Restarts, exit_code, judge
 from official_trainer.processes.output import Printer
+from official_trainer.processes.verdict import End, Restarts, exit_code, judge
 
 
 def ends(*pairs, told=()):
