@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from official_trainer.config import expressions, fields, limits, scalars, values
+from official_trainer.config import expressions, fields, limits, other_names, scalars, values
 from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
@@ -128,7 +128,8 @@ class Decoder:
         try:
             result = scalars.read(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
-            return self._fail(node, path, got=node.shown, **error.parts)
+            fix = other_names.EARLIER_VALUES.get((path, node.value), error.parts["fix"])
+            return self._fail(node, path, got=node.shown, **error.parts | {"fix": fix})
         for limit in limits:
             if refused := limit.problem(result):
                 return self._fail(node, path, refused, got=node.value)

@@ -1,6 +1,6 @@
-"""Names that fields of ours have in Keras, Lightning, Transformers and Model Garden's older flags.
+"""Names that fields of ours have in Keras, Lightning, Transformers and Model Garden's older flags; values they had.
 
-Owns: the table. Does not own: the message about an unknown field (`fields.py`).
+Owns: the tables. Does not own: the message about an unknown field (`fields.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ THEIRS: Mapping[str, str] = {
     "enable_xla": "jit_compile xla",
 }
 """Our name, or two of ours for one thing, and the names that it has elsewhere."""
+
+EARLIER_VALUES: Mapping[tuple[str, str], str] = {
+    (
+        "runtime.enable_xla",
+        "auto",
+    ): "write true or false; a run that began with auto has what it meant in run.json, at xla"
+}
+"""What to write instead of a value that a field, named by its path, took in earlier versions."""
 
 _OURS = {their: tuple(ours.split()) for ours, theirs in THEIRS.items() for their in theirs.split()}
 

@@ -323,8 +323,7 @@ class RuntimeConfig(Config):
       mixed_precision_dtype: compute precision; variables stay float32.
       loss_scale: `dynamic` or a fixed factor, for float16 only.
       enable_xla: whether the training window is compiled by XLA, which rounds differently and draws different dropout
-        masks. On a CPU, use it for small dense models only: its convolutions are many times slower there. `auto` tries
-        both before step 1, in a training run of one process, and keeps to what was faster; elsewhere it is false.
+        masks. On a CPU, use it for small dense models only: its convolutions are many times slower there.
       enable_op_determinism: whether TensorFlow's operations give the same bits each time on GPUs too; some are slower,
         and operations that cannot are refused. On a CPU they always do.
       run_eagerly: whether all steps run without tracing, for debugging.
@@ -361,7 +360,7 @@ class RuntimeConfig(Config):
     collective_timeout_seconds: PositiveFloat = 600.0
     mixed_precision_dtype: Literal["float32", "float16", "bfloat16"] | None = None
     loss_scale: Literal["dynamic"] | PositiveFloat | None = None
-    enable_xla: bool | Literal["auto"] = False
+    enable_xla: bool = False
     enable_op_determinism: bool = False
     run_eagerly: bool = False
     seed: int = 0

@@ -55,8 +55,7 @@ def problems(config: Any) -> Iterator[tuple[str, str, str]]:
         why = "is float16, whose loss scale workers that update one after the other cannot agree on"
         yield "runtime.mixed_precision_dtype", why, "use bfloat16, which needs none"
     if runtime.enable_xla:
-        value = str(runtime.enable_xla).lower()
-        why = f"is {value}, but XLA cannot compile a step whose variables are elsewhere"
+        why = "is true, but XLA cannot compile a step whose variables are elsewhere"
         yield "runtime.enable_xla", why, "set it off"
     if runtime.run_eagerly:
         yield "runtime.run_eagerly", "is true, but only traced steps can be sent to workers", "set it off"

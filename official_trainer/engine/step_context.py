@@ -102,9 +102,7 @@ class StepContext:
         self.train_options = orbit.StandardTrainerOptions(
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
         )
-        # `auto` is decided by a run, which builds its trainer from a config that says true or false.
-        is_enabled = runtime_field(config, "enable_xla", False) not in (False, None, "auto")
-        self.enables_xla = needs_xla(self.strategy, is_enabled)
+        self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
             optimization.build_slots(self.optimizer, model.trainable_variables)
 

@@ -121,8 +121,6 @@ class Settings:
                 raise ArgumentError(f"{what}: {why}")
         if runtime.distribution_strategy in ("multi_worker_mirrored", "parameter_server", "tpu"):
             raise ArgumentError(f"runtime.distribution_strategy={runtime.distribution_strategy}: {_ALONE}")
-        if runtime.enable_xla == "auto":
-            raise ArgumentError("runtime.enable_xla='auto': runs of experiments alone try it; give True or False")
         trainer = trainer or TrainerConfig(export=ExportConfig(at_end=False))
         saves_each_epoch = trainer.checkpoint_interval == usual.checkpoint_interval
         trainer = trainer.replace(on_data_end="stop")  # as Keras, which warns
@@ -179,7 +177,7 @@ class Settings:
 
     def is_compiled(self, model: keras.Model) -> bool:
         """Whether XLA compiles training steps."""
-        return self.base.runtime.enable_xla is True or bool(model.jit_compile)
+        return self.base.runtime.enable_xla or bool(model.jit_compile)
 
     def resolved(self, config: ExperimentConfig) -> Resolved:
         """Returns a config as a job takes it."""

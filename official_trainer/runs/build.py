@@ -60,7 +60,6 @@ def build(
     trains: bool = False,
     keeps_best: bool = False,
     stop: StopRequest | None = None,
-    xla: bool | None = None,
 ) -> Trainer:
     """Returns the trainer of a job: strategy, task, model, optimizer, and the keeper of its best checkpoint.
 
@@ -69,7 +68,6 @@ def build(
       trains: whether an optimizer is needed.
       keeps_best: whether evaluations may replace the best checkpoint.
       stop: requests to stop.
-      xla: what `runtime.enable_xla: auto` means for this run; None without it.
 
     Raises:
       DisagreementError: other processes of the run have another config, or other versions.
@@ -92,7 +90,7 @@ def build(
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
     with strategy.scope():
-        config = to_garden.with_garden_objects(_decided(config, xla))
+        config = to_garden.with_garden_objects(config)
         phase = "building the run"
         with during(phase):
             task = _task_of(job, config)
@@ -119,11 +117,6 @@ def _prebuilt(trainer: Trainer, stop: StopRequest | None) -> Trainer:
     if stop is not None:
         trainer.process_group.use_stop(stop)
     return trainer
-
-
-def _decided(config: Any, xla: bool | None) -> Any:
-    """Returns a config in which XLA is on or off for a run that has chosen."""
-    return config if xla is None else config.replace(runtime=config.runtime.replace(enable_xla=xla))
 
 
 def _task_of(job: Job, config: Any) -> Any:

@@ -23,13 +23,11 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
-from official_trainer.runs import xla_choice, xla_trial
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import config_changes, data_layout
-from official_trainer.runs.xla_choice import XlaChoice
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working
@@ -61,13 +59,11 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
             process.gin.begin()
             process.enter("build")
             with stop.interruptible(), working("building the model", quiet=job.quiet):
-                choice = xla_trial.choose(job)
-                xla = None if choice is None else choice.enables
                 keeps_best = TRAINING_MODES[job.mode] != "never"
-                trainer = build(job, trains=True, keeps_best=keeps_best, stop=stop, xla=xla)
+                trainer = build(job, trains=True, keeps_best=keeps_best, stop=stop)
             process.set_trainer(trainer)
             with trainer.process_group.leading():
-                _run_loop(job, trainer, stop, process, choice)
+                _run_loop(job, trainer, stop, process)
         return process.metrics
 
 
@@ -87,9 +83,7 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description=description, **options)
 
 
-def _run_loop(
-    job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess, choice: XlaChoice | None
-) -> None:
+def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:
     """Runs the loop; the other processes of the run make the same collective calls until it ends."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
@@ -104,7 +98,6 @@ def _run_loop(
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
     with closing(trackers.all) as outcome:
-        _keep(choice, process, store)
         trainer.train_iterator.add_observer(_layout_report(process, store))
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)
@@ -127,14 +120,6 @@ def _run_loop(
             process.record.note(results=loop.state.results)
         outcome.step, outcome.metrics = loop.state.step, process.metrics
     observer.show_end(loop.state.step)
-
-
-def _keep(choice: XlaChoice | None, process: TrainingProcess, store: CheckpointStore) -> None:
-    """Says what XLA does in this run, and records it before the first step."""
-    process.record.note(xla=None if choice is None else choice.as_dict())
-    if choice is not None:
-        store.describe({xla_choice.KEY: choice.as_dict()})
-        process.trackers.console.message(str(choice))
 
 
 def _layout_report(process: TrainingProcess, store: CheckpointStore) -> data_layout.LayoutReport:

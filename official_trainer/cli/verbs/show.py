@@ -77,13 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
     shows_all = not arguments.explain and not arguments.json and arguments.diff is None
     if run_dir and shows_all and not flags.changes_config(arguments):
-        from official_trainer.runs import xla_choice
-
         # As the run wrote it, also if the experiment does not exist any more.
-        text = files.read_text(target.params_path(run_dir)).rstrip("\n")
-        if "enable_xla: auto" in text and (choice := xla_choice.of_run(run_dir)) is not None:
-            text = f"{text}\n# {choice}"
-        terminal.show(text)
+        terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)

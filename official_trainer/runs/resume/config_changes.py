@@ -328,6 +328,9 @@ def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
         raise _unreadable(place, f"cannot be read ({reason})") from error
     if not isinstance(found, dict):
         raise _unreadable(place, "holds no configuration")
+    runtime, metadata = found.get("runtime"), manifest.read(model_dir, step).metadata
+    if isinstance(runtime, dict) and runtime.get("enable_xla") == "auto" and "xla" in metadata:
+        runtime["enable_xla"] = metadata["xla"]["enables"]  # what earlier versions found by a trial, and computed with
     return found
 
 

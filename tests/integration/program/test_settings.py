@@ -218,7 +218,6 @@ def test_a_time_limit_ends_fit_with_all_saved(tmp_path):
         ),
         ({"runtime": RuntimeConfig(seed=3)}, r"runtime\.seed=3: give Program\(seed=…\)"),
         ({"runtime": RuntimeConfig(run_eagerly=True)}, r"give compile\(run_eagerly=True\)"),
-        ({"runtime": RuntimeConfig(enable_xla="auto")}, "enable_xla='auto': runs of experiments alone try it"),
         ({"runtime": RuntimeConfig(distribution_strategy="tpu")}, "distribution_strategy=tpu: fit runs in one process"),
         ({"runtime": RuntimeConfig(tpu="local")}, "fit runs in one process; use train.py with an experiment"),
         ({"trainer": TrainerConfig(max_to_keep=3)}, r"it needs a run directory; give Program\(model_dir=…\)"),

@@ -51,16 +51,6 @@ def strike_at_step(step, by):
     Trainer.run_steps = run_and_strike
 
 
-def changing_trial(run, then):
-    """The trial of `runtime.enable_xla: auto` would find XLA faster, and slower once the run has a checkpoint."""
-    from official_trainer.runs import xla_trial
-
-    faster = not list(run.glob("ckpt-*"))
-    xla_trial.seconds_per_step = lambda job, *, enable_xla: 0.001 if enable_xla == faster else 0.002
-    if then is not None:
-        then()
-
-
 # Forgetting: as if this item had been left out of the state of a run.
 
 

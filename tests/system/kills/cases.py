@@ -13,7 +13,6 @@ import pytest
 
 from official_trainer.runs.predictions.manifest import MANIFEST
 from tests import ROOT
-from tests.support.chaos import inside
 from tests.support.chaos.contract import RUN, Callback, Case, Instant, Part, Step, Strike
 from tests.support.chaos.runs import SOURCES, STEPS_PER_LOOP, STRATEGIES, Variant, digits
 from tests.support.forked import Command, trained_digits
@@ -109,26 +108,12 @@ LONGER = command(
 )
 
 
-def with_xla(name, enable_xla):
-    return command(
-        name,
-        "--experiment=digits_mlp",  # XLA cannot compile the line that `digits_chaos` writes at each step
-        *assigned(f"runtime.enable_xla={enable_xla}", "trainer.train_steps=48"),
-        *assigned("trainer.summary_interval=5", "trainer.checkpoint_interval=24", "trainer.validation_interval=7"),
-    )
-
-
-def _chosen_at_the_first_start(case):
-    """Returns a case in which a trial of XLA would choose otherwise once there is a checkpoint."""
-
-    def start(shared, folder, *sets, first=None):
-        return case.start(shared, folder, *sets, first=functools.partial(inside.changing_trial, folder / RUN, first))
-
-    return dataclasses.replace(case, start=start)
-
-
-XLA = with_xla("xla", "true")
-XLA_AUTO = _chosen_at_the_first_start(with_xla("xla-auto", "auto"))
+XLA = command(
+    "xla",
+    "--experiment=digits_mlp",  # XLA cannot compile the line that `digits_chaos` writes at each step
+    *assigned("runtime.enable_xla=true", "trainer.train_steps=48"),
+    *assigned("trainer.summary_interval=5", "trainer.checkpoint_interval=24", "trainer.validation_interval=7"),
+)
 
 # Several tasks.
 
@@ -319,7 +304,7 @@ CAMPAIGNS = [
 BEFORE_CHANGES = table(
     Strikes(DIGITS, (Part, 1), sets=(STEP_BY_STEP,), is_quick=True),
     Strikes(STOPPED_EARLY, [Part(0.95, leaves=21)], is_quick=True),
-    *(Strikes(other, (Part, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA, XLA_AUTO)),
+    *(Strikes(other, (Part, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA)),
     *(campaign(at=(Part, 3)) for campaign in CAMPAIGNS),
     *(
         Strikes(
@@ -353,7 +338,7 @@ BEFORE_CHANGES = table(
 
 AT_INSTANTS = table(
     Strikes(DIGITS, (Instant, 2), sets=(STEP_BY_STEP,), is_quick=True),
-    *(Strikes(other, (Instant, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA, XLA_AUTO)),
+    *(Strikes(other, (Instant, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA)),
     *(campaign(at=(Instant, 5)) for campaign in CAMPAIGNS),
 )
 
@@ -378,7 +363,7 @@ AT_MOMENTS = table(
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",)),
     *(
         Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=is_quick)
-        for case, is_quick in ((EVALUATED_OFTEN, False), (ACTING, True), (XLA, False), (XLA_AUTO, True))
+        for case, is_quick in ((EVALUATED_OFTEN, False), (ACTING, True), (XLA, True))
     ),
     Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
 )

@@ -91,7 +91,6 @@ def test_words_of_a_field(workspace):
     assert list(offered("train my_experiment runtime.enable_xla=")) == [
         "runtime.enable_xla=true",
         "runtime.enable_xla=false",
-        "runtime.enable_xla=auto",
     ]
     assert offered("train my_experiment trainer.train_steps=") == {}
 

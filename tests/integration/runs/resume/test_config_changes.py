@@ -441,6 +441,19 @@ def test_a_params_yaml_that_cannot_be_read(content, reason, model_dir, caplog):
     assert f"continuing without knowing what has changed: {model_dir}/params.yaml" in caplog.text
 
 
+@pytest.mark.parametrize("enables", [True, False])
+def test_a_run_that_began_with_auto_goes_on_with_what_it_meant(enables, model_dir):
+    """N9: earlier versions tried XLA and kept the choice in the manifest; its value in the config is no change."""
+    toy.commit(model_dir, 10, {"experiment": "sample", "xla": {"enables": enables, "found": "a step takes 1 ms"}})
+    text = configuration.dump(sample.resolved()).replace("enable_xla: false", "enable_xla: auto")
+    Path(model_dir, "params.yaml").write_text(text)
+    assert job(model_dir, f"runtime.enable_xla={enables}".lower()).check_changes() == ()
+    other = f"{not enables}".lower()
+    assert f"runtime.enable_xla: {str(enables).lower()} -> {other}" in str(
+        refusal(model_dir, f"runtime.enable_xla={other}")
+    )
+
+
 def test_a_params_yaml_with_surprises(model_dir):
     """N9: dates, numbers as names, values where sections belong: differences, not crashes."""
     write_old(model_dir, b"task: 3\nruntime: {1: 2020-01-01, seed: [0]}\ntrainer: {train_steps: 2020-01-01}\n")

@@ -63,20 +63,6 @@ def test_show_a_run_as_it_was_written(run_dir, capsys):
     assert capsys.readouterr().out == text
 
 
-def test_show_a_run_says_what_auto_means_for_it(run_dir, capsys):
-    """N8: as a comment, so that the output stays a config; nothing where the field is not `auto`."""
-    record = json.loads((run_dir / "run.json").read_text())
-    record["xla"] = {"enables": True, "found": "a step takes 1 ms with XLA and 2 ms without"}
-    (run_dir / "run.json").write_text(json.dumps(record))
-    text = (run_dir / "params.yaml").read_text()
-    assert cli.main(["show", "runs/seven"]) == 0
-    assert capsys.readouterr().out == text
-    (run_dir / "params.yaml").write_text(text.replace("enable_xla: false", "enable_xla: auto"))
-    assert cli.main(["show", "runs/seven"]) == 0
-    last = "# runtime.enable_xla: auto is true for this run: a step takes 1 ms with XLA and 2 ms without"
-    assert capsys.readouterr().out.splitlines()[-1] == last
-
-
 def test_show_a_run_as_it_would_be(run_dir, capsys):
     """N8: each value with what set it then, as in the comment of the record, and with the place of that."""
     for path in ("trainer.train_steps", "trainer.steps_per_loop", "trainer.max_to_keep"):
