@@ -1,11 +1,14 @@
 """TensorFlow's stateful random operations, computed from a key instead of hidden state.
 
-Owns: the list of operations, the stateless replacement of each, and the same for the functions of an input pipeline.
-Does not own: the keys of a step (`random_streams.py`), seeds of whole pipelines (`engine/train_iterator.py`).
+Owns: the list of operations, the stateless replacement of each, the same for the functions of an input pipeline, and
+putting replacements into TensorFlow's modules and taking them out again. Does not own: the keys of a step
+(`random_streams.py`), seeds of whole pipelines (`engine/train_iterator.py`).
 
 `tf.random.uniform` and similar functions advance a state inside the running program, which no checkpoint holds, and in
 a parallel `Dataset.map` the order of draws depends on timing. Model Garden draws like that in its augmentations,
 stochastic depth and samplers of boxes. Inside `keyed`, such a draw is a function of a key and of its place in the code.
+TensorFlow has no public place for that, so its functions are replaced, while a step is traced or a pipeline is built
+and no longer.
 """
 
 from __future__ import annotations
@@ -14,12 +17,49 @@ import contextlib
 import functools
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.lazy import load, tf
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.scopes import current_graph, during
+
+
+class Replaced:
+    """Attributes of other libraries' modules and classes that are replaced while a `with` block needs it.
+
+    Blocks of several threads may overlap, and one may be inside another: the first replaces, the last restores.
+    """
+
+    def __init__(self, replacements: Callable[[], Iterable[tuple[Any, str, Callable[[Any], Any]]]]) -> None:
+        """Takes a function that returns the attributes: owner, name, and what makes the new value of the old one."""
+        self._replacements = replacements
+        self._lock = threading.Lock()
+        self._blocks: set[object] = set()
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Replaces the attributes for a `with` block; errors and Ctrl-C end it too."""
+        block = object()
+        try:
+            with self._lock:
+                self._blocks.add(block)
+                if not self._originals:
+                    for owner, name, make in self._replacements():
+                        self._originals.append((owner, name, getattr(owner, name)))
+                        setattr(owner, name, make(getattr(owner, name)))
+            yield
+        finally:
+            with self._lock:
+                self._blocks.discard(block)
+                if not self._blocks:
+                    for owner, name, original in self._originals:
+                        setattr(owner, name, original)
+                    self._originals.clear()
+
 
 _keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
 
@@ -45,14 +85,16 @@ class _Keys:
         return self._key_of(self._num_drawn - 1)
 
 
-def keyed(key_of: Callable[[int], tf.Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which random operations that are traced in this thread draw from keys.
+@do_not_convert
+@contextlib.contextmanager
+def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
+    """Makes random operations that are traced in this thread in a `with` block draw from keys.
 
     Args:
       key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
     """
-    _install()
-    return during(_keys, _Keys(key_of))
+    with _OPERATIONS.in_place(), during(_keys, _Keys(key_of)):
+        yield
 
 
 @contextlib.contextmanager
@@ -63,13 +105,12 @@ def of_pipeline(seed: int) -> Iterator[None]:
     draws from that key; it stays parallel. A map that draws in a loop cannot do that, and runs in order. Python's
     `random`, which Model Garden uses for the order of files, starts from `seed`, and gets its state back afterwards.
     """
-    before, original = random.getstate(), tf.data.Dataset.map
+    before = random.getstate()
     random.seed(seed)
-    tf.data.Dataset.map = functools.partialmethod(_map, original)
     try:
-        yield
+        with _OPERATIONS.in_place(), _MAPS.in_place():
+            yield
     finally:
-        tf.data.Dataset.map = original
         random.setstate(before)
 
 
@@ -88,6 +129,8 @@ def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None
     mapped = original(original(self, with_key), from_key, num_parallel_calls, *args, **options)
     return original(self, map_func) if _draws(mapped) else mapped
 
+
+_MAPS = Replaced(lambda: [(tf.data.Dataset, "map", lambda original: functools.partialmethod(_map, original))])
 
 STRIDE = 1_000_003
 """A distance of keys, so that those that an operation or its caller computes from them by small numbers differ too."""
@@ -139,7 +182,7 @@ _REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
 
 
 def set_seed(seed: int, *, restarts: bool = True) -> None:
-    """Does what `tf.random.set_seed` does, but keeps TensorFlow's kernels until the first eager draw.
+    """Does what `tf.random.set_seed` does, but keeps TensorFlow's kernels until a pipeline that is built draws eagerly.
 
     It drops them to restart those that draw; with them go resources that others own, such as the tokenizers of
     tensorflow_text's SentencePiece, and what holds such a one fails from then on.
@@ -148,7 +191,6 @@ def set_seed(seed: int, *, restarts: bool = True) -> None:
       seed: any integer.
       restarts: whether kernels are dropped at all.
     """
-    _install()
     eager = load("tensorflow.python.eager.context").context()  # there is no public way to set it alone
     eager._seed, eager._rng = seed, random.Random(seed)
     _Kernels.are_stale = restarts
@@ -159,32 +201,29 @@ class _Kernels:
 
     are_stale = False
 
-    @classmethod
-    def restart(cls) -> None:
-        if cls.are_stale and tf.executing_eagerly():
-            cls.are_stale = False
-            load("tensorflow.python.eager.context").context().clear_kernel_cache()
-
-
-@functools.cache
-def _install() -> None:
-    """Replaces the operations that TensorFlow's public functions call; outside of `keyed` nothing changes."""
-    for (module, name), replacement in _REPLACEMENTS.items():
-        operations = load(module)
-        setattr(operations, name, _with_replacement(getattr(operations, name), replacement))
-
 
 def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
-    signature = inspect.signature(original)
+    """Returns an operation that draws from the keys of its thread where they apply, and else as it always does."""
 
     @functools.wraps(original)
     def draw(*args: Any, **kwargs: Any) -> Any:
         keys = _keys.get()
         if keys is None or not keys.apply_here():
-            _Kernels.restart()
+            if _Kernels.are_stale and tf.executing_eagerly():
+                _Kernels.are_stale = False
+                load("tensorflow.python.eager.context").context().clear_kernel_cache()
             return original(*args, **kwargs)
-        arguments = signature.bind(*args, **kwargs).arguments
+        arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         values = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}
         return replacement(keys.next(), **values)
 
     return draw
+
+
+_OPERATIONS = Replaced(
+    lambda: [
+        (load(module), name, functools.partial(_with_replacement, replacement=replacement))
+        for (module, name), replacement in _REPLACEMENTS.items()
+    ]
+)
+"""What TensorFlow's public functions call, of `tf.random`, `tf.image`, `tf.nn` and Keras."""

@@ -175,7 +175,7 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
         try:
             if keeps_seeds and context._seed is not None:
                 backend.enable_tf_random_generator()
-                with _generators_draw_no_seed(backend.RandomGenerator):
+                with _SEEDS.in_place():
                     yield
             else:
                 with _states_restored():
@@ -187,19 +187,18 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
                 backend.disable_tf_random_generator()
 
 
-@contextlib.contextmanager
-def _generators_draw_no_seed(cls: Any) -> Iterator[None]:
+def _seed_of_weights(original: Any) -> Any:
     """Keeps layers' generators, whose states are set by steps, from drawing seeds where initial weights draw theirs."""
-    original = cls._create_seed
 
     def create_seed(self: Any, given: int | None) -> int:
         return 0 if given is None and self._rng_type == self.RNG_STATEFUL else original(self, given)
 
-    cls._create_seed = create_seed
-    try:
-        yield
-    finally:
-        cls._create_seed = original
+    return create_seed
+
+
+_SEEDS = keyed_draws.Replaced(
+    lambda: [(load("tf_keras.src.backend").RandomGenerator, "_create_seed", _seed_of_weights)]
+)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,29 @@
-"""TensorFlow's own random operations, in pipelines and in steps, give the same after every restart."""
+"""TensorFlow's own random operations, in pipelines and in steps, give the same after every restart.
+
+Outside of these, TensorFlow's modules are as they were.
+"""
 
 import random
+import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import gen_image_ops, gen_random_ops, image_ops_impl, nn_ops, random_ops
+from tensorflow_text import SentencepieceTokenizer
 
-from official_trainer.tasks import keyed_draws, random_streams
+from official_trainer import config as configuration
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.program import Program
+from official_trainer.runs import run
+from official_trainer.tasks import keyed_draws, random_streams, registry
 from official_trainer.tasks.random_streams import RandomStreams
-from tests.support import toy
-from tests.support.cases import cases
+from tests.support import runs, toy
+from tests.support.cases import cases, full
 from tests.support.draws import category, noise, shuffled
+from tests.support.garden import data
+from tests.support.scripted_runs import killed
 
 BOX = np.array([[[0.0, 0.0, 1.0, 1.0]]], np.float32)
 
@@ -42,11 +55,13 @@ def pipeline(function, skip=0, epochs=1):
     "function", cases([crop, crop_some, shuffled, noise, category, drawn_in_a_loop], crop, drawn_in_a_loop)
 )
 def test_a_parallel_map_draws_the_same_each_time(function):
-    """N1: from the start and from the middle, though whoever of its threads comes first draws first."""
+    """N1: from the start and from the middle, though whichever of its threads comes first draws first."""
     elements = pipeline(function)
     assert len({element.tobytes() for element in elements}) > 15
     np.testing.assert_array_equal(pipeline(function), elements)
     np.testing.assert_array_equal(pipeline(function, skip=25), elements[25:])
+    first, second = np.split(pipeline(function, epochs=2), 2)
+    assert not np.array_equal(first, second)
 
 
 def test_categories_are_drawn_as_often_as_their_logits_say():
@@ -62,20 +77,11 @@ def test_without_keys_it_does_not():
     assert not np.array_equal(*[[value.numpy() for value in dataset] for _ in range(2)])
 
 
-def test_each_epoch_draws_anew():
-    first, second = np.split(pipeline(crop, epochs=2), 2)
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(pipeline(crop, epochs=2, skip=40), second)
-
-
-def test_elements_and_their_structure_stay():
+def test_elements_and_what_draws_nothing_or_in_order_stay_as_they_are():
     with keyed_draws.of_pipeline(0):
         pairs = tf.data.Dataset.range(5).map(lambda i: (i, {"twice": 2 * i}))
         mapped = pairs.map(lambda i, rest: (i, rest["twice"], tf.random.uniform([])), num_parallel_calls=4)
     assert [(int(i), int(twice)) for i, twice, _ in mapped] == [(i, 2 * i) for i in range(5)]
-
-
-def test_a_map_that_draws_nothing_and_one_in_order_stay_as_they_are():
     tf.random.set_seed(1)
     plain = [float(x) for x in tf.data.Dataset.range(4).map(lambda i: tf.random.uniform([]))]
     tf.random.set_seed(1)
@@ -136,11 +142,148 @@ def test_draws_in_a_loop_of_the_step_are_left_alone():
     assert len(set(each.numpy())) == 4 and total.shape == [2]
 
 
-def test_outside_of_a_step_nothing_changes():
-    random_streams.enable(0)
-    tf.random.set_seed(0)
-    first = tf.random.uniform([3]).numpy()
-    with RandomStreams(toy.ToyTask(None).build_model(), seed=0).named("train", tf.Variable(0, dtype=tf.int64)):
-        pass
-    tf.random.set_seed(0)
-    np.testing.assert_array_equal(tf.random.uniform([3]).numpy(), first)
+# Whole runs.
+
+
+class DrawingConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+class Noisy(keras.layers.Layer):
+    def call(self, inputs, training=None):
+        return inputs * tf.random.uniform([6], 0.5, 1.5) if training else inputs
+
+
+@registry.register_task_cls(DrawingConfig)
+class DrawingTask(toy.ToyTask):
+    """Draws in a map, in a layer and in the step, as users do; `fails` is what the step raises while it is traced."""
+
+    fails = None
+
+    def build_model(self):
+        return keras.Sequential([keras.Input([6]), Noisy(), keras.layers.Dense(3)])
+
+    def build_inputs(self, params, input_context=None):
+        def flipped(features, label):
+            return features * tf.cast(tf.random.uniform([6]) < 0.9, tf.float32), label
+
+        dataset = toy.examples(100).map(flipped, num_parallel_calls=4)
+        return (dataset.repeat() if params.is_training else dataset).batch(10)
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        if self.fails is not None:
+            raise self.fails
+        features, labels = inputs
+        logs = super().train_step((features + tf.random.normal([6]), labels), model, optimizer, metrics)
+        return {**logs, "drawn": tf.reduce_mean(tf.random.uniform([3]))}
+
+
+def train(model_dir, *, steps=20, mode="train_and_eval", **runtime):
+    keras.backend.clear_session()
+    base = toy.experiment(summary_interval=5, checkpoint_interval=10, validation_interval=10, async_checkpoint=False)
+    section = schema.DataConfig(global_batch_size=10)
+    config = base.replace(
+        task=DrawingConfig(train_data=section, validation_data=section),
+        trainer=base.trainer.replace(train_steps=steps, steps_per_loop=5, export=schema.ExportConfig(at_end=False)),
+        runtime=schema.RuntimeConfig(**runtime),
+    )
+    resolved = configuration.resolve(config, experiment="drawing")
+    return run.run("drawing", resolved, mode=mode, model_dir=str(model_dir), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "runtime", [{}, full({"run_eagerly": True}), full({"distribution_strategy": "mirrored", "num_logical_cpus": 2})]
+)
+def test_a_killed_run_draws_in_maps_layers_and_steps_what_an_unbroken_one_does(runtime, monkeypatch, tmp_path):
+    """N1: each place of draws has its share in the weights; the numbers that the step returns are drawn, too."""
+    train(tmp_path / "whole", **runtime)
+    with killed(monkeypatch, "after the save", 10):
+        train(tmp_path / "killed", **runtime)
+    train(tmp_path / "killed", **runtime)
+    assert runs.differences(tmp_path / "killed", tmp_path / "whole") == []
+    drawn = [row["drawn"] for row in runs.rows(tmp_path / "whole") if "drawn" in row]
+    assert len(set(drawn)) == len(drawn) >= 4
+
+
+def attributes():
+    """Returns the functions and classes of TensorFlow's and Keras's modules: those that are replaced, and others."""
+    owners = [
+        *(tf.random, tf.image, tf.nn, tf.raw_ops, tf.data.Dataset),
+        *(gen_random_ops, gen_image_ops, random_ops, image_ops_impl, nn_ops),
+        *(keras.src.backend, keras.src.backend.RandomGenerator, keras.backend, keras.layers),
+    ]
+    return {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
+
+
+def changed(before):
+    now = attributes()
+    return [f"{owner.__name__}.{name}" for owner, name in before if now.get((owner, name)) is not before[owner, name]]
+
+
+def test_tensorflow_is_as_it_was_after_everything_that_replaces(monkeypatch, tmp_path):
+    """N1: after a run, an error and Ctrl-C within a step, an evaluation, `fit`, `evaluate`, `predict`."""
+    random_streams.enable(0)  # sets which kind of generator Keras's layers have
+    before = attributes()
+    train(tmp_path / "run")
+    assert changed(before) == []
+    train(tmp_path / "run", mode="eval")
+    assert changed(before) == []
+    for error in (RuntimeError("is mine"), KeyboardInterrupt()):
+        monkeypatch.setattr(DrawingTask, "fails", error)
+        with pytest.raises(BaseException):  # noqa: B017
+            train(tmp_path / type(error).__name__)
+        assert changed(before) == []
+    program = Program(lambda: keras.Sequential([keras.Input([6]), Noisy(), keras.layers.Dense(3)]))
+    program.compile("sgd", "mse")
+    dataset = tf.data.Dataset.from_tensor_slices((toy.FEATURES, tf.zeros([101, 3])))
+    dataset = dataset.map(lambda x, y: (x + tf.random.normal([6]), y), num_parallel_calls=2).batch(10)
+    program.fit(dataset, epochs=1, verbose=0)
+    program.evaluate(dataset, verbose=0)
+    program.predict(dataset, verbose=0)
+    assert changed(before) == []
+
+
+def test_blocks_that_overlap_in_threads_end_as_one():
+    """N1: the first of them may end first; the other still draws from its keys."""
+    before = attributes()
+    entered, may_end = threading.Event(), threading.Event()
+    drawn = []
+
+    def other():
+        with keyed_draws.keyed(lambda number: tf.constant([5, number], tf.int64)):
+            entered.set()
+            may_end.wait()
+            drawn.append(float(tf.random.uniform([])))
+
+    thread = threading.Thread(target=other)
+    with keyed_draws.of_pipeline(0), keyed_draws.keyed(lambda number: tf.constant([7, number], tf.int64)):
+        thread.start()
+        entered.wait()
+        assert float(tf.random.uniform([])) == float(tf.random.stateless_uniform([], [7, 0]))
+    may_end.set()
+    thread.join()
+    assert drawn == [float(tf.random.stateless_uniform([], [5, 0]))]
+    assert changed(before) == []
+
+
+# Seeds.
+
+
+def test_tokenizers_outlive_a_seed(tmp_path):
+    """N1: those of SentencePiece belong to a kernel; the translation task of Model Garden holds one from its start."""
+    data.translation(tmp_path / "train.tfrecord", 2, 0)
+    tokenizer = SentencepieceTokenizer((tmp_path / "sentencepiece.model").read_bytes())
+    before = tokenizer.tokenize("the cat").numpy().tolist()
+    random_streams.enable(3)
+    keyed_draws.set_seed(3)
+    assert tokenizer.tokenize("the cat").numpy().tolist() == before
+
+
+def test_eager_draws_of_a_pipeline_are_those_after_tensorflows_own_seed():
+    """N1: operations start again, with the numbers that `tf.random.set_seed` gives."""
+    drawn = []
+    for set_seed in (tf.random.set_seed, keyed_draws.set_seed, keyed_draws.set_seed):
+        set_seed(5)
+        with keyed_draws.of_pipeline(0):
+            drawn.append([tf.random.uniform([2]).numpy().tolist(), tf.random.normal([2], seed=1).numpy().tolist()])
+    assert drawn[0] == drawn[1] == drawn[2]
