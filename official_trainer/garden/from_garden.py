@@ -93,7 +93,9 @@ class _Converter:
             bases = tuple(self.section(base) for base in described["bases"])
             types = {key: self.type(field["type"]) for key, field in declared.items()}
             if described["one_of"]:
-                types["type"] = _choice(declared)
+                arms = {key: arms_of(field["type"]) for key, field in declared.items()}
+                names = tuple(key for key in arms if any(arm == FREE or arm[:1] == ["section"] for arm in arms[key]))
+                types["type"] = _either(Literal[names] if names else str, type(None))
             defaults = {key: self.value(field["default"]) for key, field in declared.items() if "default" in field}
             root = _ROOTS.get(name) or (GardenOneOf if described["one_of"] else GardenSection)
             self._made[name] = self._class(name, types, defaults, bases or (root,))
@@ -129,7 +131,9 @@ class _Converter:
                 changes[key] = defaults[key] = value
             elif values_of[key] != field.get("default", Ellipsis):
                 changes[key] = value
-                if _refuses(known[key], value):
+                problems: list[Problem] = []
+                values.normalise(value, known[key], "", problems.append)
+                if problems:
                     types[key], defaults[key] = _either(known[key], self.type(field["type"])), getattr(start, key)
         sides = {
             "NOT_OURS": tuple(key for key in types if key not in known),
@@ -168,22 +172,5 @@ class _Converter:
         return self.section(value["section"])(**{key: self.value(part) for key, part in value["fields"].items()})
 
 
-def _choice(described: Mapping[str, Any]) -> Any:
-    """Returns the type of the field `type` of a one-of: the names of its sections, or null."""
-    arms = {key: arms_of(field["type"]) for key, field in described.items()}
-    names = tuple(key for key in arms if any(arm == FREE or arm[:1] == ["section"] for arm in arms[key]))
-    return _either(Literal[names], type(None)) if names else _either(str, type(None))
-
-
-def _takes_null(tp: Type) -> bool:
-    return bool({"null", "any"} & {arm for arm in arms_of(tp) if isinstance(arm, str)})
-
-
 def _either(*arms: Any) -> Any:
     return functools.reduce(operator.or_, arms)
-
-
-def _refuses(tp: Any, value: Any) -> bool:
-    problems: list[Problem] = []
-    values.normalise(value, tp, "", problems.append)
-    return bool(problems)

@@ -134,7 +134,15 @@ class _Reader:
         """Reads the file that is named at a place; `including` are the paths of the files around it."""
         path = _find(name)
         if path is None:
-            return self._fail(_missing(name, named_at))
+            if files.is_url(name):
+                problem = Problem(f"there is no file '{name}'", origin=named_at)
+            elif files.is_dir(os.path.expanduser(name)):
+                problem = Problem(f"'{name}' is a directory", origin=named_at, fix="name a file")
+            else:
+                fix = "a relative path starts at the current directory, an importable package, or a search path of gin"
+                fix = "" if os.path.isabs(os.path.expanduser(name)) else fix
+                problem = Problem(f"there is no file '{name}'", origin=named_at, near=near_file(name), fix=fix)
+            return self._fail(problem)
         if path in including:
             return self._fail(Problem(f"'{name}' includes itself", origin=named_at, fix="remove the include"))
         self._num_files += 1
@@ -204,17 +212,6 @@ def _find(name: str) -> str | None:
     return next((place for place in places if files.exists(place) and not files.is_dir(place)), None)
 
 
-def _missing(name: str, named_at: Origin) -> Problem:
-    path = os.path.expanduser(name)
-    if files.is_url(path):
-        return Problem(f"there is no file '{name}'", origin=named_at)
-    if files.is_dir(path):
-        return Problem(f"'{name}' is a directory", origin=named_at, fix="name a file")
-    fix = "a relative path starts at the current directory, an importable package, or a search path of gin"
-    absolute = os.path.isabs(path)
-    return Problem(f"there is no file '{name}'", origin=named_at, near=near_file(name), fix="" if absolute else fix)
-
-
 def _at(whole: Origin, line: int, column: int = 0) -> Origin:
     """Returns a place in a text; without a column (counted from 1), the start of the line's statement."""
     lines = whole.text.splitlines()
@@ -264,8 +261,11 @@ def in_force(bindings: Bindings | None, modules: Sequence[str] = (), *, reports:
     try:
         bindings.bound = _Binder(gin).bind(bindings.sources)
         yield
-        if reports:
-            _warn_of_unused(bindings.bound)
+        called = operative() if reports else {}
+        for key, each in bindings.bound.items() if reports else ():
+            if reason := _why_unused(key, bindings.bound, called):
+                place = each.origin.brief
+                _logger.warning("%s: gin binding %s = %s had no effect: %s", place, each.written, each.value, reason)
     finally:
         _restore(gin, before)
 
@@ -384,15 +384,6 @@ def operative() -> dict[tuple[str, str], dict[str, Any]]:
     gin = load_gin().config
     with gin._OPERATIVE_CONFIG_LOCK:
         return {key: dict(arguments) for key, arguments in gin._OPERATIVE_CONFIG.items()}
-
-
-def _warn_of_unused(bound: Mapping[Key, Binding]) -> None:
-    """Logs each binding that has had no effect, in the order of the flags."""
-    called = operative()
-    for key, each in bound.items():
-        if reason := _why_unused(key, bound, called):
-            place = each.origin.brief
-            _logger.warning("%s: gin binding %s = %s had no effect: %s", place, each.written, each.value, reason)
 
 
 def _why_unused(key: Key, bound: Mapping[Key, Binding], called: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:

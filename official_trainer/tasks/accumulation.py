@@ -11,9 +11,8 @@ once for each update.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -127,7 +126,6 @@ class Accumulator:
         count = self.num_micro_batches
         sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
         variables = list(self._model.trainable_variables)
-
         num_gradients = len(variables)
 
         def call(number: Any, sums: Sequence[tf.Tensor], scale: float | None) -> tuple[list[tf.Tensor], Any]:
@@ -151,8 +149,15 @@ class Accumulator:
 
         zeros = [tf.zeros(variable.shape, variable.dtype) for variable in variables]
         first = [tf.constant(0), *zeros, *(tf.zeros(shape) for shape in shapes)]
-        with _explained_communication():
+        try:
             last, *sums = tf.while_loop(lambda number, *_: number < count - 1, body, first, parallel_iterations=1)
+        except RuntimeError as error:
+            if "merge_call" not in str(error):
+                raise
+            raise AccumulationError(
+                f"{_FIELD}: replicas communicate within the task's step, as in synchronized batch norm; with "
+                "accumulation they can only do so once for each update. Use other layers, or set it to 1"
+            ) from error
         _, returned = call(last, sums[:num_gradients], 1.0 / count)
         return [total / count for total in _added(sums[num_gradients:], returned)]
 
@@ -165,20 +170,6 @@ def accumulator_of(trainer_config: Any, optimizer: Any, model: Any) -> Accumulat
     """Returns the accumulator of `trainer.gradient_accumulation_steps`; None if one batch is one update."""
     count = getattr(trainer_config, "gradient_accumulation_steps", 1)  # Model Garden's configs have no such field
     return None if count == 1 or optimizer is None else Accumulator(optimizer, model, count)
-
-
-@contextlib.contextmanager
-def _explained_communication() -> Iterator[None]:
-    """Explains TensorFlow's error about replicas that communicate in a `with` block."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "merge_call" not in str(error):
-            raise
-        raise AccumulationError(
-            f"{_FIELD}: replicas communicate within the task's step, as in synchronized batch norm; with accumulation "
-            "they can only do so once for each update. Use other layers, or set it to 1"
-        ) from error
 
 
 @do_not_convert

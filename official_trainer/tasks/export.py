@@ -35,16 +35,8 @@ _logger = logging.getLogger(__name__)
 
 _RECORD, _CHECKSUMS = "export.json", "checksums.json"
 _SAVED_MODEL = {
-    *(
-        "assets",
-        "assets.extra",
-        _CHECKSUMS,
-        _RECORD,
-        "fingerprint.pb",
-        "keras_metadata.pb",
-        "saved_model.pb",
-        "variables",
-    ),
+    *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
+    *(_CHECKSUMS, _RECORD),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
@@ -79,7 +71,10 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
             f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine does not know its "
             "inputs; define build_signatures(model)"
         )
-    specs = {tensor.name.split(":")[0]: _batch_of(tensor) for tensor in model.inputs}
+    specs = {}
+    for tensor in model.inputs:
+        name = tensor.name.split(":")[0]
+        specs[name] = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name)
     names, step = list(specs), predict_step_of(task)
 
     @tf.function(input_signature=[specs])
@@ -127,7 +122,11 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)
     module.model = model  # for its values; signatures are all that is called
-    with during(phase, task=task, method="build_signatures"), _without_traces_of_layers():
+    # Keras would trace each layer of a model with its last inputs. That takes most of the time, and is impossible for
+    # layers that only training calls, such as samplers of boxes. There is no public name: `Model.save` has an argument
+    # for it, and saves no other signatures than its own.
+    without_traces = load("tf_keras.src.saving.legacy.saved_model.utils").keras_option_scope(save_traces=False)
+    with during(phase, task=task, method="build_signatures"), without_traces:
         tf.saved_model.save(module, directory, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
@@ -289,27 +288,12 @@ def _split(directory: str) -> tuple[str, str]:
     return parent or ".", name
 
 
-def _without_traces_of_layers() -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which Keras does not trace each layer of a model with its last inputs, when it is saved.
-
-    That takes most of the time, and is impossible for layers that only training calls, such as samplers of boxes. There
-    is no public name: `Model.save` has an argument for it, and saves no other signatures than its own.
-    """
-    scope = load("tf_keras.src.saving.legacy.saved_model.utils").keras_option_scope
-    found: contextlib.AbstractContextManager[None] = scope(save_traces=False)
-    return found
-
-
 def _digest(model: Any) -> str:
     """Returns a checksum of all values of a model, in their order."""
     digest = hashlib.sha256()
     for variable in model.variables:
         digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
     return digest.hexdigest()
-
-
-def _batch_of(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=tensor.name.split(":")[0])
 
 
 def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:

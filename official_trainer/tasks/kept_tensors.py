@@ -9,7 +9,7 @@ TensorFlow takes such a tensor as an argument of the graph, and fails when that 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from official_trainer.config.errors import line_of_code
@@ -44,18 +44,15 @@ def check(task: Any, method: str, outputs: Any, *parts: Any) -> None:
     """
     if tf.executing_eagerly():
         return
-    graph = tf.compat.v1.get_default_graph()
-    around = [id(each) for each in _with_outer(graph)]
+    graph: Any = tf.compat.v1.get_default_graph()
+    outer, around = graph, set()
+    while outer is not None:
+        around.add(id(outer))
+        outer = getattr(outer, "outer_graph", None)
     used = [(tensor, inside.consumers()) for tensor, inside in getattr(graph, "captures", ())]
     for tensor, users in [*used, *((output, ()) for output in tf.nest.flatten(outputs))]:
         if tf.is_symbolic_tensor(tensor) and id(tensor.graph) not in around:
             raise KeptTensorError(_message(task, method, tensor, users, (task, *parts)))
-
-
-def _with_outer(graph: Any) -> Iterator[Any]:
-    while graph is not None:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
 
 
 def _message(task: Any, method: str, tensor: Any, users: Iterable[Any], parts: Iterable[Any]) -> str:

@@ -45,9 +45,7 @@ def build_slots(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
     """Creates the optimizer's slot variables now, so that a checkpoint can be matched with all of them."""
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
-    elif hasattr(
-        optimizer, "_create_all_weights"
-    ):  # legacy optimizers create slots lazily; there is no public way to do it
+    elif hasattr(optimizer, "_create_all_weights"):  # a legacy one creates slots lazily; there is no public way
         optimizer._create_all_weights(variables)
 
 
@@ -268,16 +266,13 @@ class WeightAverage:
 
     def update(self, step: tf.Tensor) -> None:
         """Moves every average towards its weight; called in cross-replica context after update number `step`."""
-        rate = 1.0 - self._decay(tf.cast(step, tf.float32))
-        for value, weight in zip(self.values, self._weights, strict=True):
-            self._extended.update(value, _move_towards, args=(weight, rate), group=False)
-
-    def _decay(self, step: tf.Tensor) -> tf.Tensor:
-        steps = step - float(self._config.start_step)
+        steps = tf.cast(step, tf.float32) - float(self._config.start_step)
         decay = tf.constant(self._config.average_decay, tf.float32)
         if self._config.dynamic_decay:
             decay = tf.minimum(decay, (1.0 + steps) / (10.0 + steps))
-        return tf.where(steps < 0.0, 0.0, decay)
+        rate = 1.0 - tf.where(steps < 0.0, 0.0, decay)
+        for value, weight in zip(self.values, self._weights, strict=True):
+            self._extended.update(value, _move_towards, args=(weight, rate), group=False)
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:

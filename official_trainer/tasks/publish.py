@@ -29,7 +29,7 @@ Example:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -79,7 +79,13 @@ def scalar(name: str, value: Any) -> None:
       >>> Digits(params=None).build_losses(tf.constant([3, 7]), tf.zeros([2, 10])).shape
       TensorShape([2])
     """
-    _publish("scalar", name, value, _checked_scalar)
+
+    def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
+        if tensor.shape.rank not in (0, None):
+            raise PublishError(_no_scalar(call, tensor.shape))
+        return _checked_numbers(call, tensor)
+
+    _publish("scalar", name, value, check)
 
 
 @do_not_convert
@@ -103,7 +109,7 @@ def histogram(name: str, value: Any) -> None:
       >>> Relu()(tf.constant([[-1.0, 2.0]])).numpy().tolist()
       [[0.0, 2.0]]
     """
-    _publish("histogram", name, value, _checked_histogram)
+    _publish("histogram", name, value, _checked_numbers)
 
 
 @do_not_convert
@@ -132,7 +138,15 @@ def image(name: str, value: Any, *, max_images: int = 3) -> None:
     """
 
     def check(call: str, tensor: tf.Tensor) -> tf.Tensor:
-        return _checked_images(call, tensor)[:max_images]
+        shape = tensor.shape
+        if shape.rank != 4 or shape[-1] not in (1, 2, 3, 4, None):
+            raise PublishError(
+                f"{call} got the shape {shape}, but images are [batch, height, width, channels] with one to four "
+                "channels. A matrix becomes one by matrix[None, :, :, None]."
+            )
+        if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
+            raise PublishError(f"{call} got {tensor.dtype.name}; images are uint8, or floats between 0 and 1.")
+        return tensor[:max_images]
 
     _publish("image", name, value, check)
 
@@ -225,11 +239,21 @@ def on_host(tensors: Tensors, strategy: tf.distribute.Strategy) -> dict[str, flo
     Raises:
       PublishError: a scalar is not one number.
     """
+    import numpy as np
+
     found: dict[str, float | Histogram | Image] = {}
     for kind, named in tensors.items():
         for name, value in named.items():
             parts = [_numbers(part) for part in strategy.experimental_local_results(value)]
-            found |= _BUILDERS[kind](name, parts)
+            if kind == "scalar":
+                if shape := next((part.shape for part in parts if part.ndim), None):
+                    raise PublishError(_no_scalar(f"publish.scalar({name!r}, …)", shape))
+                found[name] = sum(float(part) for part in parts) / len(parts)
+            elif kind == "histogram":
+                found[name] = Histogram(parts[0] if len(parts) == 1 else np.concatenate([p.ravel() for p in parts]))
+            else:
+                pixels = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
+                found |= {f"{name}/{index}": Image(each) for index, each in enumerate(pixels)}
     return found
 
 
@@ -245,12 +269,6 @@ def _publish(kind: str, name: str, value: Any, check: Callable[[str, tf.Tensor],
         collection.tensors[kind][free_name(name, taken)] = check(call, tf.convert_to_tensor(value))
 
 
-def _checked_scalar(call: str, tensor: tf.Tensor) -> tf.Tensor:
-    if tensor.shape.rank not in (0, None):
-        raise PublishError(_no_scalar(call, tensor.shape))
-    return _checked_histogram(call, tensor)
-
-
 def _no_scalar(call: str, shape: Any) -> str:
     return (
         f"{call} got the shape {list(shape)}, but a scalar is one number. Reduce it, by tf.reduce_mean for example, or "
@@ -258,21 +276,9 @@ def _no_scalar(call: str, shape: Any) -> str:
     )
 
 
-def _checked_histogram(call: str, tensor: tf.Tensor) -> tf.Tensor:
+def _checked_numbers(call: str, tensor: tf.Tensor) -> tf.Tensor:
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool):
         raise PublishError(f"{call} got {tensor.dtype.name}; numbers can be published.")
-    return tensor
-
-
-def _checked_images(call: str, tensor: tf.Tensor) -> tf.Tensor:
-    shape = tensor.shape
-    if shape.rank != 4 or shape[-1] not in (1, 2, 3, 4, None):
-        raise PublishError(
-            f"{call} got the shape {shape}, but images are [batch, height, width, channels] with one to four "
-            "channels. A matrix becomes one by matrix[None, :, :, None]."
-        )
-    if not (tensor.dtype.is_floating or tensor.dtype == tf.uint8):
-        raise PublishError(f"{call} got {tensor.dtype.name}; images are uint8, or floats between 0 and 1.")
     return tensor
 
 
@@ -281,33 +287,4 @@ def _numbers(value: Any) -> Any:
 
     array = np.asarray(value)
     is_known = array.dtype.kind in "fiub" and array.dtype != np.float16
-    return (
-        array if is_known else array.astype(np.float32)
-    )  # NumPy does not support bfloat16, and float16 would overflow
-
-
-def _scalar_of(name: str, parts: list[Any]) -> Mapping[str, float]:
-    for part in parts:
-        if part.ndim:
-            raise PublishError(_no_scalar(f"publish.scalar({name!r}, …)", part.shape))
-    return {name: sum(float(part) for part in parts) / len(parts)}
-
-
-def _histogram_of(name: str, parts: list[Any]) -> Mapping[str, Histogram]:
-    import numpy as np
-
-    return {name: Histogram(parts[0] if len(parts) == 1 else np.concatenate([part.ravel() for part in parts]))}
-
-
-def _images_of(name: str, parts: list[Any]) -> Mapping[str, Image]:
-    import numpy as np
-
-    pixels_of_all = parts[0] if parts[0].dtype == np.uint8 else np.clip(parts[0], 0.0, 1.0)
-    return {f"{name}/{index}": Image(pixels) for index, pixels in enumerate(pixels_of_all)}
-
-
-_BUILDERS: dict[str, Callable[[str, list[Any]], Mapping[str, Any]]] = {
-    "scalar": _scalar_of,
-    "histogram": _histogram_of,
-    "image": _images_of,
-}
+    return array if is_known else array.astype(np.float32)  # NumPy has no bfloat16, and float16 would overflow

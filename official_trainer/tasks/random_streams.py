@@ -171,6 +171,8 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
         getattr(backend._SEED_GENERATOR, "generator", None),
         backend.is_tf_random_generator_enabled(),
     )
+    numpy = load("numpy")
+    of_python, of_numpy = random.getstate(), numpy.random.get_state()
     with _tensorflow_seed_restored() as context:
         try:
             if keeps_seeds and context._seed is not None:
@@ -178,9 +180,12 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
                 with _SEEDS.in_place():
                     yield
             else:
-                with _states_restored():
+                try:
                     enable(seed)
                     yield
+                finally:
+                    random.setstate(of_python)
+                    numpy.random.set_state(of_numpy)
         finally:
             backend._SEED_GENERATOR.generator = own_seed
             if not has_generators:
@@ -199,18 +204,6 @@ def _seed_of_weights(original: Any) -> Any:
 _SEEDS = keyed_draws.Replaced(
     lambda: [(load("tf_keras.src.backend").RandomGenerator, "_create_seed", _seed_of_weights)]
 )
-
-
-@contextlib.contextmanager
-def _states_restored() -> Iterator[None]:
-    """Gives Python's and NumPy's random numbers the state back that they have now."""
-    numpy = load("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(of_python)
-        numpy.random.set_state(of_numpy)
 
 
 @contextlib.contextmanager

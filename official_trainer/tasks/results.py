@@ -22,7 +22,6 @@ from fractions import Fraction
 from typing import Any, Self
 
 from official_trainer.tracking import Media, Table
-from official_trainer.tracking.monitored import Direction, find_metric, is_better
 
 _Number = Fraction | float
 """A sum: exact if every number in it is finite; else NaN or an infinity."""
@@ -216,23 +215,6 @@ class Results:
             elif hasattr(part, "value"):
                 logs[name] = part.value
         return {name: value for name, value in logs.items() if not (isinstance(value, Mapping) and not value)}
-
-    def better_than(self, other: Results | None, monitor: str, mode: Direction) -> bool:
-        """Whether these are strictly better by one number; better than None if the number is one at all.
-
-        Args:
-          other: results to compare with.
-          monitor: name of the number; `a|b` is `b` inside `a`.
-          mode: whether a higher (`max`) or a lower (`min`) value is better.
-
-        Raises:
-          LookupError: there is no such number here.
-        """
-        logs = self.as_logs()
-        value = find_metric(logs, monitor)
-        if value is None:
-            raise LookupError(f"there is no number {monitor!r} among the results: {', '.join(sorted(logs)) or 'none'}")
-        return is_better(value, None if other is None else find_metric(other.as_logs(), monitor), mode)
 
 
 def _sum(left: _Number, right: _Number) -> _Number:

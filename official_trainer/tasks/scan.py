@@ -57,7 +57,8 @@ def scan(workspace: Path) -> Scanned:
         place = str(path.relative_to(workspace))
         if "/." in place:
             continue
-        source, module = path.read_bytes(), _module(path, workspace)
+        parts = path.relative_to(workspace).with_suffix("").parts
+        source, module = path.read_bytes(), ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         try:
             said = _said(source)
         except SyntaxError as error:
@@ -108,17 +109,13 @@ def _said(source: bytes) -> _Said:
         if isinstance(name, ast.Constant) and isinstance(name.value, str)
     ]
     imported = frozenset(name.partition(".")[0] for name in _imported(tree, [function for function, _ in factories]))
-    return _Said(literals, _calls(nodes) - len(literals), imported)
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    num_calls = sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
+    return _Said(literals, num_calls - len(literals), imported)
 
 
 def _registers(source: bytes) -> bool:
     return garden.DECORATOR.encode() in source
-
-
-def _calls(nodes: Iterable[ast.AST]) -> int:
-    """Counts the calls of `register_config_factory`."""
-    called = (node.func for node in nodes if isinstance(node, ast.Call))
-    return sum(getattr(each, "attr", getattr(each, "id", "")) == garden.DECORATOR for each in called)
 
 
 def _without_parentheses(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, ast.expr]]:
@@ -141,8 +138,3 @@ def _imported(tree: ast.Module, factories: Iterable[ast.FunctionDef]) -> Iterato
             yield node.module
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
-
-
-def _module(path: Path, workspace: Path) -> str:
-    parts = path.relative_to(workspace).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

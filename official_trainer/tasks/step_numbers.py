@@ -107,10 +107,14 @@ class StepNumbers:
                 numbers[name] = number
             elif name not in self._left_out:
                 self._left_out.add(name)
+                kind = f"a {type(values[name]).__name__}"
+                if hasattr(values[name], "dtype"):
+                    shape = getattr(values[name], "shape", None)
+                    kind = f"{tf.as_dtype(values[name].dtype).name} of shape {shape}"
                 _logger.warning(
                     "%s.train_step returns %r, %s, which is not recorded: only single numbers are. Reduce it, by "
                     "tf.reduce_mean for example, or use publish.histogram or publish.image inside the step",
-                    *(type(task).__name__, name, _described(values[name])),
+                    *(type(task).__name__, name, kind),
                 )
         if not numbers:
             return None
@@ -165,13 +169,6 @@ def _as_number(value: Any) -> tf.Tensor | None:
         return None
     is_number = tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
     return tf.cast(tensor, tf.float32) if is_number else None
-
-
-def _described(value: Any) -> str:
-    if not hasattr(value, "dtype"):
-        return f"a {type(value).__name__}"
-    shape = getattr(value, "shape", None)
-    return f"{tf.as_dtype(value.dtype).name} of shape {shape}"
 
 
 def _create_text() -> tf.Variable:

@@ -69,10 +69,12 @@ def flatten(tree: Any) -> dict[str, Any]:
 def table(tree: Any) -> list[Row]:
     """Returns a row for each variable; the variables of a frozen layer are not trainable."""
     trained = {id(each) for _, each in _leaves(tree, "", "trainable_variables") if getattr(each, "trainable", False)}
-    return [
-        Row(path, tuple(variable.shape), *_dtype(variable), is_trainable=id(variable) in trained)
-        for path, variable in flatten(tree).items()
-    ]
+    rows = []
+    for path, variable in flatten(tree).items():
+        shape, dtype = tuple(variable.shape), variable.dtype
+        size_bytes = (getattr(dtype, "size", None) or dtype.itemsize) * _count(shape)
+        rows.append(Row(path, shape, dtype.name, size_bytes, is_trainable=id(variable) in trained))
+    return rows
 
 
 def count(tree: Any) -> Count:
@@ -130,7 +132,7 @@ def _leaves(tree: Any, prefix: str, name: str = "variables") -> Iterator[tuple[s
             yield from _leaves(value, f"{prefix}{key}/", name)
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
-            if _is_variable(value):
+            if hasattr(value, "assign") and bool(getattr(value, "name", "")):
                 yield prefix + _name(value), value  # its name means more than its index
             else:
                 yield from _leaves(value, f"{prefix}{index}/", name)
@@ -142,19 +144,8 @@ def _leaves(tree: Any, prefix: str, name: str = "variables") -> Iterator[tuple[s
         yield prefix.rstrip("/") or _name(tree), tree
 
 
-def _is_variable(value: Any) -> bool:
-    return hasattr(value, "assign") and bool(getattr(value, "name", ""))
-
-
 def _name(variable: Any) -> str:
     return str(variable.name).removesuffix(":0")
-
-
-def _dtype(variable: Any) -> tuple[str, int]:
-    """Returns the name of a variable's type, and its size in bytes."""
-    dtype = variable.dtype
-    size = getattr(dtype, "size", None) or dtype.itemsize
-    return dtype.name, size * _count(tuple(variable.shape))
 
 
 def _count(shape: tuple[int | None, ...]) -> int:

@@ -40,7 +40,12 @@ def write(directory: str, requests: Mapping[str, Sequence[Mapping[str, Any]]]) -
     Raises:
       WarmupError: a request does not fit its signature, or there are more than a server takes.
     """
-    records = [_record(name, inputs) for name, inputs in _checked(directory, requests)]
+    records = []
+    for name, inputs in _checked(directory, requests):
+        request = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, name.encode()))
+        for key in sorted(inputs):
+            request += _field(_INPUTS, _field(_KEY, key.encode()) + _field(_VALUE, inputs[key].SerializeToString()))
+        records.append(_field(_PREDICT_LOG, _field(_REQUEST, request)))  # a `PredictionLog`
     if len(records) > MAX_REQUESTS:
         raise WarmupError(
             f"build_warmup_requests returns {len(records)} requests; a server takes {MAX_REQUESTS} at most"
@@ -57,7 +62,13 @@ def _checked(
     directory: str, requests: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the signature and the `TensorProto`s of each request."""
-    signatures = _signatures_in(directory)
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = files.read_bytes(files.join(directory, "saved_model.pb"))
+    (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    signatures = {
+        name: found for name, found in graph.signature_def.items() if not name.startswith("__")
+    }  # TensorFlow's
     for name, each in requests.items():
         if name not in signatures:
             raise WarmupError(f"build_warmup_requests: {_unknown('signature', name, signatures)}")
@@ -69,14 +80,6 @@ def _checked(
             if missing := sorted(known.keys() - inputs.keys()):
                 raise WarmupError(f"{place} lacks {', '.join(missing)}")
             yield name, {key: _tensor(f"{place}: {key}", value, known[key]) for key, value in inputs.items()}
-
-
-def _signatures_in(directory: str) -> dict[str, Any]:
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    content = files.read_bytes(files.join(directory, "saved_model.pb"))
-    (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
-    return {name: found for name, found in graph.signature_def.items() if not name.startswith("__")}  # TensorFlow's own
 
 
 def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:
@@ -97,14 +100,6 @@ def _tensor(place: str, value: Any, known: Any) -> Any:
 
 def _shown(shape: Any) -> str:
     return "of any shape" if shape.rank is None else f"[{', '.join('…' if n is None else str(n) for n in shape)}]"
-
-
-def _record(name: str, inputs: Mapping[str, Any]) -> bytes:
-    """Returns the `PredictionLog` of a request."""
-    request = _field(_MODEL_SPEC, _field(_SIGNATURE_NAME, name.encode()))
-    for key in sorted(inputs):
-        request += _field(_INPUTS, _field(_KEY, key.encode()) + _field(_VALUE, inputs[key].SerializeToString()))
-    return _field(_PREDICT_LOG, _field(_REQUEST, request))
 
 
 def _field(number: int, content: bytes) -> bytes:

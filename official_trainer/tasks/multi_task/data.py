@@ -55,12 +55,17 @@ def batches_of(
     """
     step, seed = context.start_step, context.seed
     starts = [step] * len(tasks) if sampler is None else sampler.counts(seed, step)
-    contexts = {name: context.at(start) for name, start in zip(tasks, starts, strict=True)}
-    for number, own in enumerate(contexts.values()):
+    order_depends_on_pipelines = False
+    datasets: dict[str, tf.data.Dataset] = {}
+    for number, (name, task) in enumerate(tasks.items()):
+        own = context.at(starts[number])
         own.section = f"task.task_routines[{number}].task_config.train_data"
-    datasets = {name: _positioned(task, params.sections[name], contexts[name]) for name, task in tasks.items()}
-    context.holds_several_batches = True
-    context.order_depends_on_pipelines = any(own.order_depends_on_pipelines for own in contexts.values())
+        dataset = inputs.call_build_inputs(task, inputs.with_training_flag(params.sections[name], True), own)
+        if not own.promises("start_step"):
+            dataset = inputs.skip(dataset.repeat(), own.start_step * own.elements_per_step)
+        datasets[name] = dataset
+        order_depends_on_pipelines |= own.order_depends_on_pipelines
+    context.holds_several_batches, context.order_depends_on_pipelines = True, order_depends_on_pipelines
     if sampler is None:
         return tf.data.Dataset.zip(datasets)
     per_step = context.elements_per_step
@@ -72,15 +77,6 @@ def batches_of(
 
     chosen = elements.map(choose).unbatch()
     return tf.data.Dataset.choose_from_datasets(_labelled(datasets), chosen).prefetch(_PREFETCHED)
-
-
-def _positioned(task: Any, section: Any, context: InputContext) -> tf.data.Dataset:
-    """Returns the data of one task from the position of `context`."""
-    dataset = inputs.call_build_inputs(task, inputs.with_training_flag(section, True), context)
-    if context.promises("start_step"):
-        return dataset
-    batches = context.start_step * context.elements_per_step
-    return inputs.skip(dataset.repeat(), batches)
 
 
 def _labelled(datasets: Mapping[str, tf.data.Dataset]) -> list[tf.data.Dataset]:

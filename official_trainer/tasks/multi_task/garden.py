@@ -30,19 +30,17 @@ def build(config: Any, logging_dir: str | None = None) -> MultiTask:
 
     section = config.model
     if section is None or section.BUILDER is None:
-        raise ConfigError([_no_model(section)])
+        page = "docs/guides/model_garden.md has an example"
+        if section is None:
+            what = "is not set, so the model that the tasks share is unknown"
+            fix = f"give it a section of a class of its own, to which base_config.bind binds the model; {page}"
+        else:
+            name = type(section).__name__
+            what = f"nothing builds the model of a {type(section).__module__}.{name}"
+            fix = f"put @base_config.bind({name}) on the model's class, or on a function that takes the section; {page}"
+        raise ConfigError([Problem(what, "task.model", fix=fix)])
     build_garden_task = multitask.MultiTask.from_config if config.BUILDER is None else config.BUILDER
     return _GardenMultiTask(build_garden_task(config, logging_dir=logging_dir), section.BUILDER(section), config)
-
-
-def _no_model(section: Any) -> Problem:
-    page = "docs/guides/model_garden.md has an example"
-    if section is None:
-        fix = f"give it a section of a class of its own, to which base_config.bind binds the model; {page}"
-        return Problem("is not set, so the model that the tasks share is unknown", "task.model", fix=fix)
-    name = type(section).__name__
-    fix = f"put @base_config.bind({name}) on the model's class, or on a function that takes the section; {page}"
-    return Problem(f"nothing builds the model of a {type(section).__module__}.{name}", "task.model", fix=fix)
 
 
 def from_garden(multi_task: Any, model: Any) -> MultiTask:

@@ -136,7 +136,14 @@ class MultiTask(Task):
         """
         super().__init__(params, logging_dir, name)
         parts = parts_of(params.task_routines, logging_dir) if parts is None else parts
-        _check(parts)
+        problems = [] if parts else [Problem("names no task", "task.task_routines", fix="add at least one TaskRoutine")]
+        problems += [Problem(what, path) for path, what in named_twice("task.task_routines", parts)]
+        for number, part in enumerate(parts):
+            if not part.weight > 0:
+                path = f"task.task_routines[{number}].task_weight"
+                problems.append(Problem("must be greater than 0", path, got=str(part.weight)))
+        if problems:
+            raise ConfigError(problems)
         self.parts = {part.name: part for part in parts}
         self._sampler: TaskSampler | None = None
 
@@ -360,17 +367,6 @@ def parts_in(task: Any) -> list[Part]:
 def train_section(task: Any, config: Any) -> Any:
     """Returns the argument of `task.build_inputs` for training: a section of the config, or those of several tasks."""
     return task.train_data if isinstance(task, MultiTask) else getattr(config.task, "train_data", None)
-
-
-def _check(parts: Sequence[Part]) -> None:
-    problems = [] if parts else [Problem("names no task", "task.task_routines", fix="add at least one TaskRoutine")]
-    problems += [Problem(what, path) for path, what in named_twice("task.task_routines", parts)]
-    for number, part in enumerate(parts):
-        if not part.weight > 0:
-            path = f"task.task_routines[{number}].task_weight"
-            problems.append(Problem("must be greater than 0", path, got=str(part.weight)))
-    if problems:
-        raise ConfigError(problems)
 
 
 def check_sections(config: Any, task: Any, needs_train_data: bool, needs_validation_data: bool) -> None:

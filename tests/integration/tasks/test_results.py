@@ -141,22 +141,6 @@ def test_results_merge_in_any_order(batches, order):
     assert [(name, bits(value)) for name, value in left.items()] == [(n, bits(v)) for n, v in right.items()]
 
 
-def test_results_are_compared_by_one_number():
-    """B2, B4: strictly, in the direction that is said; NaN is never better, and any number is better than none."""
-
-    def results(dev, test=0.0):
-        return Results({"dev": Results({"accuracy": Mean.of(dev)}), "test": Results({"accuracy": Mean.of(test)})})
-
-    assert results(0.6).better_than(results(0.5), "dev|accuracy", "max")
-    assert not results(0.6).better_than(results(0.6, test=-1), "dev|accuracy", "max")
-    assert results(0.4, test=0).better_than(results(0.5, test=1), "dev|accuracy", "min")
-    assert not results(math.nan).better_than(None, "dev|accuracy", "max")
-    assert results(0.1).better_than(results(math.nan), "dev|accuracy", "max")
-    assert results(0.1).better_than(None, "dev|accuracy", "max")
-    with pytest.raises(LookupError, match="there is no number 'accuracy' among the results: dev, test"):
-        results(0.1).better_than(None, "accuracy", "max")
-
-
 def test_parts_of_two_kinds_are_not_merged():
     """B2: message."""
     with pytest.raises(
