@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import gin
@@ -538,17 +537,6 @@ def test_nothing_is_said_of_a_run_that_failed(caplog):
     with pytest.raises(KeyError), gin_bindings.in_force(gin_bindings.read((), ["toy_units.units = 3"])):
         raise KeyError
     assert warned(caplog) == []
-
-
-def test_scopes_belong_to_a_thread():
-    """T17: as the page says, a thread does not see the scope that its parent is in."""
-    seen = []
-    with gin_bindings.in_force(gin_bindings.read((), ["a/toy_units.units = 3"])), gin.config_scope("a"):
-        thread = threading.Thread(target=lambda: seen.append(toy_units()))
-        thread.start()
-        thread.join()
-        seen.append(toy_units())
-    assert seen == [8, 3]
 
 
 # Several processes.

@@ -12,7 +12,7 @@ from official_trainer.tasks.multi_task.task import Part
 from official_trainer.tasks.random_streams import RandomStreamError
 from tests.support import toy
 from tests.support.cases import cases
-from tests.support.seeded_runs import NamedDropout, SeededTask, check_two_parts_draw_what_one_does
+from tests.support.seeded_runs import NamedDropout, SeededTask
 from tests.support.toy import ToyTask, build, experiment
 
 
@@ -58,12 +58,6 @@ def test_what_is_drawn_is_not_alike(of_one):
     drawn = [tf.random.stateless_normal([500], seed).numpy() for seed in of_one.values()]
     between = np.corrcoef(drawn)[np.triu_indices(len(drawn), 1)]
     assert np.abs(between).max() < 0.2  # four and a half standard deviations
-
-
-@pytest.mark.full
-def test_a_run_in_two_parts_draws_what_one_in_one_does(model_dir):
-    """B11, N1: dropout by name, weights and slots bit by bit after a restore into another trainer."""
-    check_two_parts_draw_what_one_does("off", False, model_dir)
 
 
 @pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "off"))

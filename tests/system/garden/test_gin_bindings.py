@@ -1,10 +1,7 @@
 """Gin bindings of whole commands: modules that are imported late, runs that are ended, launched jobs."""
 
-from pathlib import Path
-
 import pytest
 
-from official_trainer.errors import ExitCode
 from tests import ROOT
 from tests.support.forked import Command, run_command
 from tests.support.garden.operative_config import text
@@ -80,15 +77,6 @@ def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
     assert "GatedFeedforward.use_gate = False" in operative
     assert "width.units = 9" in operative
     assert "had no effect" not in done.err
-
-
-def test_an_unknown_name_ends_a_command_with_exit_code_2(workspace, model_dir):
-    """T17, N7: nothing was built, and no run begun."""
-    done = command(workspace, model_dir, "--gin_params=widht.units=17").wait()
-    assert done.code == ExitCode.CONFIG
-    assert "error: --gin_params: widht: gin has no function of this name" in done.err
-    assert "did you mean 'width'?" in done.err
-    assert not Path(model_dir, "run.json").exists()
 
 
 @pytest.mark.full

@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from official.core import base_trainer, train_lib, train_utils
+from official.core import train_lib, train_utils
 
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.engine.checkpoint_state import CheckpointState
@@ -119,14 +119,6 @@ def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
     assert committed_steps(str(tmp_path)) == (10, 20)
 
 
-def test_a_strategy_of_the_caller(tmp_path, capsys):
-    """T1: the model is built under it, and steps run on its replicas."""
-    params = params_of()
-    _, logs = call(tmp_path, params=params, strategy=toy.strategy_of("mirrored2"), run_post_eval=True)
-    assert "accuracy" in logs
-    assert "on 2 CPUs, mirrored, starting" in capsys.readouterr().out
-
-
 def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):
     """N4: step, weights and slots of the checkpoint that TensorFlow's pointer names."""
     params = params_of(train_steps=10)
@@ -156,20 +148,6 @@ def test_a_run_begun_here_goes_on_under_their_driver_and_comes_back(tmp_path):
     call(tmp_path, "train", params=params, trainer=ours)
     toy.assert_bitwise_equal(toy.weights(ours), values)
     assert not (tmp_path / "quarantine").exists()
-
-
-def test_our_best_checkpoint_in_their_trainer(tmp_path):
-    """T11: their Trainer asks it as it asks its own."""
-    from official_trainer.checkpoints.best import BestCheckpoint
-
-    keras.backend.clear_session()
-    params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
-    best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
-    trainer = trainer_of(base_trainer.Trainer, params, checkpoint_exporter=best)
-    trainer.train(tf.constant(5))
-    logs = trainer.evaluate(tf.constant(-1))
-    assert logs["best_accuracy"] == best.value
-    assert best.steps == (5,)
 
 
 def test_averages_go_on_in_either_driver(tmp_path):
