@@ -8,7 +8,6 @@ import tensorflow as tf
 from official.core import base_task, config_definitions, task_factory
 from official.modeling.multitask import (
     base_model,
-    base_trainer,
     configs,
     evaluator,
     interleaving_trainer,
@@ -148,17 +147,6 @@ def ours(config):
 def assert_close(left, right):
     for a, b in zip(left.variables, right.variables, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5, err_msg=a.name)
-
-
-def test_joint_training_gives_the_weights_of_model_gardens_trainer():
-    """T21, T1: `MultiTask.from_config` of theirs, its `joint_train_step`, their kind of model."""
-    config = garden_config("joint")
-    task, model, optimizer = theirs(config)
-    base_trainer.MultiTaskBaseTrainer(task, model, optimizer).train(tf.constant(20))
-    trainer = ours(config)
-    logs = trainer.train(20)
-    assert_close(trainer.model, model)
-    assert set(logs["points"]) == {"accuracy", "training_loss"}
 
 
 def test_interleaved_training_gives_the_weights_of_model_gardens_trainer(monkeypatch):
