@@ -395,16 +395,15 @@ def _why_unused(key: Key, bound: Mapping[Key, Binding], called: Mapping[tuple[st
     calls = [around for around, name in inside if name == selector]
     if not calls:
         return "nothing refers to it" if selector == _MACRO else "nothing has called the function"
-    deciding = [around for around in calls if _binding_scope(around, selector, argument, bound) == scope]
+    deciding = []
+    for around in calls:
+        parts = around.split("/")
+        scopes = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        innermost = next((each for each in scopes if (each, selector, argument) in bound), "")
+        if innermost == scope:
+            deciding.append(around)
     if not deciding:
         return "another binding takes precedence in every scope in which the function was called"
     if any(argument in called[around, selector] for around in deciding):
         return ""
     return "it is bound in gin but passed explicitly by the code that calls the function"
-
-
-def _binding_scope(around: str, selector: str, argument: str, bound: Mapping[Key, Binding]) -> str:
-    """Returns the innermost scope around a call that binds the argument."""
-    parts = around.split("/")
-    scopes = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
-    return next((scope for scope in scopes if (scope, selector, argument) in bound), "")

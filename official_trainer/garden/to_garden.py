@@ -84,16 +84,13 @@ def _register(module: str) -> None:
     packages = [".".join(parts[:depth]) for depth in depths]
     for package in packages:
         for name in (f"{package}.registry_imports", f"{package}.common.registry_imports", f"{package}.train"):
-            if _exists(name):
+            try:
+                exists = importlib.util.find_spec(name) is not None
+            except ModuleNotFoundError:  # the package around it does not exist either
+                exists = False
+            if exists:
                 importlib.import_module(name)
                 break
-
-
-def _exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package around it does not exist either
-        return False
 
 
 def to_object(section: Any) -> Any:

@@ -14,7 +14,7 @@ import inspect
 import logging
 import re
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from official_trainer.errors import UserError
@@ -95,7 +95,16 @@ def check(thing: Any, calls: Calls, contract: type | None = None, *, on_error: s
     Raises:
       ArgumentsError: names each method, and how it is called.
     """
-    refused = list(_refused(thing, calls, contract))
+    refused = []
+    for name, ways in calls.items():
+        declared = inspect.getattr_static(thing, name, None)
+        if declared is None or isinstance(declared, property | functools.cached_property):
+            continue  # what a property returns is not known before
+        wrong = [why_not(getattr(thing, name), way) for way in ways]
+        if all(wrong):
+            what = f"the engine calls {_shown(name, ways[0])}, which fails: {wrong[0]}"
+            fix = f"write {_declared(name, ways[0], contract)}"
+            refused.append(at_method(type(thing), name, what, fix, returns=False))
     if refused and on_error == "fail":
         raise ArgumentsError("\n".join(refused[:_MOST_SAID]))
     for each in refused:
@@ -115,17 +124,6 @@ def meaning_of(task: Any, text: str) -> str:
     if not ways or not all(why_not(getattr(task, name, None), way, follow_wrapped=True) for way in ways):
         return ""
     return f"The engine calls {_shown(name, ways[0])}: write {_declared(name, ways[0], Task)}."
-
-
-def _refused(thing: Any, calls: Calls, contract: type | None) -> Iterator[str]:
-    for name, ways in calls.items():
-        declared = inspect.getattr_static(thing, name, None)
-        if declared is None or isinstance(declared, property | functools.cached_property):
-            continue  # what a property returns is not known before
-        wrong = [why_not(getattr(thing, name), way) for way in ways]
-        if all(wrong):
-            what = f"the engine calls {_shown(name, ways[0])}, which fails: {wrong[0]}"
-            yield at_method(type(thing), name, what, f"write {_declared(name, ways[0], contract)}", returns=False)
 
 
 def why_not(method: Any, way: str, *, follow_wrapped: bool = False) -> str:

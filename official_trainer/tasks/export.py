@@ -187,23 +187,17 @@ def holds(directory: str, model: Any, *, step: int) -> bool:
     random_streams.settle(model, step)  # as `save` does
     if record.get("step") != step or record.get("weights") != _digest(model):
         return False
-    if damaged := _damaged(directory):
+    path, damaged = files.join(directory, _CHECKSUMS), []
+    if files.exists(path):  # which an export of an earlier version does not have
+        try:
+            sums, found = files.read_json(path), _sums(directory)
+            damaged = [name for name, checksum in sums.items() if found.get(name) != checksum]
+        except (files.UnreadableFileError, files.PathKindError):
+            damaged = [_CHECKSUMS]
+    if damaged:
         what = "is missing, or does not match its checksum"
         _logger.warning("%s is damaged: %s %s; it is written again", directory, first_few(damaged), what)
     return not damaged
-
-
-def _damaged(directory: str) -> list[str]:
-    """Returns the files of a SavedModel that are not what `save` wrote, by their paths there."""
-    path = files.join(directory, _CHECKSUMS)
-    if not files.exists(path):  # as in one of an earlier version
-        return []
-    try:
-        sums = files.read_json(path)
-    except (files.UnreadableFileError, files.PathKindError):
-        return [_CHECKSUMS]
-    found = _sums(directory)
-    return [name for name, checksum in sums.items() if found.get(name) != checksum]
 
 
 def _sums(directory: str) -> dict[str, str]:

@@ -144,10 +144,6 @@ def _draws(mapped: Any) -> bool:
     return any("seed2" in node.attr for node in nodes)
 
 
-def _uniform_int(key: Any, shape: Any, minval: Any, maxval: Any) -> Any:
-    return tf.random.stateless_uniform(shape, key, minval, maxval, dtype=tf.convert_to_tensor(minval).dtype)
-
-
 def _shuffle(key: Any, value: Any) -> Any:
     """Orders rows by a random number for each; XLA does not support TensorFlow's own stateless shuffle."""
     value = tf.convert_to_tensor(value)
@@ -167,7 +163,9 @@ _RANDOM, _IMAGE = "tensorflow.python.ops.gen_random_ops", "tensorflow.python.ops
 
 _REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
     (_RANDOM, "random_uniform"): lambda key, shape, dtype: tf.random.stateless_uniform(shape, key, dtype=dtype),
-    (_RANDOM, "random_uniform_int"): _uniform_int,
+    (_RANDOM, "random_uniform_int"): lambda key, shape, minval, maxval: tf.random.stateless_uniform(
+        shape, key, minval, maxval, dtype=tf.convert_to_tensor(minval).dtype
+    ),
     (_RANDOM, "random_standard_normal"): lambda key, shape, dtype: tf.random.stateless_normal(shape, key, dtype=dtype),
     (_RANDOM, "truncated_normal"): lambda key, shape, dtype: tf.random.stateless_truncated_normal(
         shape, key, dtype=dtype

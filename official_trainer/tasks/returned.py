@@ -70,9 +70,12 @@ def check_class(task_cls: Any) -> None:
     called = {name for cls in task_cls.__mro__ if not is_own[cls] for name in vars(cls)}  # also those of MultiTask
     defined = {name for cls in own for name in vars(cls)}
     unused = [name for name in vars(Task) if not name.startswith("_") and name not in defined]
+    functions = (getattr(value, "__func__", value) for cls in own for value in vars(cls).values())
+    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions if callable(function))
+    used = {name for code in codes if code is not None for name in code.co_names}
     for name in sorted(defined - called):
         near = nearest(name, unused) if callable(getattr(task_cls, name)) and not name.startswith("_") else ()
-        if near and name not in _called_by(own):
+        if near and name not in used:
             what = f"nothing calls {task_cls.__name__}.{name}"
             _logger.warning("%s", at_method(task_cls, name, what, f"did you mean {near[0]}?"))
 
@@ -199,10 +202,3 @@ def _error(task: Any, method: str, wanted: str, got: Any, fix: str, item: str = 
     elif not isinstance(got, str | int | float):
         shown = f"{item}a {type(got).__name__}"
     return TaskError(at_method(type(task), method, f"{method} must return {wanted}, and returned {shown}", fix))
-
-
-def _called_by(classes: Iterable[type]) -> set[str]:
-    """Returns the names of attributes that the methods of some classes use."""
-    functions = (getattr(value, "__func__", value) for cls in classes for value in vars(cls).values())
-    codes = (getattr(inspect.unwrap(function), "__code__", None) for function in functions if callable(function))
-    return {name for code in codes if code is not None for name in code.co_names}
