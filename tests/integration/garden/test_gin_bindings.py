@@ -396,18 +396,6 @@ def test_files_that_are_not_there(tmp_path, monkeypatch):
     ]
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    """T17: the system's reason is said."""
-    (tmp_path / "a.gin").write_text("")
-
-    def fail(path, max_bytes):
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr("official_trainer.files.read_regular_text", fail)
-    with pytest.raises(ConfigError, match=r"--gin_file: '.*a\.gin' cannot be read: Permission denied"):
-        gin_bindings.read([str(tmp_path / "a.gin")], ())
-
-
 @pytest.mark.parametrize("where", ["home", "package", "search path"])
 def test_where_files_are_looked_up(where, tmp_path, monkeypatch):
     """T17: `~`, packages and gin's own search paths."""

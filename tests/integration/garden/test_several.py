@@ -76,7 +76,6 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
         ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
          r"\[0\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come from a tf.data"),
-        ("points_on_sets", ["eval_tasks.1.task_name=as_trained"], r"eval_tasks\[1\].task_name: 'as_trained' is the n"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(name, sets, said):

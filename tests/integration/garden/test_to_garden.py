@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import subprocess
-import sys
 
 import numpy as np
 import orbit
@@ -43,19 +41,6 @@ def test_the_signature_is_model_gardens():
         return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
     assert parameters(run_experiment) == parameters(train_lib.run_experiment)
-
-
-def test_importing_the_bridge_imports_neither_tensorflow_nor_model_garden():
-    code = "import sys, official_trainer.garden; print([m for m in ('tensorflow', 'official') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_the_bridge_has_no_other_names():
-    import official_trainer.garden
-
-    with pytest.raises(AttributeError, match=r"has no attribute 'run_experimen'"):
-        _ = official_trainer.garden.run_experimen
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,6 @@ def test_interleaved_steps_are_the_tasks_own(trained):
     several_tasks.assert_close(trainer, several_tasks.values(by_hand), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.full
-def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(tmp_path):
-    """T21, N1: cut into other windows, and continued from a checkpoint by another process's objects, bit for bit."""
-    several_tasks.check_windows_and_a_start_in_the_middle(joint=True, strategy="off", folder=tmp_path)
-
-
 def test_interleaved_batches_after_a_start_in_the_middle_are_the_same():
     """T21, N1: each task's data goes on where the steps before have left it."""
     trainer = several_tasks.build()
@@ -116,12 +110,6 @@ def test_interleaved_batches_after_a_start_in_the_middle_are_the_same():
     for expected, found in zip(whole[11:], rest, strict=True):
         toy.assert_bitwise_equal(found, expected)
     assert any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(whole[0], rest[0], strict=True))
-
-
-@pytest.mark.full
-def test_gradients_accumulate_over_batches_of_different_sizes(trained):
-    """T21, G14: two micro-batches of each task's batch, one update, the numbers of whole batches."""
-    several_tasks.check_micro_batches(joint=True, expected=trained(joint=True).after_ten)
 
 
 def test_batches_that_do_not_divide_are_refused():

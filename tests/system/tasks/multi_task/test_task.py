@@ -47,7 +47,9 @@ def test_gradients_accumulate_over_batches_of_different_sizes(plain):
     several_tasks.check_micro_batches(joint, expected[10])
 
 
-@pytest.mark.parametrize(("joint", "strategy"), [(False, "off"), (True, "mirrored2"), full((False, "mirrored2"))])
+@pytest.mark.parametrize(
+    ("joint", "strategy"), [(False, "off"), (True, "mirrored2"), full((True, "off")), full((False, "mirrored2"))]
+)
 def test_weights_do_not_depend_on_windows_or_on_a_start_in_the_middle(joint, strategy, tmp_path):
     """T21, N1: cut into other windows, and continued from a checkpoint by another process's objects, bit for bit."""
     several_tasks.check_windows_and_a_start_in_the_middle(joint, strategy, tmp_path)
