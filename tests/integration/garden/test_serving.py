@@ -11,26 +11,17 @@ from official_trainer.garden import serving
 from official_trainer.garden.to_garden import with_garden_objects
 from official_trainer.tasks import registry
 
-PROJECTS = {
-    "coco_yolov7_pico": (
-        "official.projects.yolo.serving.export_module_factory:get_export_module",
-        ["task.model.input_size=[64,64,3]"],
-    ),
-}
-
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", PROJECTS)
-def test_a_project_is_served_by_its_own_module(name, tmp_path):
+def test_a_project_is_served_by_its_own_module(tmp_path):
     """T19: what stands before and after the model is the project's, from the same weights the same outputs."""
-    place, sets = PROJECTS[name]
+    name, sets = "coco_yolov7_pico", ["task.model.input_size=[64,64,3]"]
     config = configuration.resolve(registry.get_config(name), experiment=name, sets=sets).config
     read = with_garden_objects(config)
     task = registry.get_task_cls(config.task)(read.task, logging_dir="")
     model = task.build_model()
     ours = serving.signatures(serving.export_module(task, model))["serving_default"]
-    module, _, attribute = place.partition(":")
-    make = getattr(importlib.import_module(module), attribute)
+    make = importlib.import_module("official.projects.yolo.serving.export_module_factory").get_export_module
     theirs = make(params=read, input_type="image_tensor", batch_size=1, input_image_size=[64, 64])
     expected = theirs.get_inference_signatures({"image_tensor": "serving_default"})["serving_default"]
     checkpoint = tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
