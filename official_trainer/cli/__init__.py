@@ -26,11 +26,7 @@ def main(argv: Sequence[str] | None = None, **options: Any) -> int:
             from official_trainer.cli import completion
 
             completion.answer()
-        from official_trainer.warm import client
-
-        if (code := client.hand_over(options.get("script"))) is not None:
-            return code
-    from official_trainer.cli import dispatch  # what takes time to import comes after the line above
+    from official_trainer.cli import dispatch  # what takes time to import comes after the lines above
 
     return dispatch.main(argv, **options)
 

@@ -48,7 +48,8 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
       words: those between the program and the cursor.
       last: the word at the cursor, up to it; may be empty.
     """
-    name, *rest = (words[1:] if words[:1] == ["help"] else words) or [""]
+    is_of_other = words[:1] == ["help"] or (words[:1] == ["watch"] and len(words) > 1)
+    name, *rest = (words[1:] if is_of_other else words) or [""]
     if not name:
         found = verbs.load_some(verbs.names())
         return _beginning(last, {verb: dispatch.help_line(module) for verb, module in found.items()})

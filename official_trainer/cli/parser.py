@@ -57,6 +57,7 @@ class Parser(argparse.ArgumentParser):
         self._switch_names: list[str] = []
         self._position_names: list[str] = []
         self._rest_name = ""
+        self._is_before_command = False
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._group: argparse._ActionsContainer
         self.output_group()
@@ -112,6 +113,11 @@ class Parser(argparse.ArgumentParser):
         """
         self._commands = names
 
+    def other_command(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
+        """Declares a positional argument that begins another command, whose words `read` returns as `rest`, unread."""
+        self._is_before_command = True
+        self.positional(name, metavar, help, choices=choices)
+
     def positional(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
         """Declares a positional argument, None by default."""
         self._position_names.append(name)
@@ -137,16 +143,19 @@ class Parser(argparse.ArgumentParser):
         """Reads `argv`.
 
         Returns:
-          Its values by the names of the flags; `idle` has a line for each flag that is accepted and does nothing.
+          Its values by the names of the flags; `idle` has a line for each flag that is accepted and does nothing,
+          `rest` the words of another command.
 
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
         command, argv = self._command(argv)
+        begin = next((place for place, word in enumerate(argv) if not word.startswith("-")), len(argv))
+        argv, rest = (argv[: begin + 1], argv[begin + 1 :]) if self._is_before_command else (argv, [])
         words = _Words(self._value_names, self._switch_names, self._optional_names)
         words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
         arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
-        arguments.idle = words.idle
+        arguments.idle, arguments.rest = words.idle, rest
         if self._commands:
             arguments.command = command
         for name, on in words.switches.items():

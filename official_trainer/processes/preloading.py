@@ -2,7 +2,7 @@
 
 Owns: the first imports; hearing from forked processes which installed packages they import, and importing those too,
 for the next ones, after a trial in a process of its own.
-Does not own: forking (`starter.py`, `warm/server.py`).
+Does not own: forking (`starter.py`).
 
 A package is imported early only if a process that does not use it cannot notice: it starts no thread and not
 TensorFlow's runtime, with which no process could be forked, and it uses neither TensorFlow nor gin, which it could add

@@ -19,14 +19,13 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from official_trainer.distributed.began import BEGAN
-from official_trainer.processes import commands, preloading
+from official_trainer.processes import commands
+from official_trainer.processes import preloading
 
 _READ_BYTES = 1 << 16
 
@@ -102,8 +101,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
     preloading.preload(preload)
     request = _Starter(Connection(descriptor), preloading.Imports() if preload else None).serve()
     if not preload:
-        environ = request.environ | {BEGAN: f"{os.getpid()} {time.monotonic()}"}  # so that no warm server takes it
-        os.execve(sys.executable, [sys.executable, "-m", *request.argv], environ)
+        os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
     atexit.register(commands.end_children)  # after what the user's code registers, before multiprocessing waits
     try:
         commands.run(request.argv, request.environ)

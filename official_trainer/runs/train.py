@@ -16,7 +16,6 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.distributed.began import process_start_seconds
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
@@ -24,7 +23,7 @@ from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
-from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import config_changes, data_layout

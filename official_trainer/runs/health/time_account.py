@@ -1,7 +1,7 @@
 """Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions.
 
-Owns: the split of a process's wall time into parts that sum to it, how long steps take, how much of that they wait for
-data, by sampling from a thread, and the verdict on the input.
+Owns: when the process began, the split of its wall time into parts that sum to it, how long steps take, how much of
+that they wait for data, by sampling from a thread, and the verdict on the input.
 Does not own: when phases begin (`engine/loop.py`), the mark of a step that waits (`engine/windows.py`), or where the
 numbers go (`tracking/record.py`, `tracking/`).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -311,6 +312,18 @@ class TimeAccount:
         self._stretch.seen_seconds += seen
         self._stretch.waited_seconds += waited
         return seen, waited
+
+
+def process_start_seconds() -> float | None:
+    """Returns when this process began, on the scale of `time.monotonic`; None if that is unknown."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8") as file:
+            of_process = file.read().rpartition(")")[2].split()  # the name before it may contain spaces
+        ticks = int(of_process[19])  # `man proc_pid_stat`: field 22, where 3 is the first after the name
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return time.monotonic() - max(0.0, age)
 
 
 def verdict(input_fraction: float | None) -> str | None:

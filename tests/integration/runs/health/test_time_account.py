@@ -13,7 +13,6 @@ from official_trainer import lazy
 from official_trainer.actions.action import Action, LoopState
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config import schema
-from official_trainer.distributed.began import process_start_seconds
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import (
     PARTS,
@@ -21,6 +20,7 @@ from official_trainer.runs.health.time_account import (
     in_lines,
     in_one_line,
     over_attempts,
+    process_start_seconds,
 )
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, Trackers
