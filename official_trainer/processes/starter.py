@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import importlib
 import os
 import select
 import signal
@@ -25,7 +26,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from official_trainer.processes import commands
-from official_trainer.processes import preloading
 
 _READ_BYTES = 1 << 16
 
@@ -98,8 +98,8 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
       preload: modules to import before any process is forked; if empty, each process starts Python again.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm tells all processes of a job; the launcher decides
-    preloading.preload(preload)
-    request = _Starter(Connection(descriptor), preloading.Imports() if preload else None).serve()
+    import_all(preload)
+    request = _Starter(Connection(descriptor)).serve()
     if not preload:
         os.execve(sys.executable, [sys.executable, "-m", *request.argv], request.environ)
     atexit.register(commands.end_children)  # after what the user's code registers, before multiprocessing waits
@@ -108,6 +108,14 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
     except BaseException:
         commands.end_children(0.0)  # so that the last line is that of the error
         raise
+
+
+def import_all(modules: Sequence[str]) -> None:
+    """Imports modules for those processes that will be forked from this one."""
+    from official_trainer.lazy import load
+
+    for name in modules:
+        load(name) if "." not in name else importlib.import_module(name)  # TensorFlow and Keras in one way only
 
 
 def _bind(cores: Sequence[int]) -> None:
@@ -123,9 +131,9 @@ def _bind(cores: Sequence[int]) -> None:
 class _Starter:
     """The children of this process."""
 
-    def __init__(self, control: Connection, imports: preloading.Imports | None) -> None:
-        """Takes the pipe to the launcher, and what is imported for children; None if they are not forked."""
-        self._control, self._imports = control, imports
+    def __init__(self, control: Connection) -> None:
+        """Takes the pipe to the launcher."""
+        self._control = control
         self._pids: dict[int, int] = {}  # by the number of the process
         self._woken, self._wake = os.pipe()
         for end in (self._woken, self._wake):
@@ -137,14 +145,7 @@ class _Starter:
         """Works until the launcher is gone; only a forked child returns, with its request."""
         while True:
             sources: list[Any] = [self._control, self._woken]
-            wait_seconds = None
-            if self._imports is not None:
-                self._imports.advance()
-                wait_seconds = self._imports.wait_seconds()
-                sources.append(self._imports)
-            ready, _, _ = select.select(sources, [], [], wait_seconds)
-            if self._imports is not None and self._imports in ready:
-                self._imports.hear()
+            ready, _, _ = select.select(sources, [], [])
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, _READ_BYTES)
@@ -186,8 +187,6 @@ class _Starter:
         for descriptor in (output, self._woken, self._wake):
             os.close(descriptor)
         self._control.close()
-        if self._imports is not None:
-            self._imports.tell()
         _bind(request.slot.cores)
         return True
 
@@ -196,8 +195,6 @@ class _Starter:
             os.kill(pid, request.signal)  # not reaped yet, so the pid is still its own
 
     def _reap(self) -> None:
-        if self._imports is not None:
-            self._imports.look()
         for number, pid in list(self._pids.items()):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue

@@ -112,7 +112,7 @@ IMPORTS_BY_NAME = {
     "garden/serving.py": "a table of Model Garden's modules",
     "garden/to_garden.py": "the module of one of Model Garden's classes, which a class of the config names",
     "processes/commands.py": "the module that a process runs",
-    "processes/preloading.py": "the modules that a launcher preloads, and those that forked processes import",
+    "processes/starter.py": "the modules that a launcher preloads",
     "launch/targets/__init__.py": "a target: a file of its folder",
     "lazy.py": "TensorFlow and Keras",
     "sweeps/functions.py": "the module of the function that a sweep calls, in the process of a trial",

@@ -138,10 +138,3 @@ def test_a_signal_is_for_one_command(commands, tmp_path):
         if other in commands.processes.running.values():
             assert commands.end(other) == (0, ["done"])
         assert commands.run("print('next')")[1:] == (0, ["next"])
-
-
-def test_commands_find_imported_what_one_before_them_has_imported(commands):
-    """N26: an installed package, also after the process that imported it was killed, as in a job that starts again."""
-    look = "print('iniconfig' in sys.modules)\nimport iniconfig\n"
-    assert commands.run(f"{look}os.kill(os.getpid(), 9)")[1:] == (-9, ["False"])
-    until(lambda: commands.run(look)[1:] == (0, ["True"]))
