@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import posixpath
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 from official_trainer.errors import ExitCode, UserError, nearest
@@ -89,7 +90,9 @@ def as_storage_error(error: BaseException, place: str = "") -> StorageError | No
     reason = reason_of(error)
     if reason not in map(os.strerror, _FAULTS):
         return None
-    place = str(getattr(error, "filename", None) or place or _named_by_tensorflow(error, reason))
+    # TensorFlow names the path in its message: `{{…}} PATH; No space left on device [Op:SaveV2]`.
+    before, found, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
+    place = str(getattr(error, "filename", None) or place or (before.rpartition("}} ")[2] if found else ""))
     return StorageError(f"{place}: {reason}. {storage_fix(reason)}" if place else f"{reason}. {storage_fix(reason)}")
 
 
@@ -100,12 +103,6 @@ def reason_of(error: BaseException) -> str:
     text = str(getattr(error, "message", error))  # of TensorFlow: "{{…}} PATH; No space left on device [Op:SaveV2]"
     known = (os.strerror(code) for code in errno.errorcode)
     return next((reason for reason in known if f"; {reason}" in text), text)
-
-
-def _named_by_tensorflow(error: BaseException, reason: str) -> str:
-    """Returns the path in an error such as `{{…}} PATH; No space left on device [Op:SaveV2]`; empty without one."""
-    before, found, _ = str(getattr(error, "message", "")).partition(f"; {reason}")
-    return before.rpartition("}} ")[2] if found else ""
 
 
 def storage_fix(reason: str) -> str:
@@ -215,7 +212,8 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [each for outer in level if isinstance(outer, dict | list) for each in _inside(outer)]
+        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = list(itertools.chain.from_iterable(inner))
         if not level:
             return value
     raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
@@ -234,10 +232,6 @@ def read_json(path: str) -> dict[str, Any]:
         return value
     except ValueError as error:
         raise UnreadableFileError(f"{path} cannot be read ({error}). Put a good copy back, or remove it.") from error
-
-
-def _inside(outer: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return outer.values() if isinstance(outer, dict) else outer
 
 
 def read_regular_text(path: str, max_bytes: int) -> str:

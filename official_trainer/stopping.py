@@ -367,12 +367,12 @@ _unknown_to_children: weakref.WeakSet[_SignalReceiver] = weakref.WeakSet()
 @functools.cache
 def _hook_fork() -> None:
     """Lets forked processes have their own signals: a worker that is ended by SIGTERM must not stop this run."""
-    os.register_at_fork(after_in_child=_restore_in_child)
 
+    def restore() -> None:
+        for receiver in list(_unknown_to_children):
+            receiver.restore()
 
-def _restore_in_child() -> None:
-    for receiver in list(_unknown_to_children):
-        receiver.restore()
+    os.register_at_fork(after_in_child=restore)
 
 
 _GRACE_SECONDS = 25.0

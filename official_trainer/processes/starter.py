@@ -23,7 +23,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
 
 from official_trainer.processes import commands
 
@@ -144,21 +143,25 @@ class _Starter:
     def serve(self) -> Start:
         """Works until the launcher is gone; only a forked child returns, with its request."""
         while True:
-            sources: list[Any] = [self._control, self._woken]
-            ready, _, _ = select.select(sources, [], [])
+            ready, _, _ = select.select([self._control.fileno(), self._woken], [], [])
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, _READ_BYTES)
                 self._reap()
-            if self._control in ready:
+            if self._control.fileno() in ready:
                 try:
                     request: Start | Signal = self._control.recv()
                     output = reduction.recv_handle(self._control) if isinstance(request, Start) else -1
                 except (EOFError, OSError):
-                    self._kill_all()
+                    for pid in self._pids.values():
+                        os.kill(pid, signal.SIGKILL)
+                        _kill_group(pid)
+                    for pid in self._pids.values():
+                        os.waitpid(pid, 0)
                     os._exit(0)
                 if isinstance(request, Signal):
-                    self._signal(request)
+                    if request.number in self._pids:
+                        os.kill(self._pids[request.number], request.signal)  # not reaped yet, so the pid is its own
                 elif self._fork(request, output):
                     return request
 
@@ -190,10 +193,6 @@ class _Starter:
         _bind(request.slot.cores)
         return True
 
-    def _signal(self, request: Signal) -> None:
-        if (pid := self._pids.get(request.number)) is not None:
-            os.kill(pid, request.signal)  # not reaped yet, so the pid is still its own
-
     def _reap(self) -> None:
         for number, pid in list(self._pids.items()):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -202,13 +201,6 @@ class _Starter:
             _, status = os.waitpid(pid, 0)
             del self._pids[number]
             self._send(Event(number, pid, os.waitstatus_to_exitcode(status)))
-
-    def _kill_all(self) -> None:
-        for pid in self._pids.values():
-            os.kill(pid, signal.SIGKILL)
-            _kill_group(pid)
-        for pid in self._pids.values():
-            os.waitpid(pid, 0)
 
 
 def _kill_group(pid: int) -> None:
