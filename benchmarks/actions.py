@@ -89,9 +89,9 @@ class Switched:
     def timed(self, run_window: Callable[..., None]) -> Callable[..., None]:
         """Returns the method that runs a window, with its time counted."""
 
-        def run(windows: Any, due_step: int) -> None:
-            stretch, start = _stretch_of(windows._parts.state.step + 1), time.perf_counter()
-            run_window(windows, due_step)
+        def run(loop: Any, due_step: int) -> None:
+            stretch, start = _stretch_of(loop.state.step + 1), time.perf_counter()
+            run_window(loop, due_step)
             self.took(stretch, time.perf_counter() - start)
 
         return run
@@ -108,7 +108,7 @@ def _stretch_of(step: int) -> int:
 def measure_all(num_rounds: int) -> dict[str, list[float]]:
     """Returns microseconds per step by variant, round by round: neighbouring stretches of one run."""
     from official_trainer import config as configuration
-    from official_trainer.engine.loop_windows import LoopWindows
+    from official_trainer.engine.loop import Loop
     from official_trainer.runs import run, train
     from official_trainer.runs.build import schedule_of
     from official_trainer.tasks import registry
@@ -119,8 +119,8 @@ def measure_all(num_rounds: int) -> dict[str, list[float]]:
         switches.append(Switched(schedule_of(*arguments)))
         return switches[-1]
 
-    def run_window(windows: LoopWindows, due_step: int) -> None:
-        switches[-1].timed(original)(windows, due_step)
+    def run_window(loop: Loop, due_step: int) -> None:
+        switches[-1].timed(original)(loop, due_step)
 
     num_stretches = WARM_STRETCHES + 2 * num_rounds
     names = ("train_steps", "validation_interval", "checkpoint_interval")
@@ -128,10 +128,10 @@ def measure_all(num_rounds: int) -> dict[str, list[float]]:
     sets += ["trainer.steps_per_loop=500", "trainer.summary_interval=1000", f"trainer.actions={ACTIONS}"]
     config = registry.get_config("digits_mlp", processes.ROOT)
     resolved = configuration.resolve(config, experiment="digits_mlp", sets=sets)
-    original = LoopWindows._run
+    original = Loop.run_window
     with (
         mock.patch.object(train, "schedule_of", switched),
-        mock.patch.object(LoopWindows, "_run", run_window),
+        mock.patch.object(Loop, "run_window", run_window),
         tempfile.TemporaryDirectory() as model_dir,
     ):
         run.run("digits_mlp", resolved, mode="train_and_eval", model_dir=model_dir, quiet=True)

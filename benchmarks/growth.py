@@ -101,16 +101,17 @@ class _NoSteps:
     def train_loop_end(self) -> Mapping[str, float]:
         return {"training_loss": self.mean_loss}
 
-    def run_steps(self, num_steps: int) -> int:
+    def run_steps(self, num_steps: int, *, publish: bool) -> int:
         self.step += num_steps
         return num_steps
 
 
 def loop(folder: Path, size: int) -> Timed:
     from official_trainer.actions.schedule import Schedule
+    from official_trainer.checkpoints.store import NoStore
     from official_trainer.config.schema import TrainerConfig
+    from official_trainer.engine.events import DueSteps, LoopObserver
     from official_trainer.engine.loop import Loop
-    from official_trainer.engine.loop_parts import DueSteps, LoopObserver, LoopParts, NoStore
     from official_trainer.runs.health.time_account import TimeAccount
     from official_trainer.tracking.jsonl import JsonlTracker
 
@@ -128,15 +129,14 @@ def loop(folder: Path, size: int) -> Timed:
         rows = folder / f"{size}.jsonl"
         rows.unlink(missing_ok=True)
         trainer, due = _NoSteps(config), DueSteps(config, "never")
-        parts = LoopParts(
+        Loop(
             trainer=trainer,
             store=NoStore(),
             metric_writer=JsonlTracker(str(rows)),
             due=due,
             observer=Accounted(),
             actions=Schedule(),
-        )
-        Loop(parts).run()
+        ).run()
 
     return run
 

@@ -241,8 +241,8 @@ class _Timer:
 def run_of(trainer: Any, root: str, *, saves: bool) -> dict[str, float]:
     """Runs the loop for `RUN_STEPS` steps, with all saves or the last alone; returns how long it took."""
     from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
+    from official_trainer.engine.events import DueSteps
     from official_trainer.engine.loop import Loop
-    from official_trainer.engine.loop_parts import DueSteps, LoopParts
     from official_trainer.tracking import Tracker
 
     end = int(trainer.global_step.numpy()) + RUN_STEPS
@@ -252,9 +252,9 @@ def run_of(trainer: Any, root: str, *, saves: bool) -> dict[str, float]:
         options = StoreOptions(is_asynchronous=True)
         store = CheckpointStore(directory, trainer.checkpoint, max_to_keep=KEPT, options=options)
         due = DueSteps(trainer.config.trainer, "never")
-        parts = LoopParts(trainer=trainer, store=store, metric_writer=Tracker(), due=due)
+        loop = Loop(trainer=trainer, store=store, metric_writer=Tracker(), due=due)
         os.sync()
-        return seconds_of(Loop(parts).run)
+        return seconds_of(loop.run)
 
 
 def seconds_of(function: Callable[[], Any]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Stop requests: SIGTERM, SIGINT, SIGHUP and the time limit, noticed in every phase of a run.
 
 Owns: the signal handlers while a run lasts, what a second signal does, and the end of the grace period.
-Does not own: saving (`engine/loop_saving.py`), or when the state can be saved during a step (`engine/windows.py`).
+Does not own: saving (`engine/loop.py`), or when the state can be saved during a step (`engine/windows.py`).
 
 Python runs a signal's handler in the main thread, between two of its own instructions, so not while TensorFlow
 computes. The operating system's part of the handler writes to a pipe at once, and a thread of ours reads that.

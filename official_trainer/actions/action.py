@@ -50,6 +50,11 @@ class LoopState:
     stop_reason: str | None = None
 
     @property
+    def is_done(self) -> bool:
+        """Whether training has reached its last step."""
+        return self.end_step is not None and self.step >= self.end_step
+
+    @property
     def span(self) -> Span:
         """The steps of this process, for triggers."""
         return Span(start_step=self.start_step, end_step=self.end_step)
@@ -108,6 +113,11 @@ class Run:
     def step(self) -> int:
         """The global step."""
         return self.state.step
+
+    @property
+    def is_summarized(self) -> bool:
+        """Whether the newest summary is that of this step."""
+        return self.summary_step == self.step
 
     @property
     def model(self) -> Any:

@@ -1,6 +1,6 @@
 """How long the steps of a run took: `StepDurations`.
 
-Owns: the histogram, and its percentiles. Does not own: measuring a step (`engine/loop_windows.py`), what a run does
+Owns: the histogram, and its percentiles. Does not own: measuring a step (`engine/loop.py`), what a run does
 with its time (`runs/health/time_account.py`).
 """
 

@@ -283,7 +283,7 @@ class Schedule:
         requests = self._repeated_stop() + self._requests(lambda entry: entry.call("on_start", run))
         if run.step > 0:
             # A run that is stopped saves at once, also where actions are due and none, or not all, were called.
-            moment = self._moment(summarized=run.summary_step == run.step, ended=run.step == run.state.end_step)
+            moment = self._moment(summarized=run.is_summarized, ended=run.step == run.state.end_step)
             requests += self._requests(lambda entry: entry.call_step(run, moment))
         return requests
 

@@ -1,7 +1,7 @@
 """Saving, verifying, restoring and retaining checkpoints.
 
 Owns: the files of a checkpoint, and which of them exist. Does not own: what is in a checkpoint (`engine/trainer.py`),
-or when one is saved (`engine/loop_saving.py`).
+or when one is saved (`engine/loop.py`).
 """
 
 import lazy_loader

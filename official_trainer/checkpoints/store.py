@@ -1,7 +1,7 @@
 """CheckpointStore: saves values to a directory of checkpoints, and restores them.
 
 Owns: the order of a save, saving beside training, which checkpoint is restored, and errors of the storage.
-Does not own: what is saved (`engine/checkpoint_state.py`), at which step (`engine/loop_saving.py`); which checkpoints
+Does not own: what is saved (`engine/checkpoint_state.py`), at which step (`engine/loop.py`); which checkpoints
 exist (`directory.py`); which of them are kept (`retention.py`); reading values, and refusing those of another model
 (`restore.py`).
 
@@ -33,6 +33,24 @@ _logger = logging.getLogger(__name__)
 
 class SaveError(files.StorageError):
     """A checkpoint could not be written; those that were there before are as they were."""
+
+
+class NoStore:
+    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
+
+    def restore(self) -> None:
+        """Does nothing, and returns None where a step or a report is asked for."""
+
+    latest_step = wait = close = restore
+
+    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
+        """Does nothing."""
+
+    def steps(self) -> Sequence[int]:
+        """Returns no steps."""
+        return ()
+
+    poll = steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

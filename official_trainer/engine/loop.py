@@ -1,7 +1,9 @@
 """The loop: restore → [ train window → summary → check finite → actions → save → evaluate ]* → export.
 
 Owns: the order of events and that each happens at exactly its step, however often the run was restarted and for any
-`steps_per_loop`. Does not own: how anything is done (the other modules of this package).
+`steps_per_loop`; that a step is saved once, and no state that is not finite ever; what a process that ends leaves
+behind. Does not own: which steps are due, what is told of events, how long a window may be
+(`events.py`), going back (`recovery.py`), how anything is done (the trainer, the store, the actions).
 
 The order is part of correctness:
 - the summary comes first, so that the window that failed is on record;
@@ -14,44 +16,75 @@ The order is part of correctness:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.actions.action import LoopState, Request, Rollback, Run, Save, Stop
-from official_trainer.engine.loop_parts import LoopParts
-from official_trainer.engine.loop_saving import Saving
-from official_trainer.engine.loop_windows import LoopWindows
+from official_trainer.actions.schedule import Schedule
+from official_trainer.engine.events import DueSteps, LoopObserver, WindowLength
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
-from official_trainer.stopping import Interrupted, PreemptedError
-from official_trainer.tracking import numbers_in, points
+from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.lazy import collecting_rarely
+from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
+from official_trainer.tracking import Tracker, numbers_in, points
 
 _logger = logging.getLogger(__name__)
 
+_AT_FIRST = "before the first step"
 
+
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Loop:
-    """Runs one trainer to its end."""
+    """Runs one trainer to its end.
 
-    def __init__(self, parts: LoopParts) -> None:
-        """Takes what it works with."""
-        self._parts = parts
-        self._recovery = Recovery(parts)
-        self._windows = LoopWindows(parts, self._recovery)
-        self._saving = Saving(parts, self._recovery)
-        self._seen_by_actions = Run(
+    Size: the events of a run stand in one place, in their order.
+
+    Attributes:
+      trainer: runs steps and evaluations.
+      store: saves and restores the trainer's state.
+      metric_writer: takes numbers.
+      due: when something is due.
+      observer: receives the events.
+      actions: called at their steps.
+      stop: checked between windows and evaluations; all other phases can be interrupted immediately.
+      model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
+      until_step: the step at which this process stops before the last one of training; None for no such step.
+      extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
+      state: step, first and last step, as actions see them.
+    """
+
+    trainer: Any
+    store: Any
+    metric_writer: Tracker
+    due: DueSteps
+    observer: LoopObserver = dataclasses.field(default_factory=LoopObserver)
+    actions: Schedule = dataclasses.field(default_factory=Schedule)
+    stop: StopRequest = dataclasses.field(default_factory=StopRequest)
+    model_dir: str = ""
+    until_step: int | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
+
+    def __post_init__(self) -> None:
+        """Begins before the first step."""
+        self._recovery = Recovery(self.trainer, self.store, self.actions, self.state, self.model_dir, self.extra)
+        self._run = Run(
             state=self.state,
-            trainer=parts.trainer,
-            model_dir=parts.model_dir,
-            tracker=parts.metric_writer,
-            saved_steps=self._saving.steps,
+            trainer=self.trainer,
+            model_dir=self.model_dir,
+            tracker=self.metric_writer,
+            saved_steps=self._saved_steps,
         )
         self._results: Mapping[str, Any] = {}  # of the newest summary or evaluation, nested
-        self._stop: Stop | None = None  # the first one that an action has asked for
-
-    @property
-    def state(self) -> LoopState:
-        """Where the run is, as actions see it."""
-        return self._parts.state
+        self._requested_stop: Stop | None = None  # the first one that an action has asked for
+        self._phase = ""  # the one that began last
+        self._length = WindowLength()
+        self._saved_step: int | None = None
+        self._is_save_requested = False
+        self._no_state_while: str | None = _AT_FIRST  # None: there is a state to save
 
     def run(self) -> dict[str, Any]:
         """Trains to the end and returns the last results: of the evaluation if there was one, else of training.
@@ -60,181 +93,306 @@ class Loop:
           PreemptedError: a stop was requested, and the state is saved.
           NonFiniteError: the loss or a weight is not finite, and no recovery is left.
         """
-        self._parts.stop.register(self._describe_forced_end, self._saving.save_while_hanging)
-        with contextlib.closing(self._parts.store):
-            try:
+        self.stop.register(self._describe_end, self._save_while_hanging)
+        with contextlib.closing(self.store), self._ended_in_any_case():
+            self._restore()
+            self._start()
+            self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
+            while not (self.state.is_done or self._is_paused):
+                good_step = self.state.step  # the state was good until here
                 try:
-                    self._run()
-                except (PreemptedError, Interrupted) as error:
-                    self._parts.stop.stop_interrupting()
-                    raise self._save_at_stop() from error
-            except BaseException as error:
-                self._parts.actions.end(error)
-                raise
-            self._parts.actions.end(None)
+                    self._train_window()
+                    self._meet(self.actions.traces(self.trainer.context.traces.take()))
+                    self._meet(self.actions.step(summarized=self._run.is_summarized, ended=self.state.is_done))
+                    self._save_if_due()
+                    self._evaluate_if_due()
+                    self._save_if_due()  # an action may have ended training because of the evaluation
+                except NonFiniteError as error:
+                    self._recover(error, good_step)
+            self._finish()
         return dict(self._results)
 
-    def _run(self) -> None:
-        self._restore()
-        self._start()
-        self._evaluate_if_due()  # an evaluation that a crash interrupted is repeated
-        while not (self._parts.is_done or self._parts.is_paused):
-            good_step = self.state.step  # the state was good until here
-            try:
-                self._train_window()
-                self._report_new_traces()
-                self._meet(self._parts.actions.step(summarized=self._is_summarized, ended=self._parts.is_done))
-                self._saving.save_if_due()
-                self._evaluate_if_due()
-                self._saving.save_if_due()  # an action may have ended training because of the evaluation
-            except NonFiniteError as error:
-                self._recover(error, good_step)
-        self._pause() if self._parts.is_paused else self._export()
+    @property
+    def _is_paused(self) -> bool:
+        """Whether this process stops here, and training goes on in another one."""
+        return self.until_step is not None and self.state.step >= self.until_step and not self.state.is_done
+
+    def _enter(self, phase: str) -> None:
+        """Begins a phase, unless the loop is in it."""
+        if phase != self._phase:
+            self._phase = phase
+            self.observer.on_phase(phase, self.state.step)
+
+    def _read_step(self) -> int:
+        """Takes the step from the trainer's variable, and returns it."""
+        self.state.step = int(self.trainer.global_step.numpy())
+        return self.state.step
 
     def _restore(self) -> None:
         """Restores the newest checkpoint, or initializes, and drops what was recorded of later steps."""
-        with self._parts.stop.interruptible():
-            self._parts.enter("restore")
+        state = self.state
+        with self.stop.interruptible():
+            self._enter("restore")
             restored = self._recovery.restore()
-            self.state.start_step = self._parts.read_step()
-            if not restored and self.state.start_step == 0:  # else the caller has trained before, and keeps the weights
-                self._parts.trainer.initialize()
-            self._parts.actions.restore(self._recovery.extra)
-            self._parts.observer.on_restore(self.state)
-            self._parts.metric_writer.rewind(self.state.step)
-            self.state.end_step = self._parts.due.planned_end(self.state.step, self._parts.trainer.train_iterator)
+            state.start_step = self._read_step()
+            if not restored and state.start_step == 0:  # else the caller has trained before, and keeps the weights
+                self.trainer.initialize()
+            self.actions.restore(self._recovery.extra)
+            self.observer.on_restore(state)
+            self.metric_writer.rewind(state.step)
+            state.end_step = self.due.planned_end(state.step, self.trainer.train_iterator)
 
     def _start(self) -> None:
-        self._parts.observer.on_start(self.state)
-        self._saving.begin()
-        self._parts.trainer.train_loop_begin()
-        seen = self._seen_by_actions
-        if (row := self._parts.observer.find_row(self.state.step, "train")) is not None:
-            seen.train_logs, seen.summary_step, seen.outputs = row, self.state.step, row
-        self._meet(self._parts.actions.start(seen))
+        self.observer.on_start(self.state)
+        self._no_state_while = None
+        self.trainer.train_loop_begin()
+        run = self._run
+        if (row := self.observer.find_row(self.state.step, "train")) is not None:
+            run.train_logs, run.summary_step, run.outputs = row, self.state.step, row
+        self._meet(self.actions.start(run))
 
     def _train_window(self) -> None:
         """Runs a window up to where something is due, at most, and writes the summary if one is due."""
-        start = self.state.step
-        self._parts.enter("train")
+        state, start = self.state, self.state.step
+        self._enter("train")
         # More than once where the data of an epoch has ended: that window has no step.
-        while self.state.step == start and not self._parts.is_done:
-            self._windows.run()
+        while state.step == start and not state.is_done:
+            due = [self.due.next_step(start), state.end_step, self.until_step]
+            due_step = min(step for step in due if step is not None)
+            acts = self.actions.next_step(start, due_step - 1)
+            self.run_window(due_step if acts is None else acts)
             if problem := self._recovery.loss_problem():
                 self._write_summary()
-                raise NonFiniteError(f"{problem}; {self._saving.last_good()}")
-            self._saving.report()
-            self._parts.stop.check()
-        if self._parts.due.is_summary_due(self.state.step) or self._parts.is_done:
+                raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
+            self._report_saves()
+            self.stop.check()
+        if self.due.is_summary_due(state.step) or state.is_done:
             self._write_summary()
 
-    @property
-    def _is_summarized(self) -> bool:
-        """Whether this step has its summary."""
-        return self._seen_by_actions.summary_step == self.state.step
+    def run_window(self, due_step: int) -> None:
+        """Runs a window of steps up to `due_step`, at most."""
+        state, trainer = self.state, self.trainer
+        self._recovery.leave_out_if_due(state.step)
+        until = min(due_step, self._recovery.next_step(state.step))
+        num_steps = min(int(until) - state.step, trainer.config.trainer.steps_per_loop, self._length.max_steps)
+        published = self.actions.next_published_step(state.step, state.step + num_steps)
+        if published is not None:
+            num_steps = max(1, published - 1 - state.step)
+        is_first = state.step == state.start_step  # imports what `build_inputs` needs, and is traced
+        start = time.monotonic()
+        with collecting_rarely() if is_first else contextlib.nullcontext():
+            ran = trainer.run_steps(num_steps, publish=published == state.step + 1)
+        seconds = time.monotonic() - start
+        state.step += ran
+        if ran:
+            state.step_seconds.append(seconds / ran)
+            state.step_durations.add(seconds / ran, steps=ran)
+            self._length.add(ran, seconds)
+        if ran < num_steps:
+            state.end_step = self.due.end_after_data(state.step, trainer.train_iterator)
+        state.epoch = trainer.train_iterator.epoch(state.step)
+        self.observer.on_window(state, ran, seconds, trainer.mean_loss)
 
     def _write_summary(self) -> None:
         """Writes the summary of training at this step."""
-        parts, seen, step = self._parts, self._seen_by_actions, self.state.step
-        seen.summary_step = step
-        self._results = seen.outputs = parts.trainer.train_loop_end()
+        run, step = self._run, self.state.step
+        run.summary_step = step
+        self._results = run.outputs = self.trainer.train_loop_end()
         found = points(self._results)  # once: it waits for the device
-        seen.train_logs = numbers_in(found)
-        parts.metric_writer.log("train", step, found)
-        parts.observer.on_summary(step)
-        if not parts.is_done:
-            parts.trainer.train_loop_begin()
-
-    def _evaluate_if_due(self) -> None:
-        """Evaluates if this step is due, unless its row is written; actions see each evaluation once."""
-        parts, step = self._parts, self.state.step
-        if not parts.due.is_evaluation_due(step, is_last=parts.is_done):
-            return
-        found = parts.observer.find_row(step, "validation")
-        if found is None:
-            parts.enter("evaluate")
-            logs = parts.trainer.evaluate(parts.config.validation_steps)
-            self._report_new_traces()
-            results = points(logs)
-            self._show_evaluation(numbers_in(results), logs)
-            parts.metric_writer.log("validation", step, results)
-            self._results = logs  # not before: an action may have ended training, with a summary
-            parts.stop.check()
-        elif not parts.actions.has_seen_evaluation(step):
-            self._show_evaluation(found, found)  # the process died between the row and the next checkpoint
-
-    def _show_evaluation(self, logs: Mapping[str, float], outputs: Mapping[str, Any]) -> None:
-        self._seen_by_actions.outputs = outputs
-        self._meet(self._parts.actions.evaluation(logs, ended=self._parts.is_done))
-
-    def _report_new_traces(self) -> None:
-        self._meet(self._parts.actions.traces(self._parts.trainer.context.traces.take()))
+        run.train_logs = numbers_in(found)
+        self.metric_writer.log("train", step, found)
+        self.observer.on_summary(step)
+        if not self.state.is_done:
+            self.trainer.train_loop_begin()
 
     def _meet(self, requests: Sequence[Request]) -> None:
         """Does what actions ask for; a rollback first, because other requests are about a state that it discards."""
         for request in requests:
             if isinstance(request, Rollback):
-                raise DivergedError(f"{request.reason}; {self._saving.last_good()}")
-        if any(isinstance(request, Save) for request in requests):
-            self._saving.request()
-        for request in requests:
-            if isinstance(request, Stop) and self._stop is None:
-                self._stop = request
-                self._end_early(request.reason)
-
-    def _end_early(self, reason: str) -> None:
-        """An action ends training at this step, as if it were the last one."""
-        self.state.stop_reason = reason
+                raise DivergedError(f"{request.reason}; {_last_good(self.store)}")
+        self._is_save_requested |= any(isinstance(request, Save) for request in requests)
+        stop = next((request for request in requests if isinstance(request, Stop)), None)
+        if stop is None or self._requested_stop is not None:
+            return
+        # Training ends at this step, as if it were the last one.
+        self._requested_stop, self.state.stop_reason = stop, stop.reason
         if self.state.step == 0:
             return  # there is no state to save or to evaluate
         self.state.end_step = self.state.step
-        if not self._is_summarized:
+        if not self._run.is_summarized:
             self._write_summary()
-        self._parts.observer.on_stop(reason)
-        self._meet(self._parts.actions.step(summarized=True, ended=True))
+        self.observer.on_stop(stop.reason)
+        self._meet(self.actions.step(summarized=True, ended=True))
+
+    @property
+    def _is_save_planned(self) -> bool:
+        return self.due.saves.is_due_at(self.state.step) or self.state.is_done
+
+    def _save_if_due(self) -> None:
+        """Saves, if this step is due and not saved yet."""
+        is_due = self._is_save_planned or self._is_save_requested or self._is_paused
+        if is_due and self._saved_step != self.state.step:
+            self.save()
+        self._is_save_requested = False
+
+    def save(self) -> None:
+        """Saves the state as it is, or begins to.
+
+        Raises:
+          NonFiniteError: a weight is not finite.
+        """
+        step = self.state.step
+        self._enter("save")
+        if names := self.trainer.non_finite_weights():
+            raise NonFiniteError(f"weights are not finite at step {step}: {first_few(names)}; {_last_good(self.store)}")
+        if self._is_save_planned:
+            # Not at other steps: that would round what is computed from here on.
+            self.trainer.checkpoint_state.synchronize()
+        self._begin_save(step)
+        self._report_saves()
+
+    def _begin_save(self, step: int, only_if: Callable[[], bool] = lambda: True) -> None:
+        self._saved_step = step
+        self.trainer.checkpoint_state.before_save()
+        self.observer.before_save(step)
+        self.store.save(step, {**self._recovery.state(), **self.actions.state()}, only_if=only_if)
+
+    def _report_saves(self) -> None:
+        """Reports checkpoints that were committed meanwhile; raises the error of one that could not be written."""
+        for step in self.store.poll():
+            self.observer.on_save(step)
+
+    def _saved_steps(self) -> Sequence[int]:
+        """Waits for the save that runs, and returns the steps that are saved."""
+        self.store.wait()
+        return self.store.steps()
+
+    def _evaluate_if_due(self) -> None:
+        """Evaluates if this step is due, unless its row is written; actions see each evaluation once."""
+        step = self.state.step
+        if not self.due.is_evaluation_due(step, is_last=self.state.is_done):
+            return
+        found = self.observer.find_row(step, "validation")
+        if found is None:
+            self._enter("evaluate")
+            logs = self.trainer.evaluate(self.trainer.config.trainer.validation_steps)
+            self._meet(self.actions.traces(self.trainer.context.traces.take()))
+            results = points(logs)
+            self._run.outputs = logs
+            self._meet(self.actions.evaluation(numbers_in(results), ended=self.state.is_done))
+            self.metric_writer.log("validation", step, results)
+            self._results = logs  # not before: an action may have ended training, with a summary
+            self.stop.check()
+        elif not self.actions.has_seen_evaluation(step):
+            self._run.outputs = found  # the process died between the row and the next checkpoint
+            self._meet(self.actions.evaluation(found, ended=self.state.is_done))
 
     def _recover(self, error: NonFiniteError, good_step: int) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
-        with self._saving.repeating():
-            report = self._recovery.recover(error, good_step, self.state.step, self._windows.run_to)
-        step = self._parts.read_step()
-        self._parts.metric_writer.rewind(step)
-        self._parts.observer.on_rollback(step)
-        self._parts.actions.restore(self._recovery.extra)
-        self._seen_by_actions.summary_step = None
-        self._parts.trainer.train_loop_begin()
+        self._no_state_while = "while steps were repeated to find one that failed"  # also after an error here
+        report = self._recovery.recover(error, good_step, self.state.step, self.repeat_to)
+        self._no_state_while = self._saved_step = None  # later steps will be saved again
+        step = self._read_step()
+        self.metric_writer.rewind(step)
+        self.observer.on_rollback(step)
+        self.actions.restore(self._recovery.extra)
+        self._run.summary_step = None
+        self.trainer.train_loop_begin()
         _logger.warning("%s", report)
 
-    def _pause(self) -> None:
-        """Ends this process at a step that is not the last one, as if it went on: nothing is exported."""
-        state = self.state
-        self._parts.enter("save")
-        self._saving.finish()
-        of = "" if state.end_step is None else f" of {state.end_step}"
-        state.stop_reason = f"stopped at step {state.step}{of}, by --until_step; without it the same command goes on"
-        self._parts.observer.on_stop(state.stop_reason)
+    def repeat_to(self, step: int) -> None:
+        """Runs windows until `step`, to repeat what was run before: the mean loss starts again where it did."""
+        self._read_step()
+        while (now := self.state.step) < step:
+            if self.due.is_summary_due(now):
+                self.trainer.train_loop_end()
+                self.trainer.train_loop_begin()
+            self.run_window(min(step, self.due.summaries.following(now)))
+            self.stop.check()
 
-    def _export(self) -> None:
-        self._parts.enter("save")
-        self._saving.finish()
-        self._parts.enter("export")
-        with self._parts.stop.interruptible():
-            if self._stop is not None and self._stop.weights is not None:
-                self._parts.trainer.checkpoint_state.load_weights(*self._stop.weights)
-            self._parts.observer.on_end(self.state.step, self._results)
+    def _finish(self) -> None:
+        """Exports, once everything is saved; nothing where this process ends before the last step."""
+        state = self.state
+        self._enter("save")
+        self.store.wait()
+        self._report_saves()
+        if self._is_paused:
+            place = f"step {state.step}" + ("" if state.end_step is None else f" of {state.end_step}")
+            state.stop_reason = f"stopped at {place}, by --until_step; without it the same command goes on"
+            self.observer.on_stop(state.stop_reason)
+            return
+        self._enter("export")
+        with self.stop.interruptible():
+            if self._requested_stop is not None and self._requested_stop.weights is not None:
+                self.trainer.checkpoint_state.load_weights(*self._requested_stop.weights)
+            self.observer.on_end(state.step, self._results)
+
+    @contextlib.contextmanager
+    def _ended_in_any_case(self) -> Iterator[None]:
+        """For the events of a run: a stop saves what is not saved yet, and actions learn how the run has ended."""
+        try:
+            try:
+                yield
+            except (PreemptedError, Interrupted) as error:
+                self.stop.stop_interrupting()
+                raise self._save_at_stop() from error
+        except BaseException as error:
+            self.actions.end(error)
+            raise
+        self.actions.end(None)
 
     def _save_at_stop(self) -> PreemptedError:
         """Saves what is not saved yet, and returns the error that describes how the run ended."""
-        if (step := self._saving.step_to_save()) > 0:
+        if (step := self._step_to_save()) > 0:
             if problem := self._recovery.loss_problem():
-                raise NonFiniteError(f"{problem}; {self._saving.last_good()}")
-            if self._parts.due.is_summary_due(step) and not self._is_summarized:
+                raise NonFiniteError(f"{problem}; {_last_good(self.store)}")
+            if self.due.is_summary_due(step) and not self._run.is_summarized:
                 self._write_summary()  # the window that was interrupted may have ended where this is due
-            self._saving.save()
-            self._saving.finish()
-        return PreemptedError(f"{self._parts.stop.reason} {self._saving.describe_end()[0]}")
+            self.save()
+            self.store.wait()
+            self._report_saves()
+        return PreemptedError(f"{self.stop.reason} {self._describe_end(is_forced=False)[0]}")
 
-    def _describe_forced_end(self) -> tuple[str, int]:
-        what, exit_code = self._saving.describe_end()
-        self._parts.observer.on_forced_end(exit_code, f"{self._parts.stop.reason} {what}")
+    def _step_to_save(self) -> int:
+        """Updates the step after a call that was interrupted; returns 0 while there is no state to save."""
+        return self._read_step() if self._no_state_while is None else 0
+
+    def _save_while_hanging(self, is_unchanged: Callable[[], bool]) -> bool:
+        """Saves the state while the main thread hangs between two steps; returns whether it is saved.
+
+        Args:
+          is_unchanged: called after the values were read; if False, the main thread has moved on and nothing is saved.
+        """
+        step = self._step_to_save()
+        if step == 0 or self.store.latest_step() == step:
+            return True
+        if self.trainer.non_finite_weights():
+            return False
+        self._begin_save(step, is_unchanged)
+        self.store.wait()
+        return self.store.latest_step() == step
+
+    def _describe_end(self, *, is_forced: bool = True) -> tuple[str, int]:
+        """Returns what a process that has to end now leaves behind, and its exit code.
+
+        `is_forced` is whether the main thread hangs, and another thread asks: then this is all that is recorded.
+        """
+        step, saved = self._step_to_save(), self.store.latest_step()
+        what, exit_code = f"at step {step}, which is saved; the same command continues", ExitCode.PREEMPTED
+        if step == 0:
+            what = f"{self._no_state_while or _AT_FIRST}; {NOTHING_LOST}"
+        elif saved != step:
+            what, exit_code = f"at step {step}, which is not saved; {_last_good(self.store)}", ExitCode.RETRY
+        if is_forced:
+            self.observer.on_forced_end(exit_code, f"{self.stop.reason} {what}")
         return what, exit_code
+
+
+def _last_good(store: Any) -> str:
+    """Returns which checkpoint is the last good one, for an error message."""
+    try:
+        store.wait()
+    except UserError as error:  # a worse error is being reported
+        _logger.warning("%s", error)
+    step = store.latest_step()
+    return f"the last good checkpoint is {'none' if step is None else store.prefix(step)}"

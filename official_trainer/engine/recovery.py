@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from official_trainer.actions.action import LoopState
+from official_trainer.actions.schedule import Schedule
 from official_trainer.engine import non_finite
-from official_trainer.engine.loop_parts import LoopParts
 from official_trainer.errors import ExitCode, UserError
 
 _logger = logging.getLogger(__name__)
@@ -71,15 +72,26 @@ class Recovery:
     it.
     """
 
-    def __init__(self, parts: LoopParts) -> None:
-        """Takes the parts of the loop."""
-        self._parts, self._config = parts, parts.config
-        self._trainer, self._store = parts.trainer, parts.store
+    def __init__(
+        self, trainer: Any, store: Any, actions: Schedule, state: LoopState, model_dir: str, extra: Mapping[str, Any]
+    ) -> None:
+        """Takes parts of the loop.
+
+        Args:
+          trainer: repeats steps.
+          store: has the checkpoints to go back to.
+          actions: say from which step on a checkpoint has what they have assigned.
+          state: has how long steps take.
+          model_dir: the run directory, for reports; empty for none.
+          extra: takes the place of a manifest's where no checkpoint is restored.
+        """
+        self._trainer, self._store, self._actions, self._state = trainer, store, actions, state
+        self._config, self._model_dir = trainer.config.trainer, model_dir
         self._record = _Record()
         # How the run continues from a checkpoint that was saved before the failure was noticed: the step of the
         # checkpoint, how far the data is ahead of the steps, and the record.
         self._decision: tuple[int, int, _Record] | None = None
-        self.extra: Mapping[str, Any] = parts.extra
+        self.extra = extra
         """What the manifest of the restored checkpoint records besides numbers; empty for a fresh run."""
 
     def loss_problem(self) -> str | None:
@@ -186,10 +198,10 @@ class Recovery:
         Returns:
           The step, None if there is none, and whether the steps were repeated to find it.
         """
-        start, step_seconds = self._store.latest_step(), self._parts.state.median_step_seconds or 0.0
-        can_repeat = start is not None and start >= self._parts.actions.assigned_until
+        start, step_seconds = self._store.latest_step(), self._state.median_step_seconds or 0.0
+        can_repeat = start is not None and start >= self._actions.assigned_until
         if not can_repeat or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
-            has_report = bool(self._parts.model_dir)
+            has_report = bool(self._model_dir)
             return non_finite.first_bad_batch(self._trainer, good_step, failed_step) if has_report else None, False
         self.restore()
         run_to(max(good_step, start))
@@ -206,8 +218,8 @@ class Recovery:
         is_culprit = culprit is not None
         step = failed_step if culprit is None else culprit
         where = ""
-        if self._parts.model_dir:
-            where = non_finite.write_report(self._parts.model_dir, self._trainer, step, is_culprit=is_culprit)
+        if self._model_dir:
+            where = non_finite.write_report(self._model_dir, self._trainer, step, is_culprit=is_culprit)
         if is_culprit:
             found = f"the batch of step {step} did it; it and its tensors are in {where}"
             return "\n  ".join([found, *(non_finite.origin(self._trainer, step) if where else ())])
@@ -217,7 +229,7 @@ class Recovery:
                 f"{came}, and not again when they were repeated: the machine, or an operation that is not "
                 f"deterministic; the tensors are in {where}"
             )
-        if self._parts.model_dir and not was_repeated and self._trainer.context.workers is None:
+        if self._model_dir and not was_repeated and self._trainer.context.workers is None:
             # The steps cannot be repeated without a checkpoint before them. Their batches were looked at.
             came = f"{came}, whose batches hold finite values"
             if lines := non_finite.origin_in_new_model(self._trainer, good_step, failed_step):

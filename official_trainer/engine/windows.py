@@ -3,8 +3,8 @@
 Owns: turning a step function into `loop(iterator, num_steps)`, and the counter that shows whether the step of a window
 waits for data or computes. Results never depend on how steps are cut into windows. A step that waits has changed
 nothing yet, so the state is that of the step before and may be saved, though the window cannot be ended. Does not own:
-what a step is (`train_steps.py`), how long a window may be (`loop_windows.py`), who reads the counter (`stopping.py`,
-`runs/health/time_account.py`), or saving (`loop_saving.py`).
+what a step is (`train_steps.py`), where a window ends (`loop.py`), who reads the counter (`stopping.py`,
+`runs/health/time_account.py`), or saving.
 """
 
 from __future__ import annotations

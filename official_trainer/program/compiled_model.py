@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.checkpoints.store import NoStore
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
@@ -393,15 +394,14 @@ class CompiledModel:
         self._num_fits += 1
         trainer.global_step.assign(action.begin(trainer))
         # The caller keeps handling signals: there is nothing to save, and the process may be a notebook's.
-        parts = LoopParts(
+        Loop(
             trainer=trainer,
             store=NoStore(),
             metric_writer=Tracker(),
             due=_EpochSteps(trainer.config.trainer, "interval", epochs, action),
             actions=Schedule([action]),
             stop=self.calls.new_stop(),
-        )
-        Loop(parts).run()
+        ).run()
 
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns the metrics after it."""

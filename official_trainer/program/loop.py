@@ -16,9 +16,10 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.schedule import Schedule
+from official_trainer.checkpoints.store import NoStore
 from official_trainer.config import TrainerConfig
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop as EngineLoop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts, NoStore
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
 from official_trainer.program.hooks import EndHook, Following, Hook, StartHook, StepHook
@@ -248,7 +249,7 @@ class Loop:
         schedule = Schedule([*of_task, *trainer.actions, *self._actions])
         # This call makes no call of a step before it: there is no restart that would have to make up for one.
         called = {action.name: trainer.context.step for action in schedule.actions}
-        parts = LoopParts(
+        loop = EngineLoop(
             trainer=trainer,
             store=NoStore(),
             metric_writer=Tracker(),
@@ -258,7 +259,7 @@ class Loop:
             extra={**self._extra, "called": called},
         )
         try:
-            return flatten(EngineLoop(parts).run())
+            return flatten(loop.run())
         finally:
             self._extra = {**schedule.state(), "stopped": None}  # the next call goes on
 

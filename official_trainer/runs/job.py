@@ -29,7 +29,7 @@ from official_trainer.tracking.code_files import Snapshot
 from official_trainer.tracking.record import check_name
 
 if TYPE_CHECKING:
-    from official_trainer.engine.loop_parts import DueSteps
+    from official_trainer.engine.events import DueSteps
 
 _logger = logging.getLogger(__name__)
 

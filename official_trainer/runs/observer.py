@@ -22,7 +22,7 @@ from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import devices, parameter_server, peers, tpu
-from official_trainer.engine.loop_parts import LoopObserver
+from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError, describe_error

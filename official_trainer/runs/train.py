@@ -16,8 +16,8 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
@@ -102,7 +102,7 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
             rule = trainer.evaluation.rule_of(best.metric)
             best.observe(observer.on_new_best, observer.steps_to_return_to, rule)
         due = job.prebuilt.due if job.prebuilt is not None else None
-        parts = LoopParts(
+        loop = Loop(
             trainer=trainer,
             store=store,
             metric_writer=trackers.all,
@@ -113,7 +113,6 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
             model_dir=job.model_dir,
             until_step=job.until_step,
         )
-        loop = Loop(parts)
         process.metrics.update(flatten(loop.run()) or observer.last_row())
         if loop.state.results:
             process.record.note(results=loop.state.results)

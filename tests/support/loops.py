@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from official_trainer.actions.schedule import Schedule
 from official_trainer.config import TrainerConfig
+from official_trainer.engine.events import DueSteps, LoopObserver
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopObserver, LoopParts
 from official_trainer.stopping import StopRequest
 
 KILLS = st.lists(
@@ -121,8 +121,8 @@ class FakeTrainer:
         self.in_loop = False
         return {"training_loss": self.mean_loss, "step": self.global_step.value}
 
-    def run_steps(self, num_steps):
-        assert num_steps >= 1
+    def run_steps(self, num_steps, publish):
+        assert num_steps >= 1 and not publish
         start = self.global_step.value
         left = self.train_iterator.length * (self.train_iterator.position.epoch.value + 1) - start
         ran = int(min(num_steps, left))
@@ -226,7 +226,7 @@ def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, 
     trainer = FakeTrainer(disk, config, **kwargs)
     stop = trainer.stop = stop or StopRequest()
     trainer.process_group = types.SimpleNamespace(stop=stop)
-    parts = LoopParts(
+    loop = Loop(
         trainer=trainer,
         store=FakeStore(disk, trainer),
         metric_writer=FakeJournal(disk, trainer.kill_at),
@@ -236,7 +236,7 @@ def start(disk, config, *actions, evaluate="interval", stop=None, methods=None, 
         stop=stop,
         until_step=until_step,
     )
-    return Loop(parts), trainer
+    return loop, trainer
 
 
 def config_of(**kwargs):

@@ -10,8 +10,8 @@ from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.profile import FILE, Profile, ProfileConfig, ProfileError
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every, EverySeconds
 from tests.support import toy
@@ -270,15 +270,14 @@ def test_a_real_loop_profiles_on_demand(model_dir, tmp_path):
     pathlib.Path(model_dir).mkdir()
     pathlib.Path(model_dir, FILE).touch()
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=1)
-    parts = LoopParts(
+    Loop(
         trainer=trainer,
         store=store,
         metric_writer=Trackers([]),
         due=DueSteps(trainer.config.trainer, "never"),
         actions=Schedule([action], clock=clock),
         model_dir=model_dir,
-    )
-    Loop(parts).run()
+    ).run()
     (path,) = profiles(model_dir)
     assert steps_in(path) == 2
     assert not pathlib.Path(model_dir, FILE).exists()

@@ -10,8 +10,8 @@ from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.distributed import ReplicaIntegrityError
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every
 from tests.support import toy
@@ -109,7 +109,7 @@ def run_loop(model_dir, *actions, strategy):
     config = config.replace(trainer=config.trainer.replace(train_steps=12))
     trainer = toy.build(config, strategy=strategy)
     store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-    parts = LoopParts(
+    loop = Loop(
         trainer=trainer,
         store=store,
         metric_writer=Trackers([]),
@@ -117,7 +117,7 @@ def run_loop(model_dir, *actions, strategy):
         actions=Schedule(actions),
         model_dir=model_dir,
     )
-    return trainer, Loop(parts)
+    return trainer, loop
 
 
 def test_a_run_ends_before_a_checkpoint_of_it_is_saved(model_dir):
@@ -125,7 +125,7 @@ def test_a_run_ends_before_a_checkpoint_of_it_is_saved(model_dir):
     _, loop = run_loop(model_dir, Breaks(), ReplicaIntegrityConfig(name="integrity"), strategy="mirrored2")
     with pytest.raises(ActionError, match="action 'integrity' failed in on_step at step 4: replicas hold different"):
         loop.run()
-    assert CheckpointStore(model_dir, loop._parts.trainer.checkpoint, max_to_keep=None).steps() == (2,)
+    assert CheckpointStore(model_dir, loop.trainer.checkpoint, max_to_keep=None).steps() == (2,)
 
 
 def test_one_replica_costs_nothing(model_dir):
@@ -134,7 +134,7 @@ def test_one_replica_costs_nothing(model_dir):
     action.when = Every(1)
     windows = []
     _, loop = run_loop(model_dir, action, strategy="off")
-    loop._parts.observer.on_window = lambda state, steps, seconds, loss: windows.append(steps)
+    loop.observer.on_window = lambda state, steps, seconds, loss: windows.append(steps)
     loop.run()
     assert max(windows) == 2
     assert loop.state.step == 12

@@ -10,8 +10,8 @@ from official_trainer.actions.action import Callback
 from official_trainer.actions.learning_rate import LearningRateConfig
 from official_trainer.actions.schedule import ActionError, Schedule
 from official_trainer.config.optimization import EMAConfig
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from tests.support import toy
 
@@ -38,15 +38,14 @@ class NoStore:
 def run_loop(model_dir, trainer):
     config = trainer.config.trainer.replace(train_steps=4, summary_interval=2)
     trainer.use_config(trainer.config.replace(trainer=config))
-    parts = LoopParts(
+    Loop(
         trainer=trainer,
         store=NoStore(),
         metric_writer=Trackers([]),
         due=DueSteps(config, "end"),
         actions=Schedule(trainer.actions),
         model_dir=model_dir,
-    )
-    Loop(parts).run()
+    ).run()
 
 
 def test_train_actions_see_each_summary(model_dir):

@@ -7,9 +7,9 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.actions.action import Action
 from official_trainer.actions.schedule import Schedule
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.engine.traces import RetraceError, Traces, signature_of
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode
@@ -208,15 +208,14 @@ def test_actions_are_told_of_traces():
     trainer.config.trainer.__dict__["train_steps"] = 8
     trainer.checkpoint_state.after_restore = lambda report: None
     disk, witness = Disk(), Witness()
-    parts = LoopParts(
+    Loop(
         trainer=trainer,
         store=FakeStore(disk, trainer),
         metric_writer=FakeJournal(disk),
         due=DueSteps(trainer.config.trainer, "interval"),
         observer=Observer(disk, find_row=lambda step, split: None),
         actions=Schedule([witness]),
-    )
-    Loop(parts).run()
+    ).run()
     assert witness.told == [("train", 1, 1), ("eval", 1, 4)]
 
 

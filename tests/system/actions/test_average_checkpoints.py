@@ -10,8 +10,8 @@ from official_trainer.actions.average_checkpoints import AverageCheckpointsConfi
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import flatten
 from official_trainer.tracking.jsonl import read_rows
 from official_trainer.triggers import Every
@@ -63,15 +63,14 @@ def test_a_run_that_averages_again_and_again_ends_the_same(strategy, tmp_path):
             log=lambda split, step, logs, rows=rows: rows.append((split, step, flatten(logs))), rewind=lambda step: None
         )
         store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None)
-        loop_parts = LoopParts(
+        Loop(
             trainer=trainer,
             store=store,
             metric_writer=journal,
             due=DueSteps(config.trainer, "interval"),
             actions=Schedule([action] if when else []),
             model_dir=model_dir,
-        )
-        Loop(loop_parts).run()
+        ).run()
         averaged = [step for split, step, _ in rows if split == "averaged"]
         ends.append((parts(trainer), averaged, [row for row in rows if row[0] != "averaged"]))
     (plain, none, rows), (averaging, steps, same_rows) = ends

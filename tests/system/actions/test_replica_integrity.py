@@ -4,8 +4,8 @@ from official_trainer.actions.average_checkpoints import AverageCheckpointsConfi
 from official_trainer.actions.replica_integrity import ReplicaIntegrityConfig
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking import Trackers
 from official_trainer.triggers import Every
 from tests.support import toy
@@ -20,7 +20,7 @@ def test_averaging_leaves_replicas_equal(model_dir):
     config = toy.experiment(summary_interval=4, checkpoint_interval=2, steps_per_loop=3)
     config = config.replace(trainer=config.trainer.replace(train_steps=12))
     trainer = toy.build(config, strategy="mirrored2")
-    parts = LoopParts(
+    loop = Loop(
         trainer=trainer,
         store=CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=None),
         metric_writer=Trackers([]),
@@ -28,6 +28,5 @@ def test_averaging_leaves_replicas_equal(model_dir):
         actions=Schedule([average, integrity]),
         model_dir=model_dir,
     )
-    loop = Loop(parts)
     loop.run()
     assert loop.state.step == 12

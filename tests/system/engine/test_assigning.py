@@ -9,8 +9,8 @@ from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config.optimization import EMAConfig
 from official_trainer.engine.assigning import AssignError
+from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
-from official_trainer.engine.loop_parts import DueSteps, LoopParts
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.triggers import AfterEval, AtSteps, Every
 from tests.support import toy
@@ -132,7 +132,7 @@ def train(model_dir, strategy, *actions):
     config = config.replace(trainer=config.trainer.replace(train_steps=30, validation_steps=-1))
     trainer = toy.build(config, strategy=strategy)
     journal = JsonlTracker(f"{model_dir}/metrics.jsonl")
-    parts = LoopParts(
+    loop = Loop(
         trainer=trainer,
         store=CheckpointStore(str(model_dir), trainer.checkpoint, max_to_keep=None),
         metric_writer=journal,
@@ -140,8 +140,7 @@ def train(model_dir, strategy, *actions):
         actions=Schedule([Prune(), Shrink(), *actions]),
         model_dir=str(model_dir),
     )
-    parts.observer.find_row = journal.row
-    loop = Loop(parts)
+    loop.observer.find_row = journal.row
     loop.run()
     return trainer, loop
 

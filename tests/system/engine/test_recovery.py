@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.engine.loop_saving import Saving
-from official_trainer.engine.loop_windows import LoopWindows
+from official_trainer.engine.loop import Loop
 from official_trainer.engine.recovery import NonFiniteError, Recovery
 from official_trainer.stopping import PreemptedError
 from official_trainer.tracking.jsonl import read_rows
@@ -60,15 +59,15 @@ def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_p
         pass
 
     sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
-    save = Saving.save
+    save = Loop.save
 
-    def save_and_die(saving):
-        save(saving)
-        if saving._parts.state.step == 30 and saving._recovery.state():  # saved again on the way to the bad batch
+    def save_and_die(loop):
+        save(loop)
+        if loop.state.step == 30 and loop._recovery.state():  # saved again on the way to the bad batch
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Saving, "save", save_and_die)
+        patch.setattr(Loop, "save", save_and_die)
         with pytest.raises(Killed):
             do(model_dir, *sets)
     do(model_dir, *sets)
@@ -101,15 +100,15 @@ def test_a_failure_that_does_not_come_again_is_the_machines(model_dir, tmp_path,
 def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path, stream, monkeypatch):
     """N5, T12: the same command finds it again, and ends as if nobody had stopped it."""
     sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch")
-    run_to = LoopWindows.run_to
+    repeat_to = Loop.repeat_to
 
-    def run_to_and_stop(runner, step):
+    def repeat_and_stop(loop, step):
         if step >= 35:
-            runner._parts.stop.reason = "SIGTERM"
-        run_to(runner, step)
+            loop.stop.reason = "SIGTERM"
+        repeat_to(loop, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LoopWindows, "run_to", run_to_and_stop)
+        patch.setattr(Loop, "repeat_to", repeat_and_stop)
         with pytest.raises(PreemptedError, match=r"SIGTERM while steps were repeated .*nothing is lost"):
             do(model_dir, *sets)
     assert committed_steps(model_dir) == (10, 20, 30)
@@ -177,15 +176,15 @@ def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_d
     class Killed(BaseException):
         pass
 
-    save = Saving.save
+    save = Loop.save
 
-    def save_and_die(saving):
-        save(saving)
-        if saving._parts.state.step == 40:
+    def save_and_die(loop):
+        save(loop)
+        if loop.state.step == 40:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Saving, "save", save_and_die)
+        patch.setattr(Loop, "save", save_and_die)
         with pytest.raises(Killed):
             do(tmp_path / "killed", *sets)
     do(tmp_path / "killed", *sets)

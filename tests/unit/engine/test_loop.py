@@ -187,7 +187,7 @@ def test_recovery_gives_up():
     disk = Disk()
     disk.checkpoints.append(50)
     loop, trainer = start(disk, config_of(recovery_max_trials=2), losses={})
-    trainer.run_steps = lambda n: setattr(trainer, "mean_loss", math.nan) or n
+    trainer.run_steps = lambda n, publish: setattr(trainer, "mean_loss", math.nan) or n
     with pytest.raises(NonFiniteError):
         loop.run()
 

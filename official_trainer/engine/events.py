@@ -1,22 +1,28 @@
-"""What the classes of a loop share: its parts, its observer, the steps at which something is due, and where it is.
+"""The events of a loop: who is told of them, the steps at which they are due, and how long a window may be.
 
-Owns: these contracts, the loop's step and phase, and the store of a run without a directory. Does not own: the order of
-events (`loop.py`), what an observer does (`runs/observer.py`).
+Owns: what an observer of a loop receives; the steps of summaries, checkpoints and evaluations, which step is the last,
+and that windows end soon enough to react in time. Does not own: the order of events (`loop.py`), what an observer does
+(`runs/observer.py`), the steps of actions (`actions/schedule.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer.actions.action import LoopState
-from official_trainer.actions.schedule import Schedule
 from official_trainer.config.modes import Evaluates
-from official_trainer.stopping import StopRequest
-from official_trainer.tracking import Tracker
 from official_trainer.triggers import Every
+
+_logger = logging.getLogger(__name__)
+
+MAX_WINDOW_SECONDS = 1.0
+"""Windows are kept shorter than this, or one step long, so that signals are seen and progress is shown in time."""
+
+WINDOW_GROWTH = 10
+"""A window is at most this many times as long as the last one: the first, which traces, says little about speed."""
 
 
 class LoopObserver:
@@ -63,24 +69,6 @@ class LoopObserver:
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
         """Returns the numbers of `split` at `step` that an earlier process has written; None without any."""
         return None
-
-
-class NoStore:
-    """The store of a run without a directory: it has no checkpoint to restore, and saves none."""
-
-    def restore(self) -> None:
-        """Does nothing, and returns None where a step or a report is asked for."""
-
-    latest_step = wait = close = restore
-
-    def save(self, step: int, extra: Any, *, only_if: Callable[[], bool]) -> None:
-        """Does nothing."""
-
-    def steps(self) -> Sequence[int]:
-        """Returns no steps."""
-        return ()
-
-    poll = steps
 
 
 class DueSteps:
@@ -143,61 +131,33 @@ class DueSteps:
         # All epochs of a data set have the same length: the first one determines the end.
         return step if epochs_done >= epochs else math.ceil(step / epochs_done * epochs)
 
+    def end_after_data(self, step: int, iterator: Any) -> int:
+        """The data has ended: begins the next epoch, and returns the last step; `step` itself without epochs to count.
 
-@dataclasses.dataclass(kw_only=True)
-class LoopParts:
-    """What a loop works with, and where it is.
+        Args:
+          step: where it has ended.
+          iterator: over the training data.
+        """
+        if not self.counts_epochs:
+            _logger.info("the training data ended at step %d, and so does training (on_data_end: stop)", step)
+            return step
+        epoch_steps = iterator.position.start_step(step)
+        iterator.begin_next_epoch()
+        return self.end_after(int(iterator.position.epoch.numpy()), step, epoch_steps)
+
+
+
+class WindowLength:
+    """How long a window may be, by the time that the one before it took.
 
     Attributes:
-      trainer: runs steps and evaluations.
-      store: saves and restores the trainer's state.
-      metric_writer: takes numbers.
-      due: when something is due.
-      observer: receives the events.
-      actions: called at their steps.
-      stop: checked between windows and evaluations; all other phases can be interrupted immediately.
-      model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
-      until_step: the step at which this process stops before the last one of training; None for no such step.
-      extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
-      state: step, first and last step, as actions see them.
-      phase: the one that began last; empty before the first.
+      max_steps: of the next window.
     """
 
-    trainer: Any
-    store: Any
-    metric_writer: Tracker
-    due: DueSteps
-    observer: LoopObserver = dataclasses.field(default_factory=LoopObserver)
-    actions: Schedule = dataclasses.field(default_factory=Schedule)
-    stop: StopRequest = dataclasses.field(default_factory=StopRequest)
-    model_dir: str = ""
-    until_step: int | None = None
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    state: LoopState = dataclasses.field(default_factory=LoopState, init=False)
-    phase: str = dataclasses.field(default="", init=False)
+    def __init__(self) -> None:
+        self.max_steps = 1
 
-    @property
-    def config(self) -> Any:
-        """The section `trainer` of the config."""
-        return self.trainer.config.trainer
-
-    @property
-    def is_done(self) -> bool:
-        """Whether training has reached its last step."""
-        return self.state.end_step is not None and self.state.step >= self.state.end_step
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether this process stops here, and training goes on in another one."""
-        return self.until_step is not None and self.state.step >= self.until_step and not self.is_done
-
-    def enter(self, phase: str) -> None:
-        """Begins a phase, unless the loop is in it."""
-        if phase != self.phase:
-            self.phase = phase
-            self.observer.on_phase(phase, self.state.step)
-
-    def read_step(self) -> int:
-        """Takes the step from the trainer's variable, and returns it."""
-        self.state.step = int(self.trainer.global_step.numpy())
-        return self.state.step
+    def add(self, num_steps: int, seconds: float) -> None:
+        """Takes how long a window of so many steps took."""
+        most = int(MAX_WINDOW_SECONDS / max(seconds / num_steps, 1e-9))
+        self.max_steps = max(1, min(num_steps * WINDOW_GROWTH, most))
