@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import os
 import shlex
@@ -43,10 +44,9 @@ def main(
         exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-
-    def command() -> int:
-        return _command(words, None) if script is None else _command(["train", *words], os.path.abspath(script))
-
+    command = functools.partial(_command, words, None)
+    if script is not None:
+        command = functools.partial(_command, ["train", *words], os.path.abspath(script))
     return reported(command, words, ends_process=argv is None if is_process is None else is_process)
 
 
@@ -59,7 +59,11 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
       ends_process: whether a stopped run ends this process here, and threads that are left do not hold up its end.
     """
     before = threading.enumerate()
-    code = _reported(command, words, ends_process=ends_process)
+    try:
+        code = command()
+        sys.stdout.flush()
+    except (KeyboardInterrupt, Exception) as error:
+        code = _report(error, words, ends_process=ends_process)
     if ends_process:
         process.end_soon(code, before)
         if "tensorflow" not in sys.modules:
@@ -67,12 +71,12 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
     return code
 
 
-def _reported(command: Callable[[], int], words: Sequence[str], *, ends_process: bool) -> int:
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code
-    except UserError as error:
+def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_process: bool) -> int:
+    """Prints the error of a command, and returns its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        terminal.report_error("interrupted")
+        return _INTERRUPTED
+    if isinstance(error, UserError):
         if (found := _report_mistake(error, words)) is not None:
             return found
         label = "stopped" if error.exit_code == ExitCode.PREEMPTED else "error"
@@ -81,22 +85,18 @@ def _reported(command: Callable[[], int], words: Sequence[str], *, ends_process:
             sys.stdout.flush()
             os._exit(int(error.exit_code))
         return int(error.exit_code)
-    except KeyboardInterrupt:
-        terminal.report_error("interrupted")
-        return _INTERRUPTED
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
-            return _BROKEN_PIPE
-        if (fault := files.as_storage_error(error)) is not None:
-            terminal.report_error(str(fault))
-            _drop_unwritten()
-            return int(fault.exit_code)
-        if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
-            return _report_missing(error.name)
-        if (found := _report_mistake(error, words)) is not None:
-            return found
-        traceback.print_exc()
-        return int(ExitCode.FAILED)
+    if isinstance(error, BrokenPipeError) and _reader_is_gone():
+        return _BROKEN_PIPE
+    if (fault := files.as_storage_error(error)) is not None:
+        terminal.report_error(str(fault))
+        _drop_unwritten()
+        return int(fault.exit_code)
+    if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
+        return _report_missing(error.name)
+    if (found := _report_mistake(error, words)) is not None:
+        return found
+    traceback.print_exception(error)
+    return int(ExitCode.FAILED)
 
 
 def _report_missing(module: str | None) -> int:

@@ -146,7 +146,6 @@ class DueSteps:
         return self.end_after(int(iterator.position.epoch.numpy()), step, epoch_steps)
 
 
-
 class WindowLength:
     """How long a window may be, by the time that the one before it took.
 

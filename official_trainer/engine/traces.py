@@ -54,26 +54,27 @@ class Traces:
         self._traces: list[Trace] = []
         self._num_taken = 0
 
-    def watched(self, kind: Kind, function: Callable[..., Any], *, of_blocks: bool = False) -> Callable[..., Any]:
+    def watched(self, kind: Kind, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, to be passed to `tf.function`.
 
         Args:
           kind: of its traces.
           function: its first argument is a batch, or an iterator.
-          of_blocks: whether that is a block of batches.
         """
 
         @do_not_convert
         def watched(inputs: Any, *others: Any) -> Any:
-            began = time.monotonic()
-            outputs = convert(function)(inputs, *others)
-            self._record(kind, batch_of_block(inputs) if of_blocks else inputs, began)
-            return outputs
+            with self.tracing(kind, inputs):
+                return convert(function)(inputs, *others)
 
         watched.__name__ = getattr(function, "__name__", "watched")  # what profiles and graphs call it
         return counted_alone(watched)
 
-    def _record(self, kind: Kind, inputs: Any, began: float) -> None:
+    @contextlib.contextmanager
+    def tracing(self, kind: Kind, inputs: Any) -> Iterator[None]:
+        """For the body of a function that TensorFlow traces for `inputs`: a batch, or an iterator."""
+        began = time.monotonic()
+        yield
         if not tf.executing_eagerly():  # as `runtime.run_eagerly`, or a debugger, has every function run
             self._add(kind, inputs, began)
 

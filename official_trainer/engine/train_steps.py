@@ -6,14 +6,13 @@ of events (`loop.py`), where batches come from (`train_iterator.py`), how steps 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -111,34 +110,44 @@ class TrainStep:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
         with context.traces.of_traced("train", context.task.train_step, inputs):
-            publish.deliver(self._dispatched(inputs) if context.dispatches else self._run_replicas(inputs))
+            if context.dispatches:
+                published = self._dispatched(inputs)
+            else:
+                with self._step_on_replica() as step:
+                    published = context.strategy.run(step, args=(inputs,))
+            publish.deliver(published)
         if context.average is not None:
             context.average.update(context.global_step)
 
-    @do_not_convert
-    def _run_replicas(self, inputs: Any) -> publish.Tensors | None:
-        strategy, updates = self._context.strategy, StepUpdates()
+    @contextlib.contextmanager
+    def _step_on_replica(self) -> Iterator[Callable[[Any], publish.Tensors | None]]:
+        """For a step: yields what each replica runs, and then makes the updates that replicas have registered."""
+        updates = StepUpdates()
         # Bound, not passed: a TPU would make a tensor of it.
-        step = functools.partial(
+        yield functools.partial(
             self.run_on_replica,
             # Here, because in the threads of replicas AutoGraph does not know that it is active.
-            step_of_task=updates.collecting(convert(self.step_of_task())),
+            step_of_task=convert(self.step_of_task()),
+            updates=updates,
             publishes=publish.is_requested(),
         )
-        published = strategy.run(step, args=(inputs,))
-        updates.make(strategy, after=self._context.global_step)
-        return published
+        updates.make(self._context.strategy, after=self._context.global_step)
 
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
         task, strategy = self._context.task, self._context.strategy
         if not publish.is_requested() or not self._context.train_options.use_tf_function:
-            return task.dispatch(strategy, inputs, self._run_replicas)
+            return task.dispatch(strategy, inputs, self._run_of_one)
         return task.dispatch(strategy, inputs, self._publishing_run)
+
+    @do_not_convert
+    def _run_of_one(self, inputs: Any) -> publish.Tensors | None:
+        with self._step_on_replica() as step:
+            return self._context.strategy.run(step, args=(inputs,))
 
     @functools.cached_property
     def _publishing_run(self) -> Callable[[Any], publish.Tensors | None]:
-        return tf.function(self._context.traces.watched("train", self._run_replicas))
+        return tf.function(self._context.traces.watched("train", self._run_of_one))
 
     def step_of_task(self) -> Callable[..., Any]:
         """Returns the task's step, which returns logs; over micro-batches, what `_measured` returns for them."""
@@ -165,31 +174,28 @@ class TrainStep:
         taken = names_of(self._measures) | dict.fromkeys(names, "what every row of training has")
         return logs[context.task.loss], self.numbers.encoded(context.task, beside_loss(context.task, logs, taken))
 
-    def _measuring(self, step_of_task: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function of `step_of_task` as one that returns what `_measured` does for its logs."""
-        if self.accumulator is not None:
-            return step_of_task
-
-        def step(*args: Any, **kwargs: Any) -> tuple[Any, tf.Tensor | None]:
-            return self._measured(step_of_task(*args, **kwargs))
-
-        return step
-
     @do_not_convert
-    def run_on_replica(self, inputs: Any, step_of_task: Callable[..., Any], publishes: bool) -> publish.Tensors | None:
+    def run_on_replica(
+        self, inputs: Any, step_of_task: Callable[..., Any], updates: StepUpdates, publishes: bool
+    ) -> publish.Tensors | None:
         """Trains on a replica's batch; returns what the step publishes; called in replica context, traced."""
-        context = self._context
+        context, number = self._context, self._stream_number()
         if context.workers is None:  # workers share the generators, which are set before a window
             context.streams.begin_step(context.global_step)
-        step = context.streams.around(
-            publish.collecting(self._measuring(step_of_task), is_wanted=publishes), "train", self._stream_number()
-        )
+
+        @do_not_convert
+        def step(inputs: Any) -> Any:
+            with context.streams.named("train", number), publish.collecting(is_wanted=publishes) as published:
+                with updates.collecting():
+                    returned = step_of_task(
+                        inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
+                    )
+                return returned if self.accumulator is not None else self._measured(returned), published
+
         if context.enables_xla and not self.compiles_windows:
             step = tf.function(step, jit_compile=True)
         with during(task=context.task, method="train_step", batch=lambda: batch_signature(inputs)):
-            (loss, numbers), published = step(
-                inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
-            )
+            (loss, numbers), published = step(inputs)
         kept_tensors.check(context.task, "train_step", (), context.model, *self.metrics)
         loss = _mean(loss)
         if context.options.measures_loss:
@@ -243,39 +249,47 @@ class WindowRunner:
         """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
 
-    @collective
     def run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
-        """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`."""
-        self.published = None
-        if position is not None:
-            self._train_iterator.go_to(position)
-        first = self._context.step
-        goal = first + num_steps
-        while (step := self._context.step) < goal:
-            try:
-                with during(lambda: f"training at step {self._context.step + 1}", task=self._context.task):
-                    if publishes:
-                        self.published = publish.on_host(self._call(self._publishing_step), self._context.strategy)
-                    else:
-                        loop = self._loop_over_blocks if self._train_iterator.yields_blocks else self.loop
-                        self._call(loop, tf.constant(goal - step, tf.int32))
-            except (StopIteration, tf.errors.OutOfRangeError):
-                if not self._train_iterator.handle_end():
-                    break
-            else:
-                reached = self._context.step  # everything is timed by it
-                if reached != goal:
-                    raise RuntimeError(
-                        f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
-                        f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
-                    )
-        if not self.process_group.is_alone:
-            own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
-            self._mean_loss = statistics.fmean(self.process_group.exchange(own))
-        self._context.traces.check("train")
-        ran = self._context.step - first
-        accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
-        return ran
+        """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`.
+
+        A collective call, which this makes by itself: a step's traceback has one line less.
+        """
+        context, data = self._context, self._train_iterator
+        with self.process_group.calling(self, "run_steps", (num_steps, publishes, position), {}):
+            self.published = None
+            if position is not None:
+                data.go_to(position)
+            first = context.step
+            goal = first + num_steps
+            while (step := context.step) < goal:
+                try:
+                    with during(lambda: f"training at step {context.step + 1}", task=context.task):
+                        if publishes:
+                            run = self._publishing_from_block if data.yields_blocks else self._publishing_from_batch
+                            with self._reading() as iterator:
+                                tensors = run(iterator)
+                            self.published = publish.on_host(tensors, context.strategy)
+                        else:
+                            loop = self._loop_over_blocks if data.yields_blocks else self.loop
+                            with self._reading() as iterator:
+                                loop(iterator, tf.constant(goal - step, tf.int32))
+                except (StopIteration, tf.errors.OutOfRangeError):
+                    if not data.handle_end():
+                        break
+                else:
+                    reached = context.step  # everything is timed by it
+                    if reached != goal:
+                        raise RuntimeError(
+                            f"{goal - step} steps moved global_step from {step} to {reached}, not to {goal}; "
+                            f"{type(self._trainer).__name__}.train_step must add 1 to self.global_step"
+                        )
+            if not self.process_group.is_alone:
+                own = float(local_sum(self.step.loss.total) / max(local_sum(self.step.loss.count), 1.0))
+                self._mean_loss = statistics.fmean(self.process_group.exchange(own))
+            context.traces.check("train")
+            ran = context.step - first
+            accumulation.check_used(self.step.accumulator if ran > 0 else None, self._trainer)
+            return ran
 
     def create_loop(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over the trainer's steps: on workers, or here, batch by batch."""
@@ -291,17 +305,12 @@ class WindowRunner:
 
     @functools.cached_property
     def _loop_over_blocks(self) -> windows.BlockLoop:
-        return windows.BlockLoop(
-            self.step.run, self._context.input_wait, self._watched, compiles=self.step.compiles_windows
-        )
-
-    @property
-    def _publishing_step(self) -> Callable[[Any], publish.Tensors]:
-        """Returns `step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
-        return self._publishing_from_block if self._train_iterator.yields_blocks else self._publishing_from_batch
+        context = self._context
+        return windows.BlockLoop(self.step.run, context.input_wait, context.traces, compiles=self.step.compiles_windows)
 
     @functools.cached_property
     def _publishing_from_block(self) -> Callable[[Any], publish.Tensors]:
+        """`step(iterator)`, the same step as in a window, traced once more to return what it publishes."""
         return self._loop_over_blocks.returning(publish.returning(self.step.run))
 
     @functools.cached_property
@@ -319,19 +328,22 @@ class WindowRunner:
         """`loop(iterator, num_steps)` over single batches, created when it is first needed."""
         return self._trainer.create_train_loop_fn()
 
-    def _call(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns `run(iterator, …)`, which runs steps on the batches from that of the current step on."""
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """For a call that runs steps: yields the iterator whose next batch is that of the current step."""
         context, iterator, stop = self._context, self._train_iterator.iterator(), self.process_group.stop
         # A request to stop interrupts whatever can be interrupted. Python gets to it while it traces, and between calls
         # of traced steps. A step that waits for data keeps waiting while the state is saved. Steps that are not traced
         # are finished, and the loop over workers looks for itself.
         is_interruptible = context.train_options.use_tf_function and context.workers is None
-        interruptible = stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else nullcontext()
+        interruptible = (
+            stop.interruptible(context.input_wait.rescuer(stop)) if is_interruptible else contextlib.nullcontext()
+        )
         batch = batch_of_block if self._train_iterator.yields_blocks else lambda batches: batches
         notes = during(batch=lambda: batch_signature(batch(iterator)))
         with context.input_wait.window(), self._train_iterator.reading(), interruptible, notes:
             try:
-                return run(iterator, *arguments)
+                yield iterator
             except BaseException:
                 if self._train_iterator.yields_blocks:  # how many steps of the block are done, only global_step knows
                     self._train_iterator.reset()

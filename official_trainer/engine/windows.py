@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any
 
+from official_trainer.engine.traces import Traces, batch_of_block
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 
 WindowLoop = Callable[[Any, tf.Tensor], None]
 Watched = Callable[..., Callable[..., Any]]
@@ -71,13 +72,13 @@ class BlockLoop:
     run as numbers: a window of any length uses the same trace.
     """
 
-    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, watched: Watched, *, compiles: bool) -> None:
+    def __init__(self, step: Callable[[Any], None], input_wait: InputWait, traces: Traces, *, compiles: bool) -> None:
         """Takes what a window needs.
 
         Args:
           step: `step(batch)`, run on one replica.
           input_wait: counts when data is awaited.
-          watched: see `Watched`.
+          traces: records traces.
           compiles: whether XLA compiles a window, as one program.
         """
         self._iterator: Any = None
@@ -95,19 +96,22 @@ class BlockLoop:
 
             # Not a loop over `tf.range(start, stop)`: XLA makes the ends of a range constants of the program and
             # compiles it for every pair, which takes seconds each time.
-            tf.while_loop(lambda i: i < stop, body, [start])
+            with traces.tracing("train", batch_of_block(block)):
+                tf.while_loop(lambda i: i < stop, body, [start])
 
         self._compiled = True if compiles else None
-        self._run = tf.function(watched(run, of_blocks=True), jit_compile=self._compiled)
-        self._input_wait, self._watched = input_wait, watched
+        self._run = tf.function(counted_alone(run), jit_compile=self._compiled)
+        self._input_wait, self._traces = input_wait, traces
 
     def returning(self, step: Callable[[Any], Any]) -> Callable[[Iterator[Any]], Any]:
         """Returns `run(iterator)` that runs one step of this loop with `step(batch)` and returns what that returns."""
 
+        @do_not_convert
         def run(block: Any, index: tf.Tensor) -> Any:
-            return step(tf.nest.map_structure(functools.partial(_batch_of, index=index), block))
+            with self._traces.tracing("train", batch_of_block(block)):
+                return convert(step)(tf.nest.map_structure(functools.partial(_batch_of, index=index), block))
 
-        traced = tf.function(self._watched(run, of_blocks=True), jit_compile=self._compiled)
+        traced = tf.function(counted_alone(run), jit_compile=self._compiled)
 
         def run_next(iterator: Iterator[Any]) -> Any:
             self._take_block(iterator)

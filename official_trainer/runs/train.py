@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer import files
 from official_trainer.actions.schedule import Schedule
-from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.config import ConfigError, Problem
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.events import DueSteps
@@ -61,8 +60,8 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
                 keeps_best = TRAINING_MODES[job.mode] != "never"
                 trainer = build(job, trains=True, keeps_best=keeps_best, stop=stop)
             process.set_trainer(trainer)
-            with trainer.process_group.leading():
-                _run_loop(job, trainer, stop, process)
+            with trainer.process_group.leading(), _looping(job, trainer, stop, process) as loop:
+                process.metrics.update(flatten(loop.run()))
         return process.metrics
 
 
@@ -82,22 +81,32 @@ def lock_of(job: Job, **options: Any) -> DirectoryLock:
     return DirectoryLock(job.model_dir, description=description, **options)
 
 
-def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> None:
-    """Runs the loop; the other processes of the run make the same collective calls until it ends."""
+@contextlib.contextmanager
+def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingProcess) -> Iterator[Loop]:
+    """For the run of a loop: yields it, and shows and records what came of it; trackers end in any case."""
     with stop.interruptible():
         schedule = schedule_of(job, trainer)
         check_monitored(job, trainer, schedule)
     trackers = process.trackers
+    data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
+    waits = trainer.context.input_wait.waits
+    if data_service.is_used(data):  # then it warns too, when the service sends nothing
+        waits = data_service.Alarm(data.tf_data_service_address, trainer.progress, waits)
     process.account.attach(
-        is_waiting=_waits_for_input(job, trainer),
+        is_waiting=waits,
         actions_seconds=lambda: schedule.spent_seconds,
         trackers_seconds=lambda: trackers.all.spent_seconds,
         data_seconds=lambda: trainer.train_iterator.build_seconds,
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
+    layout = data_layout.LayoutReport(
+        remember=store.describe,
+        record=lambda layout: process.record.note(input=layout),
+        show=trackers.console.message,
+    )
     with closing(trackers.all) as outcome:
-        trainer.train_iterator.add_observer(_layout_report(process, store))
+        trainer.train_iterator.add_observer(layout)
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)
             best.observe(observer.on_new_best, observer.steps_to_return_to, rule)
@@ -113,27 +122,13 @@ def _run_loop(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPr
             model_dir=job.model_dir,
             until_step=job.until_step,
         )
-        process.metrics.update(flatten(loop.run()) or observer.last_row())
+        yield loop
+        if not process.metrics:
+            process.metrics.update(observer.last_row())
         if loop.state.results:
             process.record.note(results=loop.state.results)
         outcome.step, outcome.metrics = loop.state.step, process.metrics
     observer.show_end(loop.state.step)
-
-
-def _layout_report(process: TrainingProcess, store: CheckpointStore) -> data_layout.LayoutReport:
-    return data_layout.LayoutReport(
-        remember=store.describe,
-        record=lambda layout: process.record.note(input=layout),
-        show=process.trackers.console.message,
-    )
-
-
-def _waits_for_input(job: Job, trainer: Trainer) -> Callable[[], bool | None]:
-    """Returns a function that tells whether a step waits for data; it warns when a tf.data service sends nothing."""
-    data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
-    if not data_service.is_used(data):
-        return trainer.context.input_wait.waits
-    return data_service.Alarm(data.tf_data_service_address, trainer.progress, trainer.context.input_wait.waits)
 
 
 def check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> dict[str, str]:

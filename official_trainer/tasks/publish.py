@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -209,16 +210,12 @@ def deliver(tensors: Tensors | None) -> None:
         request.update(tensors)
 
 
-def collecting(step: Callable[..., Any], *, is_wanted: bool) -> Callable[..., tuple[Any, Tensors]]:
-    """Returns one replica's `step` as a function that also returns its published values, if `is_wanted`."""
-
-    def run(*args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
-        collection = _Collection(is_wanted=is_wanted)
-        with during(_collection, collection):
-            returned = step(*args, **kwargs)
-        return returned, collection.tensors
-
-    return run
+@contextlib.contextmanager
+def collecting(*, is_wanted: bool) -> Iterator[Tensors]:
+    """For one replica's step: yields what takes its published values, if `is_wanted`."""
+    collection = _Collection(is_wanted=is_wanted)
+    with during(_collection, collection):
+        yield collection.tensors
 
 
 def returning(step: Callable[[Any], Any]) -> Callable[[Any], Tensors]:

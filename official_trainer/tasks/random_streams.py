@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -255,15 +255,6 @@ class RandomStreams:
         for index, generator in enumerate(self._generators):
             stream = place * len(self._generators) + index
             generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
-
-    def around(self, step: Callable[..., Any], domain: str, place: tf.Variable | tf.Tensor) -> Callable[..., Any]:
-        """Returns `step` with `named` around it, inside the function that is compiled."""
-
-        def with_streams(*args: Any, **kwargs: Any) -> Any:
-            with self.named(domain, place):
-                return step(*args, **kwargs)
-
-        return with_streams
 
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""

@@ -9,6 +9,7 @@ a variable that has a copy on each replica. So an update gets values of variable
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -60,15 +61,9 @@ class StepUpdates:
         """Registers an update, unless a replica, or an earlier call of the layer, has registered the same."""
         self._updates.setdefault((id(variable), getattr(update, "__code__", update)), (variable, update))
 
-    def collecting(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a replica's `step` as one whose updates are registered here."""
-
-        @do_not_convert
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with during(_collected, self):
-                return step(*args, **kwargs)
-
-        return run
+    def collecting(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for a replica's step, whose updates are registered here."""
+        return during(_collected, self)
 
     def make(self, strategy: tf.distribute.Strategy, *, after: tf.Variable) -> None:
         """Makes all updates; called in cross-replica context, traced.

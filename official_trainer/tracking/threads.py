@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from official_trainer import files
@@ -38,59 +38,11 @@ class TrackerError(UserError, RuntimeError):
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
 
 
-class _CallQueue:
-    """The calls that wait for the thread: bounded in number and bytes, and so is the time a caller waits for them."""
-
-    def __init__(self, name: str, *, waits_forever: bool) -> None:
-        self._name, self._waits_forever = name, waits_forever
-        self._worker = WorkerThread(f"tracker {name}")
-        self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
-        self._is_late = self._has_warned = False
-
-    def put(self, method: str, function: Callable[[], bool], num_bytes: int) -> Call:
-        """Adds a call of `function`, which returns whether it has worked."""
-        self._waiting.append((method, num_bytes))
-        return self._worker.submit(functools.partial(self._run, function))
-
-    def _run(self, function: Callable[[], bool]) -> None:
-        if function():
-            self._is_late = False
-        self._waiting.popleft()
-
-    def make_room(self, num_bytes: int) -> bool:
-        """Waits until the queue has room for a call; returns whether it has."""
-        while pending := self._worker.pending:
-            waiting = list(self._waiting)
-            waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
-            if len(waiting) < QUEUE_CALLS and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
-                return True
-            if not self.wait(pending[0]):
-                return False
-        return True
-
-    def wait(self, call: Call) -> bool:
-        """Waits for a call; returns whether it has ended. Patience that has run out returns with the next success."""
-        if call.wait(0 if self._is_late and not self._waits_forever else PATIENCE_SECONDS):
-            return True
-        self._is_late = True
-        if not self._has_warned:
-            self._has_warned = True
-            without = "continuing without it; calls that it does not make are lost"
-            then = "waiting for it" if self._waits_forever else without
-            _logger.warning("tracker %s has been busy for %g s: %s", self._name, PATIENCE_SECONDS, then)
-        return self._waits_forever and call.wait()
-
-    def close(self) -> None:
-        """Ends the thread after its last call."""
-        self._worker.close()
-
-    def count_unfinished(self) -> int:
-        """Returns how many calls have not ended, without those that carry no data."""
-        return sum(method not in ("flush", "close") for method, _ in list(self._waiting))
-
-
 class ThreadedTracker(Tracker):
-    """Passes every call on to another tracker, in their order, in one thread."""
+    """Passes every call on to another tracker, in their order, in one thread.
+
+    Size: the bounds of the queue depend on what became of the calls in it.
+    """
 
     def __init__(
         self, tracker: Tracker, *, name: str, on_error: Literal["warn", "fail"] = "warn", fix: str = ""
@@ -106,7 +58,9 @@ class ThreadedTracker(Tracker):
           fix: the fix that the message of a raised error names.
         """
         self._tracker, self._name, self._must_work, self._fix = tracker, name, on_error == "fail", fix
-        self._queue = _CallQueue(name, waits_forever=self._must_work)
+        self._worker = WorkerThread(f"tracker {name}")
+        self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
+        self._is_late = self._has_warned = False
         self._failure: tuple[str, BaseException] | None = None  # the first failed call and its error
         self._num_calls = self._num_lost = 0
         self._has_raised = self._is_closed = False
@@ -115,10 +69,13 @@ class ThreadedTracker(Tracker):
         self._submit("describe", experiment, config)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._submit_bounded(0, "log", split, step, values)
+        if self._make_room(0):
+            self._submit("log", split, step, values)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        self._submit_bounded(sum(map(size_bytes, media.values())), "publish", split, step, media)
+        num_bytes = sum(map(size_bytes, media.values()))
+        if self._make_room(num_bytes):
+            self._submit("publish", split, step, media, num_bytes=num_bytes)
 
     def rewind(self, step: int) -> None:
         """Returns when it is done, so that calls before it and calls after it stay separate."""
@@ -141,31 +98,57 @@ class ThreadedTracker(Tracker):
             return
         self._is_closed = True
         call = self._submit("close")
-        self._queue.close()
-        self._queue.wait(call)
-        if not self._must_work:
-            self._warn_of_lost_calls()
-        elif not self._has_raised:
-            self._raise_failure()
+        self._worker.close()
+        self._has_ended(call)
+        if self._must_work:
+            if not self._has_raised:
+                self._raise_failure()
+            return
+        # Those that have not ended too, but for those that carry no data.
+        self._num_lost += sum(method not in ("flush", "close") for method, _ in list(self._waiting))
+        if self._num_lost:
+            first = "" if self._failure is None else f"; the first error: {_first_line(self._failure[1])}"
+            _logger.warning(
+                "tracker %s: %d of %d calls were lost%s", self._name, self._num_lost, self._num_calls, first
+            )
 
     # In the caller.
 
-    def _submit_bounded(self, num_bytes: int, method: str, *arguments: Any) -> None:
-        if self._queue.make_room(num_bytes):
-            self._submit(method, *arguments, num_bytes=num_bytes)
-        else:
-            self._num_calls += 1
-            self._num_lost += 1
+    def _make_room(self, num_bytes: int) -> bool:
+        """Waits until there is room for a call with so many bytes; returns whether there is, else it counts as lost."""
+        while pending := self._worker.pending:
+            waiting = list(self._waiting)
+            waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
+            if len(waiting) < QUEUE_CALLS and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
+                return True
+            if not self._has_ended(pending[0]):
+                self._num_calls += 1
+                self._num_lost += 1
+                return False
+        return True
 
     def _submit(self, method: str, *arguments: Any, num_bytes: int = 0) -> Call:
         if method != "close":
             self._raise_failure()
         self._num_calls += 1
-        return self._queue.put(method, functools.partial(self._call, method, arguments), num_bytes)
+        self._waiting.append((method, num_bytes))
+        return self._worker.submit(functools.partial(self._call, method, arguments))
 
     def _wait(self, call: Call) -> None:
-        self._queue.wait(call)
+        self._has_ended(call)
         self._raise_failure()
+
+    def _has_ended(self, call: Call) -> bool:
+        """Waits for a call; returns whether it has ended. Patience that has run out returns with the next success."""
+        if call.wait(0 if self._is_late and not self._must_work else PATIENCE_SECONDS):
+            return True
+        self._is_late = True
+        if not self._has_warned:
+            self._has_warned = True
+            without = "continuing without it; calls that it does not make are lost"
+            then = "waiting for it" if self._must_work else without
+            _logger.warning("tracker %s has been busy for %g s: %s", self._name, PATIENCE_SECONDS, then)
+        return self._must_work and call.wait()
 
     def _raise_failure(self) -> None:
         if self._failure is None or not self._must_work:
@@ -176,19 +159,14 @@ class ThreadedTracker(Tracker):
             raise error  # callers know these kinds of errors
         raise TrackerError(self._name, what, error, self._fix) from error
 
-    def _warn_of_lost_calls(self) -> None:
-        if num_lost := self._num_lost + self._queue.count_unfinished():
-            first = "" if self._failure is None else f"; the first error: {_first_line(self._failure[1])}"
-            _logger.warning("tracker %s: %d of %d calls were lost%s", self._name, num_lost, self._num_calls, first)
-
     # In the thread.
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> bool:
-        """Makes a call, unless an earlier failure ends the run; returns whether it was made and has worked."""
-        if self._failure is not None and self._must_work and method != "close":
-            return False
+    def _call(self, method: str, arguments: tuple[Any, ...]) -> None:
+        """Makes a call, unless an earlier failure ends the run."""
         try:
-            getattr(self._tracker, method)(*arguments)
+            if self._failure is None or not self._must_work or method == "close":
+                getattr(self._tracker, method)(*arguments)
+                self._is_late = False
         except BaseException as error:
             self._num_lost += 1
             if self._failure is None:
@@ -199,8 +177,7 @@ class ThreadedTracker(Tracker):
                     is_explained = isinstance(error, UserError) or files.as_storage_error(error) is not None
                     trace = None if is_explained else error
                     _logger.warning(message, self._name, what, _first_line(error), exc_info=trace)
-            return False
-        return True
+        self._waiting.popleft()
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from official_trainer.config import ExperimentConfig, resolve
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
+from official_trainer.tasks.step_updates import StepUpdates
 from tests.support import toy
 from tests.support.config.sample import problems
 
@@ -328,7 +329,7 @@ def test_steps_can_be_put_into_a_tpus_program(micro_batches):
 
     def train(features, labels):
         def replica(*inputs):
-            return step.run_on_replica(inputs, step.step_of_task(), publishes=False)
+            return step.run_on_replica(inputs, step.step_of_task(), StepUpdates(), publishes=False)
 
         tf.compat.v1.tpu.replicate(replica, [[features, labels]])
 

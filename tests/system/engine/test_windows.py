@@ -8,11 +8,12 @@ from tests import ROOT
 
 WINDOWS_OF_MANY_LENGTHS = """
 from official_trainer.engine import windows
+from official_trainer.engine.traces import Traces
 from official_trainer.lazy import tf
 
 total = tf.Variable(0)
 loop = windows.BlockLoop(
-    lambda batch: total.assign_add(batch[0]), windows.InputWait(), lambda run, **_: run, compiles=True
+    lambda batch: total.assign_add(batch[0]), windows.InputWait(), Traces(1), compiles=True
 )
 blocks = iter(tf.data.Dataset.range(8, output_type=tf.int32).batch(1).batch(8).repeat())
 for num_steps in (3, 8, 1, 5, 7):

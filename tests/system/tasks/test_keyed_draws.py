@@ -15,8 +15,13 @@ def test_compiled_steps_draw_what_their_number_says():
     drawn = []
     for number in (3, 4, 3):
         place.assign(number)
-        step = streams.around(lambda: (noise(0), shuffled(0), category(0)), "train", place)
-        drawn.append([value.numpy() for value in tf.function(step, jit_compile=True)()])
+
+        @tf.function(jit_compile=True)
+        def step():
+            with streams.named("train", place):
+                return noise(0), shuffled(0), category(0)
+
+        drawn.append([value.numpy() for value in step()])
     for first, other, again in zip(*drawn, strict=True):
         np.testing.assert_array_equal(first, again)
         assert not np.array_equal(first, other)

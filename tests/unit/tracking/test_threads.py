@@ -105,7 +105,7 @@ def test_the_queue_is_bounded_and_the_caller_waits_when_it_is_full(monkeypatch):
     one_more = threading.Thread(target=tracker.log, args=("train", 3, {}))
     one_more.start()
     inner.entered.wait()
-    assert len(tracker._queue._waiting) == 3
+    assert len(tracker._waiting) == 3
     assert one_more.is_alive()
     inner.gate.set()
     one_more.join()
@@ -125,8 +125,8 @@ def test_media_are_bounded_by_their_bytes(monkeypatch):
         tracker.publish("train", step, {"a": Histogram(np.zeros(75)), "b": Text("")})
     tracker.log("train", 3, {})
     inner.gate.set()
-    tracker._queue.close()
-    tracker._queue._worker.wait()
+    tracker._worker.close()
+    tracker._worker.wait()
     assert inner.calls == [("log", 1), ("publish", 1), ("log", 3)]
     inner = Recorder()
     tracker = ThreadedTracker(inner, name="x", on_error="fail")
@@ -226,7 +226,7 @@ def test_a_tracker_that_hangs_is_waited_for_once_and_left_behind(caplog, monkeyp
         "tracker x: 5 of 8 calls were lost",
     ]
     inner.gate.set()
-    tracker._queue._worker.wait()
+    tracker._worker.wait()
     assert inner.calls == [("log", 0), ("log", 1), ("log", 2), ("flush",), ("flush",), ("close",)]
 
 
