@@ -88,7 +88,7 @@ class _NoSteps:
         self.train_iterator = types.SimpleNamespace(epoch=lambda step: step / 1000, skipped_steps=0)
         self.step = 0
 
-        self.checkpoint_state = self
+        self.checkpoint_state = self.windows = self
 
     def initialize(self) -> None:
         """Has no weights."""

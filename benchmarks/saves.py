@@ -292,7 +292,7 @@ def _measure_in(root: str, num_rounds: int) -> dict[str, Any]:
 
     others: dict[str, rounds.Measure] = {
         "parts": measure_parts,
-        FINITE: lambda: seconds_of(trainer.non_finite_weights),
+        FINITE: lambda: seconds_of(trainer.checkpoint_state.non_finite_weights),
         RESTORE_TF: lambda: seconds_of(lambda: _read(trainer, store)),
         RESTORE_UNVERIFIED: lambda: seconds_of(lambda: store.restore(verify=False)),
         RESTORE: lambda: seconds_of(store.restore),

@@ -6,9 +6,8 @@ Does not own: the weights of the model, or restoring them (`average_checkpoints.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -77,11 +76,15 @@ class BatchNormStatistics:
         """
         for pool in self._pools:
             pool.reset()
+            pool.layer.call = _recorded(pool.layer.call, pool)
         count = 0
-        with self._recording():
+        try:
             for batch in batches:
                 self._run(batch, tf.constant(step + count, tf.int64))
                 count += 1
+        finally:
+            for pool in self._pools:
+                del pool.layer.call  # the method of the class is visible again
         if not any(pool.has_inputs for pool in self._pools):
             cause = "the training data holds no batch" if count == 0 else "none of them ran in training mode"
             raise BatchNormError(f"the statistics of {len(self._pools)} batch-norm layers cannot be computed: {cause}")
@@ -100,17 +103,6 @@ class BatchNormStatistics:
         self._streams.begin_step(step)
         features, _ = split_inputs(batch)
         self._model(features, training=True)
-
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
-        """Records the inputs of the layers in their pools during a `with` block."""
-        for pool in self._pools:
-            pool.layer.call = _recorded(pool.layer.call, pool)
-        try:
-            yield
-        finally:
-            for pool in self._pools:
-                del pool.layer.call  # the method of the class is visible again
 
 
 class _Pool:

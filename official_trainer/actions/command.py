@@ -106,7 +106,9 @@ class Command(events.Notifier):
             log.flush()
             start = log.tell()
             try:
-                code = self._run(argv, _environment(event), log)
+                facts = {f"{_PREFIX}{name.upper()}": "" if event[name] is None else str(event[name]) for name in FACTS}
+                facts[f"{_PREFIX}METRICS"] = json.dumps(event["metrics"], allow_nan=False)
+                code = self._run(argv, {**os.environ, **facts}, log)
             except CommandError as error:
                 raise CommandError(f"{described} {error}") from error.__cause__
             log.seek(max(start, log.seek(0, os.SEEK_END) - _LAST_BYTES))
@@ -183,11 +185,6 @@ def fill(argument: str, values: Event) -> str:
         return "" if found is None else str(found)
 
     return _PLACEHOLDER.sub(value_of, argument)
-
-
-def _environment(values: Event) -> dict[str, str]:
-    facts = {f"{_PREFIX}{name.upper()}": "" if values[name] is None else str(values[name]) for name in FACTS}
-    return {**os.environ, **facts, f"{_PREFIX}METRICS": json.dumps(values["metrics"], allow_nan=False)}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -50,7 +50,7 @@ class Divergence(Action):
         self._usual: float | None = None
 
     def on_step(self, run: Run) -> Request | None:
-        config, trace = self._config, run.trainer.loss_trace
+        config, trace = self._config, run.trainer.windows.loss_trace
         if run.step <= config.start_from_step:
             return None
         usual = trace["smoothed_loss"] if self._usual is None else self._usual

@@ -6,7 +6,6 @@ their errors are raised. Does not own: how a notification is sent (`command.py`,
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -142,13 +141,14 @@ class Notifier(Action):
             "metrics": {name: encode(float(value)) for name, value in metrics.items()},
             "reason": reason,
         }
-        self._worker.submit(functools.partial(self._try, new))
 
-    def _try(self, event: Event) -> None:
-        try:
-            self.send(event)
-        except Exception as error:
-            self._errors.append(error)
+        def send() -> None:
+            try:
+                self.send(new)
+            except Exception as error:
+                self._errors.append(error)
+
+        self._worker.submit(send)
 
     def _raise_errors(self) -> None:
         errors = [self._errors.popleft() for _ in range(len(self._errors))]

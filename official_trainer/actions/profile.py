@@ -107,8 +107,17 @@ class Profile(Action):
             return None
         if not (self._is_planned(run, evaluated=evaluated) or self._is_demanded(run)):
             return None
+        self._began_seconds = self._clock()
+        folder = files.join(run.model_dir, self._config.directory)
+        try:
+            tf.profiler.experimental.start(folder)
+        except tf.errors.AlreadyExistsError:  # a process has one profiler
+            raise ProfileError(
+                f"the steps after {run.step} cannot be profiled, because other code has started a profiler in this "
+                "process; remove that (a TensorBoard callback, tf.profiler in the task), or this action"
+            ) from None
         until = run.step + self._config.steps
-        self._start(run, until)
+        self._running = folder, until
         return CallAt(step=until)
 
     def _is_planned(self, run: Run, *, evaluated: bool) -> bool:
@@ -119,7 +128,7 @@ class Profile(Action):
             step=run.step,
             span=run.state.span,
             evaluated=evaluated,
-            summarized=run.summary_step == run.step,
+            summarized=run.is_summarized,
             since_end_seconds=now - self._ended_seconds,
             since_start_seconds=now - self._began_seconds,
         )
@@ -136,18 +145,6 @@ class Profile(Action):
         files.remove(path)
         return True
 
-    def _start(self, run: Run, until: int) -> None:
-        self._began_seconds = self._clock()
-        folder = files.join(run.model_dir, self._config.directory)
-        try:
-            tf.profiler.experimental.start(folder)
-        except tf.errors.AlreadyExistsError:  # a process has one profiler
-            raise ProfileError(
-                f"the steps after {run.step} cannot be profiled, because other code has started a profiler in this "
-                "process; remove that (a TensorBoard callback, tf.profiler in the task), or this action"
-            ) from None
-        self._running = folder, until
-
     def _stop(self) -> None:
         if self._running is None:
             return
@@ -158,12 +155,8 @@ class Profile(Action):
             tf.profiler.experimental.stop()
         except tf.errors.UnavailableError:
             raise ProfileError("other code in this process has stopped the profiler, so there is no profile") from None
-        _logger.info("a profile is in %s; %s", files.join(folder, "plugins", "profile"), _how_to_see())
-
-
-def _how_to_see() -> str:
-    """Returns what shows a profile: TensorBoard alone has no tab for it."""
-    if importlib.util.find_spec(_PLUGIN) is not None:
-        return "TensorBoard's Profile tab shows it"
-    release = ".".join(tf.__version__.split(".")[:2])  # other releases of the plugin bring another TensorFlow
-    return f"to see it in TensorBoard: pip install '{_PLUGIN.replace('_', '-')}=={release}.*'"
+        how = "TensorBoard's Profile tab shows it"
+        if importlib.util.find_spec(_PLUGIN) is None:  # TensorBoard alone has no such tab
+            release = ".".join(tf.__version__.split(".")[:2])  # other releases of the plugin bring another TensorFlow
+            how = f"to see it in TensorBoard: pip install '{_PLUGIN.replace('_', '-')}=={release}.*'"
+        _logger.info("a profile is in %s; %s", files.join(folder, "plugins", "profile"), how)

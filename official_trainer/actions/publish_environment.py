@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from official_trainer import config as configuration
 from official_trainer.actions.action import Action, Run
@@ -38,33 +37,26 @@ class PublishEnvironment(Action):
     """Publishes the texts `environment`, `parameters` and `config` at step 0; a restart adds only changed ones."""
 
     def on_start(self, run: Run) -> None:
-        facts = dict(_facts(run.trainer, record.read_run(run.model_dir) or {}))
+        known, strategy = record.read_run(run.model_dir) or {}, run.trainer.strategy
+        replicas = strategy.num_replicas_in_sync
+        facts = {
+            "experiment": known.get("experiment", ""),
+            "command": shlex.join(known.get("argv", ())),
+            "git revision": known.get("git_revision") or "",
+            **known.get("versions", {}),
+            "devices": ", ".join(known.get("devices", ())),
+            "strategy": f"{type(strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}",
+        }
+        facts = {name: value or "unknown" for name, value in facts.items()}
+        environment = "\n".join(f"{name}: {value}" for name, value in facts.items())
         parameters = variables.summary(run.trainer.model)
         config = configuration.dump(run.trainer.config)
-        for name, text in (("environment", _lines(facts)), ("parameters", parameters), ("config", config.rstrip())):
+        for name, text in (("environment", environment), ("parameters", parameters), ("config", config.rstrip())):
             _logger.debug("%s:\n%s", name, text)
-        texts = {"environment": _as_table(facts), "parameters": _as_code(parameters), "config": _as_code(config)}
+        rows = [f"| {name} | {value.replace('|', '&#124;')} |\n" for name, value in facts.items()]
+        table = "| | |\n|---|---|\n" + "".join(rows)
+        texts = {"environment": table, "parameters": _as_code(parameters), "config": _as_code(config)}
         run.tracker.publish("train", 0, {name: Text(text) for name, text in texts.items()})
-
-
-def _facts(trainer: Any, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields facts by name, from the trainer and from `run.json`."""
-    yield "experiment", known.get("experiment", "")
-    yield "command", shlex.join(known.get("argv", ()))
-    yield "git revision", known.get("git_revision") or ""
-    yield from known.get("versions", {}).items()
-    yield "devices", ", ".join(known.get("devices", ()))
-    replicas = trainer.strategy.num_replicas_in_sync
-    yield "strategy", f"{type(trainer.strategy).__name__}, {replicas} replica{'s' if replicas > 1 else ''}"
-
-
-def _lines(facts: Mapping[str, str]) -> str:
-    return "\n".join(f"{name}: {value or 'unknown'}" for name, value in facts.items())
-
-
-def _as_table(facts: Mapping[str, str]) -> str:
-    rows = [f"| {name} | {(value or 'unknown').replace('|', '&#124;')} |\n" for name, value in facts.items()]
-    return "| | |\n|---|---|\n" + "".join(rows)
 
 
 def _as_code(text: str) -> str:

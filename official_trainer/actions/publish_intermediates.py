@@ -81,20 +81,18 @@ class PublishIntermediates(Action):
         if run.trainer.windows.published is None:
             # This step could not be foreseen, so its values were not collected. The next step is published instead.
             return CallAt(step=run.step + 1)
-        sent = self._tagged({**run.trainer.windows.published, **self._weights(run.trainer)})
+        found: dict[str, Any] = dict(run.trainer.windows.published)
+        if self._config.weights:
+            trained = {id(variable) for variable in run.trainer.model.trainable_variables}
+            named = variables.flatten(run.trainer.model)
+            found |= {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
+        sent = self._tagged(found)
         media = {tag: value for tag, value in sent.items() if isinstance(value, Histogram | Image)}
         if numbers := {tag: value for tag, value in sent.items() if tag not in media}:
             run.tracker.log("intermediates", run.step, numbers)
         if media:
             run.tracker.publish("intermediates", run.step, media)
         return None
-
-    def _weights(self, trainer: Any) -> Mapping[str, Histogram]:
-        if not self._config.weights:
-            return {}
-        trained = {id(variable) for variable in trainer.model.trainable_variables}
-        named = variables.flatten(trainer.model)
-        return {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
 
     def _tagged(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what is sent, by tag. Images share the name before their number.

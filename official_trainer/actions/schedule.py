@@ -97,14 +97,6 @@ def _warn_of_unknown_hooks(action: Action) -> None:
             _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
 
 
-def _number(callbacks: Sequence[Callback]) -> None:
-    """Numbers callables with the same name: `ConditionalAction`, `ConditionalAction-2`."""
-    seen: dict[str, int] = {}
-    for callback in callbacks:
-        number = seen[callback.name] = seen.get(callback.name, 0) + 1
-        callback.name += f"-{number}" if number > 1 else ""
-
-
 class _Entry:
     """One action and its calls in this process.
 
@@ -125,7 +117,8 @@ class _Entry:
         arguments.check(self.action.when, _CALLS_OF_TRIGGER, Trigger, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
-        self.hooks = {hook for hook in _HOOKS if _has_own(self.action, hook)}
+        own, cls = self.action, type(self.action)  # hooks that do something
+        self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(own, h)}
         self.called_at: int | None = None
         self.extra_steps: set[int] = set()
         self.assigned_until = 0
@@ -235,7 +228,11 @@ class Schedule:
           ValueError: two have the same name, so checkpoints could not distinguish their states.
         """
         self._entries = sorted((_Entry(source, clock) for source in actions), key=lambda entry: entry.action.priority)
-        _number([action for action in self.actions if isinstance(action, Callback)])
+        seen: dict[str, int] = {}  # callables with one name: `ConditionalAction`, `ConditionalAction-2`
+        for action in self.actions:
+            if isinstance(action, Callback):
+                number = seen[action.name] = seen.get(action.name, 0) + 1
+                action.name += f"-{number}" if number > 1 else ""
         names = [action.name for action in self.actions]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"two actions are named {twice!r}; give one of them another name")
@@ -453,8 +450,3 @@ def _requests(answer: Any) -> list[Request]:
                 "official_trainer.actions"
             )
     return answers
-
-
-def _has_own(action: Action, hook: str) -> bool:
-    """Whether an action has a hook that does something."""
-    return getattr(type(action), hook, None) is not getattr(Action, hook) and hasattr(action, hook)

@@ -35,16 +35,13 @@ def checked(values: Mapping[str, Any], variables: Mapping[str, tf.Variable]) -> 
     arrays = {path: np.asarray(value) for path, value in values.items()}
     if problems := list(filter(None, (_problem(path, array, variables) for path, array in arrays.items()))):
         raise AssignError(
-            f"new values are refused, and nothing is changed: {'; '.join(problems[:_SHOWN])}{_more(problems)}"
+            f"new values are refused, and nothing is changed: {'; '.join(problems[:_SHOWN])}"
+            f"{f'; and {len(problems) - _SHOWN} more' if len(problems) > _SHOWN else ''}"
         )
     return arrays
 
 
 _SHOWN = 5
-
-
-def _more(problems: list[str]) -> str:
-    return f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
 
 
 def _problem(path: str, array: np.ndarray, variables: Mapping[str, tf.Variable]) -> str:

@@ -67,14 +67,11 @@ class CheckpointState:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
         self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
-        return restore.read_exactly(self._as_saved(prefix), prefix, step, allow_mismatch)
-
-    def _as_saved(self, prefix: str) -> tf.train.Checkpoint:
-        """Returns what a checkpoint is restored into: the state, with averages where that checkpoint holds them."""
-        if "average" not in (averages := self._averages_in(prefix)):
-            return self.checkpoint
-        items = {**tf.train.TrackableView.children(self.checkpoint), "optimizer": self._context.optimizer}
-        return tf.train.Checkpoint(**items, **averages)
+        state = self.checkpoint
+        if "average" in (averages := self._averages_in(prefix)):  # averages go where that checkpoint holds them
+            items = {**tf.train.TrackableView.children(state), "optimizer": self._context.optimizer}
+            state = tf.train.Checkpoint(**items, **averages)
+        return restore.read_exactly(state, prefix, step, allow_mismatch)
 
     def _averages_in(self, prefix: str) -> dict[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""
@@ -162,6 +159,14 @@ class CheckpointState:
         if not self.process_group.is_alone:
             self.process_group.undo_at_next_call(replicas.ValueBackup(self._variables).restore)
             self.synchronize()
+
+    def non_finite_weights(self) -> list[str]:
+        """Returns the names of trainable weights that hold a value that is not finite; none if that is not checked."""
+        trainable = self._context.model.trainable_variables if self._context.options.checks_finite else ()
+        floating = [weight for weight in trainable if weight.dtype.is_floating]
+        # A sum of squares takes a third of the time; where it is not finite, it may only be too large.
+        suspects = [weight for weight in floating if not tf.math.is_finite(tf.nn.l2_loss(weight))]
+        return [weight.name for weight in suspects if not tf.reduce_all(tf.math.is_finite(weight))]
 
     @contextlib.contextmanager
     def preserved(self, *, only_shared: bool = False) -> Iterator[None]:

@@ -87,7 +87,7 @@ class ValidationSet:
           ValueError: two metrics share a name.
         """
         name = self.name
-        self.metrics = [*metrics_of(self.task, training=False), *getattr(self.model, "metrics", [])]
+        self.metrics[:] = [*metrics_of(self.task, training=False), *getattr(self.model, "metrics", [])]
         self.is_built = True
         with during(method="build_metrics"):
             metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")

@@ -51,13 +51,9 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
         batch = next(iterator)
         tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
-    with optimization.without_updates(optimizer):
-        tf.function(trace).get_concrete_function(tf.data.IteratorSpec(_spec_of(data)))
-
-
-def _spec_of(data: Any) -> Any:
-    """Returns the spec of a replica's batch."""
     if isinstance(data, DatasetBuilder):
-        return data.element_spec()
-    # There is no public way to ask a distributed dataset for what a replica gets.
-    return tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
+        spec = data.element_spec()
+    else:  # there is no public way to ask a distributed dataset for what a replica gets
+        spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
+    with optimization.without_updates(optimizer):
+        tf.function(trace).get_concrete_function(tf.data.IteratorSpec(spec))

@@ -49,7 +49,10 @@ class Inference:
         """
         self._task, self._model, self._streams = task, model, RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
-        self._step_of_task, self._method = export.predict_step_of(task), _method_of(task)
+        own = getattr(type(task), "predict_step", None)
+        # The one that the author of the task wrote, for messages.
+        self._method = "inference_step" if own is None or own is Task.predict_step else "predict_step"
+        self._step_of_task = export.predict_step_of(task)
         self._name = f"{type(task).__name__}.{self._method}"
         self._step = tf.function(counted_alone(self._next_outputs)) if use_tf_function else self._next_outputs
 
@@ -130,12 +133,6 @@ class Inference:
                     )
             columns[name] = np.concatenate(busy) if busy else None
         return columns, sum(counts)
-
-
-def _method_of(task: Any) -> str:
-    """Returns the name of the method that the author of a task wrote, for messages."""
-    own = getattr(type(task), "predict_step", None)
-    return "inference_step" if own is None or own is Task.predict_step else "predict_step"
 
 
 def num_examples_of(inputs: Any) -> tf.Tensor:

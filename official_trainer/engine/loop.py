@@ -191,7 +191,7 @@ class Loop:
         if ran < num_steps:
             state.end_step = self.due.end_after_data(state.step, trainer.train_iterator)
         state.epoch = trainer.train_iterator.epoch(state.step)
-        self.observer.on_window(state, ran, seconds, trainer.mean_loss)
+        self.observer.on_window(state, ran, seconds, trainer.windows.mean_loss)
 
     def _write_summary(self) -> None:
         """Writes the summary of training at this step."""
@@ -243,7 +243,7 @@ class Loop:
         """
         step = self.state.step
         self._enter("save")
-        if names := self.trainer.non_finite_weights():
+        if names := self.trainer.checkpoint_state.non_finite_weights():
             raise NonFiniteError(f"weights are not finite at step {step}: {first_few(names)}; {_last_good(self.store)}")
         if self._is_save_planned:
             # Not at other steps: that would round what is computed from here on.
@@ -366,7 +366,7 @@ class Loop:
         step = self._step_to_save()
         if step == 0 or self.store.latest_step() == step:
             return True
-        if self.trainer.non_finite_weights():
+        if self.trainer.checkpoint_state.non_finite_weights():
             return False
         self._begin_save(step, is_unchanged)
         self.store.wait()

@@ -42,11 +42,7 @@ ExampleAt = Callable[[int], int | None]
 """Returns which example is in a row of a batch, if that is known."""
 
 
-def _unknown(row: int) -> int | None:
-    return None
-
-
-def in_batch(parts: Sequence[Any], example_at: ExampleAt = _unknown) -> list[str]:
+def in_batch(parts: Sequence[Any], example_at: ExampleAt = lambda row: None) -> list[str]:
     """Returns a line for each tensor of a batch that holds a value that is not finite: its path, and the rows.
 
     Args:
@@ -186,19 +182,27 @@ def first_operation(task: Any, run: Callable[[], Any]) -> list[str]:
       task: whose step it is.
       run: runs the step, eagerly.
     """
+    error = _outcome(run, checks_numbers=True)
+    return _lines_on(error, task) if isinstance(error, tf.errors.InvalidArgumentError) else []
+
+
+def _outcome(run: Callable[[], Any], *, checks_numbers: bool = False) -> Any:
+    """Runs a step eagerly; returns what it returns, or its error.
+
+    `checks_numbers` is whether the first operation whose result is not finite is an error.
+    """
     was_eager = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)  # a function that was traced before has no checks, one traced now keeps them
-    tf.debugging.enable_check_numerics()
+    if checks_numbers:  # a function that was traced before has no checks, one traced now keeps them
+        tf.config.run_functions_eagerly(True)
+        tf.debugging.enable_check_numerics()
     try:
-        run()
-    except tf.errors.InvalidArgumentError as error:
-        return _lines_on(error, task)
-    except Exception:  # a task's step may raise anything: then nothing is found
-        return []
+        return run()
+    except Exception as error:  # a task's step may raise anything
+        return error
     finally:
-        tf.debugging.disable_check_numerics()
-        tf.config.run_functions_eagerly(was_eager)
-    return []
+        if checks_numbers:
+            tf.debugging.disable_check_numerics()
+            tf.config.run_functions_eagerly(was_eager)
 
 
 class _Search:
@@ -214,7 +218,10 @@ class _Search:
 
     def __call__(self, run: Callable[[], Any]) -> list[str]:
         """Returns lines on the first operation of a step; none if the numbers of the step are finite."""
-        if self._is_finite(run):
+        found = _outcome(run)
+        arrays = [_floating(value) for _, value in _leaves(found) if hasattr(value, "dtype")]
+        is_finite = all(np.isfinite(array).all() for array in arrays if array is not None)
+        if is_finite and not isinstance(found, Exception):
             if self._in_finite is None:
                 self._in_finite = first_operation(self._task, run)
             return []
@@ -223,13 +230,6 @@ class _Search:
             return lines
         said = f"{lines[0].partition(': ')[2]}, where the loss is finite, too"
         return [f"{said}: this hides the cause; a large number in its place, such as -1e4, would show it", *lines[1:]]
-
-    def _is_finite(self, run: Callable[[], Any]) -> bool:
-        try:
-            found = [_floating(value) for _, value in _leaves(run()) if hasattr(value, "dtype")]
-        except Exception:  # a task's step may raise anything: then nothing is found
-            return False
-        return all(np.isfinite(array).all() for array in found if array is not None)
 
 
 def _lines_on(error: Exception, task: Any) -> list[str]:
@@ -290,19 +290,14 @@ def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -
         files.write_bytes_atomically(files.join(directory, "batch.npz"), buffer.getvalue(), durable=False)
         report["batch"] = _describe(tensors)
         if int(trainer.global_step.numpy()) == step - 1:
-            report |= _run_again(trainer, next((part for part in parts if in_batch([part])), parts[0]))
+            part, recorder = next((part for part in parts if in_batch([part])), parts[0]), _Recorder(trainer.optimizer)
+            found = _outcome(_step_of(trainer, part, trainer.model, recorder))
+            if isinstance(found, Exception):
+                report["not_run_again"] = f"{type(found).__name__}: {found}"
+            else:
+                report |= {"logs": _describe(dict(_leaves(found[0]))), "gradients": _describe(recorder.gradients)}
     files.write_text_atomically(files.join(directory, "report.json"), json.dumps(report, indent=1) + "\n")
     return directory
-
-
-def _run_again(trainer: Any, batch: Any) -> dict[str, Any]:
-    """Runs the task's step on a batch, eagerly, without an update, as with one replica."""
-    recorder = _Recorder(trainer.optimizer)
-    try:
-        logs, _ = _step_of(trainer, batch, trainer.model, recorder)()
-    except Exception as error:  # a task's step may raise anything: the report continues without this part
-        return {"not_run_again": f"{type(error).__name__}: {error}"}
-    return {"logs": _describe(dict(_leaves(logs))), "gradients": _describe(recorder.gradients)}
 
 
 class _Recorder:

@@ -96,7 +96,7 @@ class Recovery:
 
     def loss_problem(self) -> str | None:
         """Returns what is wrong with the training loss, by the limits in `trainer`; None if it is good."""
-        return loss_problem(self._trainer.mean_loss, int(self._trainer.global_step.numpy()), self._config)
+        return loss_problem(self._trainer.windows.mean_loss, int(self._trainer.global_step.numpy()), self._config)
 
     def state(self) -> dict[str, Any]:
         """Returns what a checkpoint's manifest has to hold, so that `restore` continues in the same way."""

@@ -35,6 +35,7 @@ class TrainerOptions:
       stop: asks the run to stop; None for one that never does.
       counts_input_wait: whether steps count when they wait for data, so that a state can be saved meanwhile.
       measures_loss: whether steps add to `training_loss` and the loss trace.
+      checks_finite: whether losses and weights that are not finite end the run.
       keeps_model_metrics: whether the model's metrics go on from one summary to the next, until the caller resets them.
       explains_loss: whether data is read again to say why the loss of an evaluation is not finite; a Python generator
         cannot be, and then no step may count twice.
@@ -46,6 +47,7 @@ class TrainerOptions:
     stop: StopRequest | None = None
     counts_input_wait: bool = True
     measures_loss: bool = True
+    checks_finite: bool = True
     keeps_model_metrics: bool = False
     explains_loss: bool = True
     skips_idle_replicas: bool = True
@@ -69,12 +71,19 @@ class StepContext:
       input_wait: whether a training step waits for data.
       workers: run the training steps, each at its own speed; None without a coordinator.
       train_options: whether training steps, and the loop over those of a window, are traced.
+      eval_options: the same of evaluation steps.
       enables_xla: whether XLA compiles the training step.
       options: those beyond Model Garden's.
     """
 
     def __init__(
-        self, config: Any, task: Any, model: keras.Model, optimizer: Any, options: TrainerOptions, coordinator: Any
+        self,
+        config: Any,
+        task: Any,
+        model: keras.Model,
+        optimizer: Any,
+        options: TrainerOptions | None,
+        coordinator: Any,
     ) -> None:
         """Creates what is shared, and the slots of the optimizer; called under the strategy's scope.
 
@@ -84,7 +93,8 @@ class StepContext:
           DeviceError: XLA cannot compile a step of this strategy.
         """
         trainer, self.strategy = config.trainer, tf.distribute.get_strategy()
-        self.task, self.model, self.options = task, model, options
+        self.task, self.model = task, model
+        self.options = options = options or TrainerOptions()
         self.optimizer = optimization.without_averaging(optimizer)
         self.process_group = ProcessGroup(self.strategy, options.stop)
         self.global_step = orbit.utils.create_global_step()
@@ -101,6 +111,9 @@ class StepContext:
         self.input_wait = InputWait(counts=options.counts_input_wait and coordinator is None)
         self.train_options = orbit.StandardTrainerOptions(
             use_tf_function=trainer.train_tf_function, use_tf_while_loop=trainer.train_tf_while_loop
+        )
+        self.eval_options = orbit.StandardEvaluatorOptions(
+            use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
         )
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):

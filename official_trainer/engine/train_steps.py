@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer.distributed.collective import collective
 from official_trainer.distributed.replicas import local_sum
 from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
@@ -81,11 +82,14 @@ class TrainStep:
         return variables_of(self._shared)
 
     def results(self) -> dict[str, Any]:
-        """Returns the results of all metrics, and the means of the numbers that the task's step has returned."""
-        phase = during(lambda: f"summarizing training at step {self._context.step}", task=self._context.task)
+        """Returns the logs of a summary: metrics, means of what the steps have returned, losses, learning rates."""
+        context = self._context
+        phase = during(lambda: f"summarizing training at step {context.step}", task=context.task)
         self._warn_of_idle_metrics()
         with phase, during(method="build_metrics"):
-            return {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
+            logs = {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
+        rates = optimization.learning_rates(context.optimizer, context.global_step)
+        return {**logs, **self.trace.results(context.step), **rates}
 
     def _warn_of_idle_metrics(self) -> None:
         """Warns once of metrics that a step of the user's own leaves out: they would be shown as 0."""
@@ -246,8 +250,24 @@ class WindowRunner:
 
     @property
     def mean_loss(self) -> float:
-        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
+        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not.
+
+        0 if the trainer does not check that.
+        """
+        if not self._context.options.checks_finite:
+            return 0.0
         return float(self.step.loss.result()) if self.process_group.is_alone else self._mean_loss
+
+    @property
+    def loss_trace(self) -> dict[str, float]:
+        """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
+        return self.step.trace.results(self._context.step)
+
+    @collective
+    def results(self) -> dict[str, Any]:
+        """Returns the logs that `train_loop_end` would return, and resets nothing."""
+        with self.process_group.reading(self.step.variables):
+            return self.step.results()
 
     def run_steps(self, num_steps: int, publishes: bool, position: Sequence[int] | None) -> int:
         """Runs a window on all processes, from the chief's data position; see `Trainer.run_steps`.

@@ -27,7 +27,6 @@ from official_trainer.engine.train_iterator import Blocks, DatasetBuilder, Train
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import optimization
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
@@ -43,7 +42,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     `eval_begin`, `next_eval_inputs`, `eval_step`, `eval_reduce`, `eval_end`. Begin, reduce and end run eagerly on the
     host; the rest is traced.
 
-    Size: the attributes include Model Garden's properties, and the parts that the modes of a run call.
+    Size: the attributes include Model Garden's, and the parts that the modes of a run call.
 
     Attributes:
       config: the experiment's config.
@@ -52,6 +51,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
       model: the model.
       optimizer: the optimizer.
       global_step: updates done, int64.
+      train_metrics: the task's and the model's training metrics.
+      validation_metrics: the task's and the model's evaluation metrics.
       train_loss: mean loss since the last `train_loop_end`.
       validation_loss: mean loss over the examples of the last evaluation of the task's own set.
       checkpoint: the whole training state.
@@ -137,106 +138,39 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             name = "train_data" if train else "validation_data"
             builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
             build_all_layers(model, task, optimizer if train else None, builder if dataset is None else dataset)
-        self.context = StepContext(config, task, model, optimizer, options or TrainerOptions(), self._coordinator)
-        self.strategy, self.task, self.model = self.context.strategy, task, model
-        self.optimizer, self.global_step = self.context.optimizer, self.context.global_step
-        self.process_group = self.context.process_group
-        self._build_training(train_dataset, trains=train)
-        self.checkpoint_state = CheckpointState(self.context, self._step, self.train_iterator)
+        self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)
+        self.strategy, self.task, self.model = context.strategy, task, model
+        self.optimizer, self.global_step = context.optimizer, context.global_step
+        self.process_group = context.process_group
+        blocks = _blocks_of(config, context, type(self))
+        self._step = TrainStep(
+            context,
+            accumulator_of(config.trainer, context.optimizer, model),
+            trains=train,
+            compiles_windows=blocks is not None and context.enables_xla,
+        )
+        orbit.StandardTrainer.__init__(self, None, context.train_options)
+        self.train_iterator = _train_iterator_of(config, context, blocks, train_dataset, self._coordinator)
+        self.windows = WindowRunner(context, self, self._step, self.train_iterator)
+        self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator)
         if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.checkpoint_state.scale_learning_rate(1.0)  # prepares it, before a step is traced
-        self._build_evaluation(validation_dataset, checkpoint_exporter, evaluates=evaluate)
+        self.evaluation = Evaluation(
+            context,
+            self,
+            _validation_sets_of(config, context, validation_dataset, evaluates=evaluate),
+            self.checkpoint_state,
+            checkpoint_exporter,
+            counts_examples=type(self).eval_step is Trainer.eval_step,
+        )
+        orbit.StandardEvaluator.__init__(self, None, context.eval_options)
+        self.train_metrics, self.validation_metrics = self._step.metrics, self.evaluation.own_set.metrics
         self.train_loss, self.validation_loss = self._step.loss, self.evaluation.own_set.loss
         self.checkpoint = self.checkpoint_state.checkpoint
         for part in (self, self.windows, self.evaluation, self.checkpoint_state):
             self.process_group.register(part)
 
-    def _build_training(self, dataset: Any, *, trains: bool) -> None:
-        trainer, context = self.config.trainer, self.context
-        builder = _builder(
-            self.config, context.task, train_section(context.task, self.config), "task.train_data", trains=True
-        )
-        accumulator = accumulator_of(trainer, context.optimizer, context.model)
-        blocks = None
-        if self._takes_blocks():
-            stacked_steps = min(trainer.steps_per_loop, windows.MAX_BLOCK_STEPS)
-            blocks = Blocks(stacked_steps=stacked_steps if context.enables_xla else None)
-        compiles_windows = blocks is not None and context.enables_xla
-        self._step = TrainStep(context, accumulator, trains=trains, compiles_windows=compiles_windows)
-        orbit.StandardTrainer.__init__(self, None, context.train_options)
-        counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
-        on_data_end, streams = getattr(trainer, "on_data_end", "error"), None
-        if self._coordinator is not None:
-            if dataset is not None:
-                raise CoordinatorError(
-                    "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
-                    "task's build_inputs build it, and pass no train_dataset"
-                )
-            repeats = counts_epochs or on_data_end == "repeat"
-            streams = functools.partial(create_streams, self._coordinator, repeats=repeats)
-        self.train_iterator = TrainIterator(
-            builder,
-            context.global_step,
-            on_data_end="stop" if counts_epochs else on_data_end,
-            blocks=blocks,
-            dataset=dataset,
-            worker_streams=streams,
-        )
-        self.windows = WindowRunner(context, self, self._step, self.train_iterator)
-
-    def _takes_blocks(self) -> bool:
-        """Whether windows can run over blocks of batches: traced ones of this class's steps, for one replica."""
-        context, options, own = self.context, self.context.train_options, type(self)
-        return (
-            options.use_tf_function
-            and options.use_tf_while_loop
-            and context.workers is None
-            and context.strategy.num_replicas_in_sync == 1
-            and not isinstance(context.strategy, tf.distribute.TPUStrategy)
-            and not context.dispatches  # batches of different tasks have different shapes
-            and own.train_step is Trainer.train_step
-            and own.next_train_inputs is Trainer.next_train_inputs
-            and own.create_train_loop_fn is Trainer.create_train_loop_fn
-        )
-
-    def _build_evaluation(self, dataset: Any, exporter: Any, *, evaluates: bool) -> None:
-        config, context = self.config, self.context
-        section = "task.validation_data"
-        builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
-        own = ValidationSet(context, context.task, context.model, builder)
-        own.dataset = dataset
-        named = []
-        routines = [(f"task.task_routines[{i}]", part) for i, part in enumerate(parts_in(context.task))]
-        routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
-        for place, part in routines:
-            section = f"{place}.task_config.validation_data"
-            builder = _builder(config, part.task, part.task.task_config.validation_data, section)
-            model = sub_model(context.model, part.name)
-            named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
-        for each in (*named, own) if evaluates else ():
-            if each.name or each.has_data:
-                each.build_metrics()
-        counts_examples = type(self).eval_step is Trainer.eval_step
-        self.evaluation = Evaluation(
-            context, self, [own, *named], self.checkpoint_state, exporter, counts_examples=counts_examples
-        )
-        trainer = config.trainer
-        eval_options = orbit.StandardEvaluatorOptions(
-            use_tf_function=trainer.eval_tf_function, use_tf_while_loop=trainer.eval_tf_while_loop
-        )
-        orbit.StandardEvaluator.__init__(self, None, eval_options)
-
     # Model Garden's properties.
-
-    @property
-    def train_metrics(self) -> list[keras.metrics.Metric]:
-        """The task's and the model's training metrics."""
-        return self._step.metrics
-
-    @property
-    def validation_metrics(self) -> list[keras.metrics.Metric]:
-        """The task's and the model's evaluation metrics."""
-        return self.evaluation.own_set.metrics
 
     @property
     def checkpoint_exporter(self) -> Any:
@@ -291,10 +225,12 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
         Args:
           dataset_or_fn: a `tf.data.Dataset` of global batches, or a function that returns one of per-replica batches
-            and may take `input_context`.
+            and may take `input_context`. A dataset that is distributed already is returned as it is.
           *args: passed to the function.
           **kwargs: passed to the function; `input_options` goes to the strategy.
         """
+        if isinstance(dataset_or_fn, tf.distribute.DistributedDataset):
+            return dataset_or_fn
         distribute = orbit.utils.make_distributed_dataset
         if self._coordinator is None:
             return distribute(self.strategy, dataset_or_fn, *args, **kwargs)
@@ -326,10 +262,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.run_steps(int(num_steps))
         return self.train_loop_end()
 
-    @collective
-    def train_loop_begin(self) -> None:
-        """Called eagerly before the first step after a summary. Does nothing by default."""
-
     @do_not_convert
     def next_train_inputs(self, iterator: Any) -> Any:
         """Returns the inputs of the next training step; runs on the host, traced.
@@ -358,13 +290,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           `smoothed_loss` (moving average) and `learning_rate`; scalars.
         """
         with self.process_group.reading(self._step.variables):
-            logs = self._training_logs()
+            logs = self._step.results()
             self._step.reset()
         return logs
-
-    def _training_logs(self) -> dict[str, Any]:
-        rates = optimization.learning_rates(self.optimizer, self.global_step)
-        return {**self._step.results(), **self.loss_trace, **rates}
 
     def create_train_loop_fn(self) -> windows.WindowLoop:
         """Returns `loop(iterator, num_steps)` over `train_step`; run by workers, if configured.
@@ -451,12 +379,13 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
           DataError: it is no batch, or there are other processes.
         """
-        self._check_in_hand(name)
-        one = in_hand.one_batch(batch, name, num_replicas=self.strategy.num_replicas_in_sync)
-        batches = self.distribute_in_hand(one)
+        _check_in_hand(self, name)
+        batches = self.distribute_dataset(
+            in_hand.one_batch(batch, name, num_replicas=self.strategy.num_replicas_in_sync)
+        )
         with self.strategy.scope(), self.train_iterator.instead(batches):
             self.run_steps(1)
-        return self.train_results()
+        return self.windows.results()
 
     def eval_on(self, batch: Any, *, name: str = "batch") -> dict[str, Any]:
         """Evaluates a batch in hand, and it alone; see `evaluate_on`.
@@ -482,39 +411,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         Raises:
           DataError: it is no dataset, has no end or no example, or there are other processes.
         """
-        self._check_in_hand(name)
-        dataset = self.distribute_in_hand(in_hand.checked(dataset, name, needs_end=True))
+        _check_in_hand(self, name)
+        dataset = self.distribute_dataset(in_hand.checked(dataset, name, needs_end=True))
         return self.evaluation.run_on(dataset, name)
 
-    def _check_in_hand(self, name: str) -> None:
-        """Refuses data that the other processes do not have."""
-        if self._coordinator is not None or not self.process_group.is_alone:
-            raise DataError(
-                f"{name}: data in hand is in this process alone, and the run is on {self.context.devices}; build it "
-                "in the task's build_inputs"
-            )
-
-    def distribute_in_hand(self, dataset: Any) -> Any:
-        """Returns a dataset of global batches, distributed; what is distributed already as it is."""
-        return self.distribute_dataset(dataset) if isinstance(dataset, tf.data.Dataset) else dataset
-
     # For the loop, actions and the modes of a run.
-
-    @collective
-    def train_results(self) -> dict[str, Any]:
-        """Returns the logs that `train_loop_end` would return, and resets nothing."""
-        with self.process_group.reading(self._step.variables):
-            return self._training_logs()
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean training loss since the last `train_loop_end`; not finite if any step's loss was not."""
-        return self.windows.mean_loss
-
-    @property
-    def loss_trace(self) -> dict[str, float]:
-        """`batch_loss` of the last step, and `smoothed_loss`, its moving average."""
-        return self._step.trace.results(self.context.step)
 
     def use_config(self, config: Any) -> None:
         """Replaces the config; only settings that are used between windows change: lengths, intervals, retention."""
@@ -543,13 +444,6 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         average = self.context.average
         return contextlib.nullcontext() if average is None else average.swapped_in()
 
-    def non_finite_weights(self) -> list[str]:
-        """Returns the names of trainable weights that hold a value that is not finite."""
-        floating = [weight for weight in self.model.trainable_variables if weight.dtype.is_floating]
-        # A sum of squares takes a third of the time; where it is not finite, it may only be too large.
-        suspects = [weight for weight in floating if not tf.math.is_finite(tf.nn.l2_loss(weight))]
-        return [weight.name for weight in suspects if not tf.reduce_all(tf.math.is_finite(weight))]
-
     def examples_of(self, num_steps: int) -> int:
         """Returns the number of examples in the last `num_steps` steps."""
         if not isinstance(self.task, MultiTask):
@@ -558,15 +452,77 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         stop = self.train_iterator.position.start_step(self.context.step)
         return self.task.examples_of_steps(stop, num_steps, runtime_field(self.config, "seed", 0))
 
-    def progress(self) -> dict[str, Any]:
-        """Returns what changes while steps run, by the names of a watchdog's `Reading`; any thread may call it."""
-        count = self.context.input_wait.count
-        return {
-            "step": self.context.step,
-            "waiting_for_input": windows.is_waiting(count),
-            "waiting_for_peers": self.process_group.is_waiting,
-            "detail": (count, self.evaluation.num_examples),
-        }
+
+def _blocks_of(config: Any, context: StepContext, cls: type[Trainer]) -> Blocks | None:
+    """Returns which data windows get in blocks of batches; None if the class, or the strategy, needs single ones."""
+    options = context.train_options
+    takes_blocks = (
+        options.use_tf_function
+        and options.use_tf_while_loop
+        and context.workers is None
+        and context.strategy.num_replicas_in_sync == 1
+        and not isinstance(context.strategy, tf.distribute.TPUStrategy)
+        and not context.dispatches  # batches of different tasks have different shapes
+        and cls.train_step is Trainer.train_step
+        and cls.next_train_inputs is Trainer.next_train_inputs
+        and cls.create_train_loop_fn is Trainer.create_train_loop_fn
+    )
+    if not takes_blocks:
+        return None
+    stacked_steps = min(config.trainer.steps_per_loop, windows.MAX_BLOCK_STEPS)
+    return Blocks(stacked_steps=stacked_steps if context.enables_xla else None)
+
+
+def _train_iterator_of(
+    config: Any, context: StepContext, blocks: Blocks | None, dataset: Any, coordinator: Any
+) -> TrainIterator:
+    trainer, task = config.trainer, context.task
+    counts_epochs = getattr(trainer, "train_epochs", None) is not None  # then the loop handles the end of the data
+    on_data_end, streams = getattr(trainer, "on_data_end", "error"), None
+    if coordinator is not None:
+        if dataset is not None:
+            raise CoordinatorError(
+                "train_dataset: a dataset that was built in this process cannot be sent to workers; have the "
+                "task's build_inputs build it, and pass no train_dataset"
+            )
+        streams = functools.partial(create_streams, coordinator, repeats=counts_epochs or on_data_end == "repeat")
+    return TrainIterator(
+        _builder(config, task, train_section(task, config), "task.train_data", trains=True),
+        context.global_step,
+        on_data_end="stop" if counts_epochs else on_data_end,
+        blocks=blocks,
+        dataset=dataset,
+        worker_streams=streams,
+    )
+
+
+def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, evaluates: bool) -> list[ValidationSet]:
+    """Returns the task's own set, and those that have names; with metrics where they will be evaluated."""
+    section = "task.validation_data"
+    builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
+    own = ValidationSet(context, context.task, context.model, builder)
+    own.dataset = dataset
+    named = []
+    routines = [(f"task.task_routines[{i}]", part) for i, part in enumerate(parts_in(context.task))]
+    routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
+    for place, part in routines:
+        section = f"{place}.task_config.validation_data"
+        builder = _builder(config, part.task, part.task.task_config.validation_data, section)
+        model = sub_model(context.model, part.name)
+        named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
+    for each in (*named, own) if evaluates else ():
+        if each.name or each.has_data:
+            each.build_metrics()
+    return [own, *named]
+
+
+def _check_in_hand(trainer: Trainer, name: str) -> None:
+    """Refuses data that the other processes do not have."""
+    if trainer.context.workers is not None or not trainer.process_group.is_alone:
+        raise DataError(
+            f"{name}: data in hand is in this process alone, and the run is on {trainer.context.devices}; build it "
+            "in the task's build_inputs"
+        )
 
 
 def _builder(config: Any, task: Any, params: Any, section: str, *, trains: bool = False) -> DatasetBuilder:

@@ -198,7 +198,7 @@ class Loop:
         if run is not None and run.summary_step == step:
             return run.train_logs
         if self._read[0] != step:
-            self._read = step, flatten(self.trainer.train_results())
+            self._read = step, flatten(self.trainer.windows.results())
         return self._read[1]
 
     # How a call runs.
@@ -229,7 +229,7 @@ class Loop:
         if checked is None:
             trainer.train_iterator.replace(None)
         else:
-            trainer.train_iterator.replace(checked, name, trainer.distribute_in_hand)
+            trainer.train_iterator.replace(checked, name, trainer.distribute_dataset)
         self.dataset = dataset
 
     def _begin_pass(self) -> None:

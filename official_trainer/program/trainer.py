@@ -205,6 +205,7 @@ class ProgramTrainer(Trainer):
         options = TrainerOptions(
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
             measures_loss=keeps_record or is_users,
+            checks_finite=keeps_record,
             keeps_model_metrics=not is_users,  # callbacks look at them at the end of an epoch, and users after `fit`
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
             # The mean of a Task's losses over no examples is not a number.
@@ -236,15 +237,6 @@ class ProgramTrainer(Trainer):
                 yield
         finally:
             self._callbacks, self._epochs, self._adds_up = None, None, False
-
-    @property
-    def mean_loss(self) -> float:
-        """Mean training loss; 0 without a record, which does not check whether it is finite."""
-        return super().mean_loss if self.keeps_record else 0.0
-
-    def non_finite_weights(self) -> list[str]:
-        """Returns the names of weights that are not finite; none without a record, which does not check."""
-        return super().non_finite_weights() if self.keeps_record else []
 
     # Callbacks of Keras read its counters. Not in a task's step: one that a replica may skip cannot count.
 

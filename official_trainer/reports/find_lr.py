@@ -68,7 +68,7 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
             for _ in range(num_steps):
                 rate = float(optimization.learning_rate(trainer.optimizer, trainer.global_step))
                 trainer.run_steps(1)
-                curve.add(rate, trainer.loss_trace["batch_loss"])
+                curve.add(rate, trainer.windows.loss_trace["batch_loss"])
                 if curve.has_diverged:
                     break
     return curve

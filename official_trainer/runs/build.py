@@ -76,7 +76,9 @@ def build(
       DeviceError: the devices are not there.
     """
     if job.prebuilt is not None:
-        return _prebuilt(job.prebuilt.trainer, stop)
+        if stop is not None:
+            job.prebuilt.trainer.process_group.use_stop(stop)
+        return job.prebuilt.trainer
     config = job.config
     gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
     process.configure_process(config.runtime)
@@ -97,7 +99,11 @@ def build(
         with during(phase, task=task, method="build_model"):
             model = returned.model_of(task)
         with during(phase, task=task):
-            optimizer = _optimizer_of(task, config, model) if trains else None
+            optimizer = None
+            if trains and isinstance(config, GardenExperiment):
+                optimizer = to_garden.create_optimizer(task, config, model)
+            elif trains:
+                optimizer = returned.optimizer_of(task, config)
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)
@@ -113,12 +119,6 @@ def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:
     return config, named
 
 
-def _prebuilt(trainer: Trainer, stop: StopRequest | None) -> Trainer:
-    if stop is not None:
-        trainer.process_group.use_stop(stop)
-    return trainer
-
-
 def _task_of(job: Job, config: Any) -> Any:
     """Returns the Task of a job, which reads `config`: live objects where the job is of Model Garden."""
     if isinstance(config, GardenMultiTask):
@@ -127,12 +127,6 @@ def _task_of(job: Job, config: Any) -> Any:
         return ranking.build_task(config, job.model_dir)
     evaluates = TRAINING_MODES.get(job.mode) != "never"
     return returned.task_of(registry.get_task_cls(job.config.task), config.task, job.model_dir, evaluates=evaluates)
-
-
-def _optimizer_of(task: Any, config: Any, model: Any) -> Any:
-    if isinstance(config, GardenExperiment):
-        return to_garden.create_optimizer(task, config, model)
-    return returned.optimizer_of(task, config)
 
 
 def store_of(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> CheckpointStore:

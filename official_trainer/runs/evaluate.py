@@ -34,7 +34,7 @@ from official_trainer.runs.build import (
 )
 from official_trainer.runs.chosen_checkpoint import find_checkpoint, warn_of_gin
 from official_trainer.runs.health.stall_report import LateReports
-from official_trainer.runs.health.watchdog import Watchdog
+from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume.config_changes import OperativeConfig
@@ -75,7 +75,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         watchdog.enter("build")
         with working("building the model", quiet=job.quiet):
             trainer = build(job, stop=stop)
-        watchdog.observe(trainer.progress)
+        watchdog.observe(probe_of(trainer))
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
             if begins:
@@ -133,7 +133,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
         watchdog.enter("build")
         with stop.interruptible():
             trainer = build(job, keeps_best=True, stop=stop)
-        watchdog.observe(trainer.progress)
+        watchdog.observe(probe_of(trainer))
         with trainer.process_group.leading():
             with stop.interruptible():
                 trainer.evaluation.build_data(job.config.trainer.validation_steps)

@@ -33,7 +33,7 @@ from official_trainer.runs.build import best_of, export_at_end, export_best, tra
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
-from official_trainer.runs.health.watchdog import Watchdog
+from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.resume import config_changes, data_layout
@@ -165,7 +165,7 @@ class TrainingProcess:
     def set_trainer(self, trainer: Trainer) -> None:
         """The trainer is built: its progress can be watched."""
         self._trainer = trainer
-        self.watchdog.observe(trainer.progress)
+        self.watchdog.observe(probe_of(trainer))
         self._late_reports.clear()
 
     def set_started(self) -> None:

@@ -22,7 +22,9 @@ from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
-from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
+from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.time_account import process_start_seconds
+from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
 from official_trainer.runs.resume import config_changes, data_layout
@@ -91,7 +93,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     data: Any = getattr(job.config.task, "train_data", None)  # several tasks have sections of their own
     waits = trainer.context.input_wait.waits
     if data_service.is_used(data):  # then it warns too, when the service sends nothing
-        waits = data_service.Alarm(data.tf_data_service_address, trainer.progress, waits)
+        waits = data_service.Alarm(data.tf_data_service_address, probe_of(trainer), waits)
     process.account.attach(
         is_waiting=waits,
         actions_seconds=lambda: schedule.spent_seconds,

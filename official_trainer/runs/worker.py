@@ -16,7 +16,7 @@ from official_trainer.errors import ExitCode, describe_error
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
 from official_trainer.runs.health.stall_report import LateReports, Stall
-from official_trainer.runs.health.watchdog import WAITING, Watchdog
+from official_trainer.runs.health.watchdog import WAITING, Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
@@ -79,7 +79,7 @@ def work(job: Job, stop: StopRequest, *, trains: bool) -> dict[str, float]:
         watchdog.enter("build")
         with stop.interruptible():
             trainer = build(job, trains=trains, stop=stop)
-        watchdog.observe(trainer.progress)
+        watchdog.observe(probe_of(trainer))
         with _recorded(job, stop, late_reports, records) if trains else contextlib.nullcontext():
             exit_code = trainer.process_group.follow(on_call)
             if exit_code == ExitCode.PREEMPTED:

@@ -44,16 +44,14 @@ class Code:
         self.revision: str | None = None
         self.changes = ""
         thread = WorkerThread("git")
-        self._call = thread.submit(lambda: self._ask(workspace))
+        self._call = thread.submit(lambda: None if workspace is None else self._ask(workspace))
         thread.close()
 
     def wait(self, seconds: float) -> bool:
         """Waits for the answer, for at most `seconds`; returns whether it is there."""
         return self._call.wait(seconds)
 
-    def _ask(self, workspace: str | os.PathLike[str] | None) -> None:
-        if workspace is None:
-            return
+    def _ask(self, workspace: str | os.PathLike[str]) -> None:
         found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
         if found.endswith(DIRTY):
             self.changes = without_secrets(ask(workspace, *DIFF, "HEAD", "--") or "")

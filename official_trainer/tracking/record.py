@@ -333,11 +333,6 @@ class RunRecord:
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 
 
-def _is_harmless(name: str) -> bool:
-    # Of the file system, or of a process that was killed while it wrote its first record.
-    return name.startswith((".", f"{RUN_FILE}.tmp-")) or name == "lost+found"
-
-
 def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
     if not files.exists(model_dir):
         return
@@ -345,7 +340,9 @@ def _check_owner(model_dir: str, experiment: str, is_shared: bool) -> None:
         raise ModelDirError(f"--model_dir={model_dir} is a file; name a directory.")
     run = read_run(model_dir)
     if run is None:
-        others = [name for name in files.list_dir(model_dir) if not _is_harmless(name)]
+        # Harmless is what the file system leaves, or a process that was killed while it wrote its first record.
+        found = (name for name in files.list_dir(model_dir) if not name.startswith((".", f"{RUN_FILE}.tmp-")))
+        others = [name for name in found if name != "lost+found"]
         if others and not is_shared:
             raise ModelDirError(
                 f"--model_dir={model_dir} holds {first_few(others)}, but no run of this program (no {RUN_FILE}). "

@@ -87,9 +87,9 @@ class FakeTrainer:
         self.train_iterator = FakeTrainIterator(self, data_length)
         self.mean_loss = 1.0
         self.weight = 1
-        self.windows = []
+        self.lengths = []
         self.context = types.SimpleNamespace(traces=types.SimpleNamespace(take=list), workers=None)
-        self.checkpoint_state = self
+        self.checkpoint_state = self.windows = self
         self.in_loop = False
 
     def before_save(self):
@@ -133,7 +133,7 @@ class FakeTrainer:
                 self.mean_loss = self.losses[step]
             self.global_step.value = step
             self.weight = (self.weight * 31 + step) % 10007
-        self.windows.append(ran)
+        self.lengths.append(ran)
         if isinstance(self.kill_at, tuple) and self.kill_at[0] == "stop" and start < self.kill_at[1] <= start + ran:
             self.stop.reason = "SIGTERM"
         return ran

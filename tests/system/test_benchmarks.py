@@ -35,6 +35,7 @@ from benchmarks import (
 from official_trainer import config as configuration
 from official_trainer import reports
 from official_trainer.config import ExperimentConfig
+from official_trainer.runs.health.watchdog import probe_of
 from tests.support.cases import cases
 from tests.support.forked import start_server
 
@@ -350,7 +351,7 @@ def test_bookkeeping_left_out_or_done_more_often_trains_the_same():
     for times in ((1, 1, 1), (3, 3, 0)):
         trainer = bookkeeping.build_trainer("digits_mlp", *times)
         trainer.run_steps(5)
-        assert trainer.progress()["waiting_for_input"] is False
+        assert probe_of(trainer)()["waiting_for_input"] is False
         weights.append(trainer.model.get_weights())
     for once, often in zip(*weights, strict=True):
         assert (once == often).all()

@@ -212,11 +212,17 @@ def dump_and_exit(
       record: puts the stall on record, such as in `status.json`.
       timeout_seconds: longest wait for all of this. Any of it may hang as well, for the same reason as the run.
     """
+
+    def write_report() -> None:
+        paths = (files.join(model_dir, f"stall-{number}.txt") for number in itertools.count(1))
+        path = next(path for path in paths if not files.exists(path))
+        files.write_text_atomically(path, report, durable=False)
+
     try:
         report = f"error: {stall}\n\n{stacks()}"
         jobs: list[Callable[[], object]] = [
             functools.partial(_write_stderr, f"\n{report}"),
-            functools.partial(_write_report, model_dir, report),
+            write_report,
             sys.stdout.flush,
             functools.partial(record, stall),
         ]
@@ -257,12 +263,6 @@ def _write_stderr(text: str) -> None:
     # Not sys.stderr: the stuck thread may hold its lock.
     with open(2, "wb", closefd=False) as stream:
         stream.write(text.encode("utf-8", "replace"))
-
-
-def _write_report(model_dir: str, text: str) -> None:
-    paths = (files.join(model_dir, f"stall-{number}.txt") for number in itertools.count(1))
-    path = next(path for path in paths if not files.exists(path))
-    files.write_text_atomically(path, text, durable=False)
 
 
 def _seconds(seconds: float) -> str:

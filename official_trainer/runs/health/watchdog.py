@@ -8,7 +8,6 @@ thread, so a hang in C code that never lets go of Python's global lock stops it 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import threading
@@ -47,6 +46,22 @@ class Reading:
     waiting_for_input: bool | None = None
     waiting_for_peers: bool = False
     detail: Hashable = None
+
+
+def probe_of(trainer: Any) -> Callable[[], dict[str, Any]]:
+    """Returns a function that returns what changes while a trainer works, as a `Reading` holds it, in any thread."""
+    from official_trainer.engine.windows import is_waiting  # imports TensorFlow
+
+    def probe() -> dict[str, Any]:
+        count = trainer.context.input_wait.count
+        return {
+            "step": trainer.context.step,
+            "waiting_for_input": is_waiting(count),
+            "waiting_for_peers": trainer.process_group.is_waiting,
+            "detail": (count, trainer.evaluation.num_examples),
+        }
+
+    return probe
 
 
 class Progress:
@@ -282,15 +297,16 @@ class _Prober:
         if self._call is not None and not self._call.is_done:
             return None
         answer, self._answer = self._answer.get(entry), {}
-        self._call = self._thread.submit(functools.partial(self._ask, entry))
+
+        def ask() -> None:
+            try:
+                self._answer = {entry: Reading(**self._probe())}
+            except Exception as error:
+                _logger.debug("the probe of the stall watchdog failed: %s", error)
+
+        self._call = self._thread.submit(ask)
         return answer
 
     def close(self) -> None:
         """Ends the thread, once the probe returns."""
         self._thread.close()
-
-    def _ask(self, entry: int) -> None:
-        try:
-            self._answer = {entry: Reading(**self._probe())}
-        except Exception as error:
-            _logger.debug("the probe of the stall watchdog failed: %s", error)

@@ -101,8 +101,7 @@ class Looks:
         self.action = Divergence(DivergenceConfig(**{"start_from_step": 0, "then": "rollback", **fields}))
         self.action.name = "d"
         self.trace = {}
-        trainer = types.SimpleNamespace()
-        trainer.loss_trace = self.trace
+        trainer = types.SimpleNamespace(windows=types.SimpleNamespace(loss_trace=self.trace))
         self.run = Run(state=LoopState(), trainer=trainer, model_dir="", tracker=None)
 
     def look(self, loss, smoothed):

@@ -99,10 +99,10 @@ def test_weights_that_are_not_finite_are_named():
     trainer = build()
     first, second = trainer.model.trainable_variables[:2]
     first.assign(tf.fill(first.shape, 1e30))
-    assert trainer.non_finite_weights() == []
+    assert trainer.checkpoint_state.non_finite_weights() == []
     for value in (math.inf, -math.inf, math.nan):
         second.assign(tf.tensor_scatter_nd_update(second, [[0] * len(second.shape)], [value]))
-        assert trainer.non_finite_weights() == [second.name]
+        assert trainer.checkpoint_state.non_finite_weights() == [second.name]
 
 
 def test_evaluate_a_number_of_steps():

@@ -35,7 +35,10 @@ class Runner:
 def context_of(options):
     """What the parts of a trainer share, without a task."""
     trainer = types.SimpleNamespace(
-        train_tf_function=options.use_tf_function, train_tf_while_loop=options.use_tf_while_loop
+        train_tf_function=options.use_tf_function,
+        train_tf_while_loop=options.use_tf_while_loop,
+        eval_tf_function=True,
+        eval_tf_while_loop=True,
     )
     config = types.SimpleNamespace(trainer=trainer)
     return StepContext(config, Task(None), tf.Module(), None, TrainerOptions(measures_loss=False), None)

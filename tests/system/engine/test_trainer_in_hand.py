@@ -116,7 +116,7 @@ def test_metrics_as_objects():
     assert trainer.train_metrics[0] is not trainer.validation_metrics[0]
     accuracy = trainer.train_on(BATCH)["accuracy"]
     assert float(trainer.train_loop_end()["accuracy"]) == float(accuracy) > 0
-    assert float(trainer.train_results()["accuracy"]) == 0.0
+    assert float(trainer.windows.results()["accuracy"]) == 0.0
 
 
 class Best:
@@ -137,14 +137,14 @@ def test_an_evaluation_in_hand_leaves_the_run_as_it_is():
     config = experiment(ema=EMAConfig(average_decay=0.5))
     trainer = build(config, checkpoint_exporter=best)
     trainer.run_steps(2)
-    before = weights(trainer), trainer.train_results()
+    before = weights(trainer), trainer.windows.results()
     with trainer.weights_averaged():
         logits = trainer.model(BATCH[0]).numpy()
     found = trainer.evaluate_on(examples(10).batch(10), name="first ten")
     assert float(found["accuracy"]) == pytest.approx((logits.argmax(1) == BATCH[1]).mean())
     assert best.offers == []
     assert_bitwise_equal(weights(trainer), before[0])
-    assert {n: float(v) for n, v in trainer.train_results().items()} == {n: float(v) for n, v in before[1].items()}
+    assert {n: float(v) for n, v in trainer.windows.results().items()} == {n: float(v) for n, v in before[1].items()}
     own = trainer.evaluate(-1)
     assert best.offers == [2]
     assert float(own["validation_loss"]) != float(found["validation_loss"])

@@ -91,11 +91,13 @@ def test_windows_and_restarts_do_not_change_a_bit(tmp_path, strategy, xla):
     path = before.checkpoint.write(str(tmp_path / "state"))
     report = after.checkpoint_state.read_checkpoint(path, 4)
     after.checkpoint_state.after_restore(report)
-    assert float(after.train_results()["norm"]) == float(before.train_results()["norm"]), "before any step is traced"
+    assert float(after.windows.results()["norm"]) == float(before.windows.results()["norm"]), (
+        "before any step is traced"
+    )
     for steps in (2, 1):
         after.run_steps(steps)
     assert float(after.train_loop_end()["norm"]) == float(whole["norm"])
-    assert "norm" not in after.train_results(), "no step since the summary"
+    assert "norm" not in after.windows.results(), "no step since the summary"
 
 
 def test_a_checkpoint_without_them_is_restored(tmp_path):
@@ -126,9 +128,9 @@ def test_a_name_keeps_its_place_when_a_restart_adds_another(tmp_path):
     after.checkpoint_state.after_restore(after.checkpoint_state.read_checkpoint(path, 2))
     before.run_steps(2)
     after.run_steps(2)
-    found = after.train_results()
+    found = after.windows.results()
     assert float(found["a"]) == 1.0
-    assert float(found["norm"]) == float(before.train_results()["norm"])
+    assert float(found["norm"]) == float(before.windows.results()["norm"])
 
 
 class Others(ToyTask):

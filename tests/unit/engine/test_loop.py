@@ -30,8 +30,8 @@ def test_every_event_fires_at_exactly_its_steps(steps_per_loop, summary, checkpo
     assert [s for split, s in disk.rows if split == "train"] == multiples(summary, total)
     assert [s for split, s in disk.rows if split == "validation"] == multiples(validation, total)
     assert [s for kind, s in disk.events if kind == "save"] == multiples(checkpoint, total)
-    assert max(trainer.windows) <= steps_per_loop
-    assert sum(trainer.windows) == total
+    assert max(trainer.lengths) <= steps_per_loop
+    assert sum(trainer.lengths) == total
 
 
 @settings(max_examples=50)
@@ -84,7 +84,7 @@ def test_processes_that_stop_at_a_step_leave_the_rows_of_an_unbroken_run(
         loop, trainer = start(disk, config, until_step=until_step, methods={"on_end": lambda *end: ends.append(end)})
         loop.run()
         before, reached = reached, min(max(reached, until_step), 100)
-        assert sum(trainer.windows) == reached - before and disk.checkpoints[-1] == reached
+        assert sum(trainer.lengths) == reached - before and disk.checkpoints[-1] == reached
         assert bool(ends) == (reached == 100)
     loop, _ = start(disk, config)
     loop.run()
@@ -101,7 +101,7 @@ def test_a_crash_in_the_evaluation_where_a_process_stops_does_not_lose_it():
     assert disk.checkpoints[-1] == 40 and ("validation", 40) not in disk.rows
     loop, trainer = start(disk, config_of(), until_step=40, methods={"on_stop": said.append})
     loop.run()
-    assert ("validation", 40) in disk.rows and trainer.windows == []
+    assert ("validation", 40) in disk.rows and trainer.lengths == []
     assert said == ["stopped at step 40 of 100, by --until_step; without it the same command goes on"]
 
 
@@ -136,7 +136,7 @@ def test_a_crash_in_the_last_evaluation_does_not_lose_it():
     assert ("validation", 100) not in disk.rows
     loop, trainer = start(disk, config_of())
     assert loop.run() == {"accuracy": 0.1}
-    assert trainer.windows == []
+    assert trainer.lengths == []
 
 
 def test_a_finished_run_does_nothing():
@@ -147,7 +147,7 @@ def test_a_finished_run_does_nothing():
     loop, trainer = start(disk, config_of())
     loop.run()
     assert disk.rows == before
-    assert trainer.windows == []
+    assert trainer.lengths == []
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -239,7 +239,7 @@ def test_windows_grow_from_one_step():
         ),
     )
     loop_and_trainer[0].run()
-    assert trainer.windows == [1, 10, 100, 89]
+    assert trainer.lengths == [1, 10, 100, 89]
 
 
 def test_state_tells_where_the_run_stands():

@@ -172,7 +172,7 @@ def test_a_stop_after_an_evaluation_is_saved_with_what_is_known():
     assert disk.extra[40]["evaluated"] == 40
     rows = list(disk.rows)
     loop, trainer = run(disk, config, Patience(1), accuracies=accuracies)
-    assert (loop.state.step, trainer.windows, disk.rows) == (40, [], rows)
+    assert (loop.state.step, trainer.lengths, disk.rows) == (40, [], rows)
 
 
 @pytest.mark.parametrize(

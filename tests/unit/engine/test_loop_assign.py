@@ -142,11 +142,11 @@ def test_steps_with_assigned_values_are_not_repeated_to_find_a_bad_batch():
         return trainer
 
     repeated, not_repeated = trainer_of(), trainer_of(Changes(AtSteps((60,))))
-    assert sum(not_repeated.windows) < sum(repeated.windows)
+    assert sum(not_repeated.lengths) < sum(repeated.lengths)
     saved_since = trainer_of(Changes(AtSteps((50,))))
-    assert sum(saved_since.windows) == sum(repeated.windows)
+    assert sum(saved_since.lengths) == sum(repeated.lengths)
     after_the_save = trainer_of(Changes(AfterEval()))
-    assert sum(after_the_save.windows) == sum(not_repeated.windows)
+    assert sum(after_the_save.lengths) == sum(not_repeated.lengths)
 
 
 def test_a_rollback_takes_back_what_was_assigned_and_found():
