@@ -104,7 +104,10 @@ class PublishIntermediates(Action):
         names: dict[str, str] = {}
         for full_name, value in found.items():
             name, slash, number = full_name.rpartition("/") if isinstance(value, Image) else (full_name, "", "")
-            if not self._is_sent(name) or int(number or 0) >= self._config.max_images:
+            is_gradient = name == "gradient_norm" or name.startswith("gradients/")
+            is_left_out = (is_gradient and not self._config.gradients) or int(number or 0) >= self._config.max_images
+            is_named = any(fnmatch.fnmatchcase(name, each) for each in self._config.patterns)
+            if is_left_out or not is_named or not self._select(name):
                 continue
             tag = f"{self._tag_of(name)}{slash}{number}"
             if tag in sent:
@@ -114,11 +117,6 @@ class PublishIntermediates(Action):
                 )
             sent[tag], names[tag] = value, full_name
         return sent
-
-    def _is_sent(self, name: str) -> bool:
-        if not self._config.gradients and (name == "gradient_norm" or name.startswith("gradients/")):
-            return False
-        return any(fnmatch.fnmatchcase(name, each) for each in self._config.patterns) and self._select(name)
 
     def _tag_of(self, name: str) -> str:
         for pattern, tag in self._config.tags.items():

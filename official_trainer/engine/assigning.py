@@ -46,6 +46,8 @@ _SHOWN = 5
 
 def _problem(path: str, array: np.ndarray, variables: Mapping[str, tf.Variable]) -> str:
     """Returns what is wrong with a value; empty if nothing is."""
+    import numpy as np
+
     if path not in variables:
         near = nearest(path, variables)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {first_few(list(variables))}"
@@ -54,14 +56,9 @@ def _problem(path: str, array: np.ndarray, variables: Mapping[str, tf.Variable])
     expected = f"{variable.dtype.name} {list(variable.shape)}"
     if (found := f"{array.dtype.name} {list(array.shape)}") != expected:
         return f"{path!r} is {found}; expected {expected}"
-    if count := _count_not_finite(array):
+    kind, count = array.dtype.kind, 0
+    if kind in "fcV":
+        count = int(array.size - np.isfinite(array.astype(np.float32) if kind == "V" else array).sum())
+    if count:
         return f"{path!r} has {count} values that are not finite, of {array.size}; expected finite ones"
     return ""
-
-
-def _count_not_finite(array: np.ndarray) -> int:
-    import numpy as np
-
-    if array.dtype.kind not in "fcV":
-        return 0
-    return int(array.size - np.isfinite(array.astype(np.float32) if array.dtype.kind == "V" else array).sum())

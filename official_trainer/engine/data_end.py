@@ -7,6 +7,7 @@ reading (`evaluation.py`, `inference.py`), training data, which need not end (`t
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,14 +30,21 @@ class EndlessError(DataError):
     names_line = True
 
 
-def ends(dataset: Any) -> bool | None:
-    """Returns whether a dataset ends; None if nothing tells, as for a generator, or for a distributed one."""
+def length_of(dataset: Any) -> float | None:
+    """Returns how many elements a dataset has: infinity without an end, None if nothing tells.
+
+    Nothing tells it of a generator, nor of a distributed dataset.
+    """
     if not isinstance(dataset, tf.data.Dataset):
         return None
-    cardinality = int(dataset.cardinality())
-    if cardinality == tf.data.UNKNOWN_CARDINALITY:
-        return None
-    return cardinality != tf.data.INFINITE_CARDINALITY
+    length = int(dataset.cardinality())
+    return {tf.data.INFINITE_CARDINALITY: math.inf, tf.data.UNKNOWN_CARDINALITY: None}.get(length, length)
+
+
+def ends(dataset: Any) -> bool | None:
+    """Returns whether a dataset ends; None if nothing tells."""
+    length = length_of(dataset)
+    return None if length is None else length < math.inf
 
 
 def advice(builder: Any) -> str:

@@ -24,7 +24,7 @@ import dataclasses
 import re
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -165,12 +165,16 @@ class _Source:
         wrong = {each.live.name: str(each) for each in _pairs(self._path, self._model)[2]}
         others = {name: each for each, name in self._names.items() if each not in restored}
         lacking = [wrong[name] for name in others if name in wrong]  # first, as they may be the cause
-        lacking += [f"{name} {_layout(each.deref())}" for name, each in others.items() if name not in wrong]
+        for name, each in others.items():
+            if name not in wrong:
+                lacking.append(f"{name} {each.deref().dtype.name} {list(each.deref().shape)}")
         has_modules = hasattr(self.task.task_config, "init_checkpoint_modules")
         modules = f", or set {self._field}_modules to what this one holds" if has_modules else ""
+        # What TensorFlow says, without its objects, of which it shows some with their values.
+        reason = shorten(re.split(r"[\n\[<]|\. Showing ", text_of(error), maxsplit=1)[0].strip().rstrip(":."), 200)
         return "\n".join(
             [
-                f"{self._field}: {self._path} does not fit what {self._reader} restores: {_reason(error)}.",
+                f"{self._field}: {self._path} does not fit what {self._reader} restores: {reason}.",
                 f"{_Saved(self._path)} {len(restored)} of {len(self._names)} variables were restored. Not restored:",
                 *(f"  {line}" for line in lacking[:_MOST_NAMES]),
                 *([f"  and {len(lacking) - _MOST_NAMES} more"] if len(lacking) > _MOST_NAMES else []),
@@ -264,7 +268,10 @@ def _pairs(prefix: str, model: Any) -> tuple[list[set[Any]], dict[Any, str], Seq
     """
     children = tf.train.TrackableView.children(model)
     items = {**children, **(getattr(model, "checkpoint_items", None) or {})}
-    items[_name_of_model(prefix, children, items)] = model
+    # The name under which the checkpoint holds the whole model: `model`, or the one with most of its parts.
+    tops = {tuple(key.split("/")[:2]) for key in saved_specs(prefix)}
+    counts = Counter(top[0] for top in tops if top[-1] in children and top[0] not in items)
+    items["model" if counts["model"] or not counts else counts.most_common(1)[0][0]] = model
     try:
         matching = Matching(prefix, items)
     except CheckpointError:  # no object graph
@@ -273,13 +280,6 @@ def _pairs(prefix: str, model: Any) -> tuple[list[set[Any]], dict[Any, str], Seq
     keys = {live.ref(): key for live, key in matching.pairs if isinstance(live, tf.Variable)}
     named = [item for name, item in items.items() if name in matching.roots and hasattr(item, "variables")]
     return [{each.ref() for each in flatten(item).values()} for item in named], keys, wrong
-
-
-def _name_of_model(prefix: str, children: Collection[str], others: Collection[str]) -> str:
-    """Returns the name under which a checkpoint holds the whole model: `model`, or the one with most of its parts."""
-    tops = {tuple(key.split("/")[:2]) for key in saved_specs(prefix)}
-    counts = Counter(top[0] for top in tops if top[-1] in children and top[0] not in others)
-    return "model" if counts["model"] or not counts else counts.most_common(1)[0][0]
 
 
 def _checksum(value: np.ndarray) -> int:
@@ -292,16 +292,6 @@ def _is_constant(value: np.ndarray) -> bool:
     return bool((value == value.reshape(-1)[:1]).all())
 
 
-def _layout(variable: tf.Variable) -> str:
-    return f"{variable.dtype.name} {list(variable.shape)}"
-
-
 def _first(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
-
-
-def _reason(error: Exception) -> str:
-    """Returns what TensorFlow says, without its objects, of which it shows some with their values."""
-    text = re.split(r"[\n\[<]|\. Showing ", text_of(error), maxsplit=1)[0]
-    return shorten(text.strip().rstrip(":."), 200)

@@ -19,6 +19,7 @@ import orbit
 
 from official_trainer import inputs
 from official_trainer.distributed import tpu
+from official_trainer.engine.data_end import length_of
 from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
@@ -190,16 +191,12 @@ class DatasetBuilder:
           count: whether the examples may be counted to find out.
         """
         assert self.context is not None, "nothing was built yet"
-        dataset, context = self._dataset, self.context
+        context = self.context
         examples = context.examples_per_epoch if count else context.examples_counted
         if examples is not None:
             return examples / self.params.global_batch_size
-        cardinality = (
-            int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else tf.data.UNKNOWN_CARDINALITY
-        )
-        if cardinality == tf.data.UNKNOWN_CARDINALITY:
-            return None
-        return math.inf if cardinality == tf.data.INFINITE_CARDINALITY else cardinality // context.elements_per_step
+        length = length_of(self._dataset)
+        return length if length in (None, math.inf) else length // context.elements_per_step
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:
@@ -511,10 +508,7 @@ class TrainIterator:
     def _steps_per_epoch(self, *, count: bool) -> float | None:
         if self._dataset is None:
             return self.builder.steps_per_epoch(count=count)
-        if not isinstance(self._dataset, tf.data.Dataset):  # TensorFlow has no length of a distributed dataset
-            return None
-        length = int(self._dataset.cardinality())
-        return {tf.data.INFINITE_CARDINALITY: math.inf, tf.data.UNKNOWN_CARDINALITY: None}.get(length, length)
+        return length_of(self._dataset)
 
     def place(self, step: int) -> tuple[int, int] | None:
         """Returns the epoch in which step number `step` lies and which step of it that is, both counted from 1.

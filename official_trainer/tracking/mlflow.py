@@ -85,7 +85,9 @@ class MlflowTracker(Tracker):
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         """Logs the config as parameters; MLflow keeps the first value of each, also where a restart changes it."""
         client = self._open()
-        values = {"experiment": experiment, **{_name(path): _text(value) for path, value in config.items()}}
+        values = {"experiment": experiment}
+        for path, value in config.items():
+            values[_name(path)] = value if isinstance(value, str) else json.dumps(value)
         known = client.get_run(self._run_id).data.params
         new = [_entities().Param(name, value) for name, value in values.items() if name not in known]
         for start in range(0, len(new), _BATCH):
@@ -169,7 +171,3 @@ def _entities() -> Any:
 def _name(text: str) -> str:
     """Returns a name with the characters that MLflow allows."""
     return re.sub(r"[^\w\-. :/]", "_", text)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -82,8 +82,9 @@ class TensorBoardConfig(TrackerConfig):
     ) -> Tracker:
         if self.splits == ():
             return Tracker()
-        if _is_trial(place.directory):
-            describes = None  # the sweep lists it, with what was drawn alone
+        parent = files.absolute(place.directory).rstrip("/").rpartition("/")[0] or "/"
+        if files.exists(files.join(parent, TRIAL_FILE)):
+            describes = None  # the sweep lists its trial, with what was drawn alone
         if describes is not None and self.splits is not None and describes not in self.splits:
             describes = self.splits[0]
         return TensorBoardTracker(place.directory, folders=folders, describes=describes, listed=listed, options=self)
@@ -151,7 +152,9 @@ class TensorBoardTracker(Tracker):
             for name, value in plain.items()
             if isinstance(value, bool | int | float | str) and (self._listed is None or name in self._listed)
         }
-        new = summary.hparams_pb(values, trial_id=_trial_name(self._directory), start_time_secs=time.time())
+        parent, _, name = files.absolute(self._directory).rstrip("/").rpartition("/")
+        shown = f"{name} ({parent or '/'})"  # runs of one name would share a row of the tab
+        new = summary.hparams_pb(values, trial_id=shown, start_time_secs=time.time())
         tag = new.value[0].tag
         self._files.cut(_FORMER_HPARAMS, lambda event: False)
         written = [value for event in self._files.events(folder) for value in event.summary.value if value.tag == tag]
@@ -427,19 +430,6 @@ def as_hparam(value: bool | int | float | str) -> bool | float | str:
     An integer is a text with spaces before it, which a browser leaves out, so that it is sorted as a number.
     """
     return f"{value:>{_WIDTH_OF_INTEGERS}}" if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _is_trial(directory: str) -> bool:
-    """Whether a run directory is that of a trial of a sweep."""
-    path = files.absolute(directory)
-    return files.exists(files.join(path.rstrip("/").rpartition("/")[0] or "/", TRIAL_FILE))
-
-
-def _trial_name(directory: str) -> str:
-    """Returns the name of a run in the HParams tab, where runs of one name would share a row."""
-    path = files.absolute(directory)
-    parent, _, name = path.rstrip("/").rpartition("/")
-    return f"{name} ({parent or '/'})"
 
 
 def shared_name(split: str, name: str, names: Collection[str]) -> str:
