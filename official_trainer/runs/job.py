@@ -192,7 +192,8 @@ def check_ready(job: Job) -> None:
     problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
-        problems += [found.problem for found in learning_rate.findings(job.resolved) if found.is_fatal]
+        found = learning_rate.finding(job.resolved)
+        problems += [found.problem] if found is not None and found.is_fatal else []
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
     if problems:
@@ -201,9 +202,9 @@ def check_ready(job: Job) -> None:
 
 def warn(job: Job) -> None:
     """Warns, in one line each, of what a job that is ready to train was likely not meant to do."""
-    if job.is_chief and job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
-        for found in learning_rate.findings(job.resolved):
-            _logger.warning("%s", found.problem.message)
+    trains = job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval")
+    if job.is_chief and trains and (found := learning_rate.finding(job.resolved)) is not None:
+        _logger.warning("%s", found.problem.message)
 
 
 def _cluster_problems(job: Job) -> Iterator[Problem]:

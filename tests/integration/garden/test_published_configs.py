@@ -43,7 +43,7 @@ def test_nothing_is_said_of_the_learning_rate_of_a_published_config():
     for path in PUBLISHED:
         name = experiment_of(path)
         resolved = configuration.resolve(registry.get_config(name), experiment=name, config_files=[str(path)])
-        assert [found.problem.what for found in learning_rate.findings(resolved)] == []
+        assert learning_rate.finding(resolved) is None
 
 
 @pytest.mark.parametrize("path", cases(PUBLISHED, *PUBLISHED[::4]), ids=lambda path: path.stem)
