@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -22,15 +22,21 @@ from official_trainer.config.errors import ConfigError, Origin, Problem, near_fi
 from official_trainer.config.nodes import Node
 from official_trainer.errors import shorten
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASES: Any = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
 _STANDARD = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {
     f"{_STANDARD}{name}"
     for name in ["map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp", "value", "python/tuple"]
 }
 _OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
-_TOO_DEEP = f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep"
-_FEWER_LEVELS = "write fewer levels"
+_DEPTH = "exceeded maximum nesting depth"
+"""What libyaml says, which reads ahead of the place where our limit is reached."""
+_SAID = {
+    _DEPTH: (f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep", "write fewer levels"),
+    "but found another document": ("a second document begins here", "remove the '---' line"),
+    "found undefined alias": ("nothing before this place has the name of this alias", "define it there"),
+    "found duplicate anchor": ("another place has the name of this anchor", "give it another name"),
+}
 _HINTS = (
     ("mapping values are not allowed", "quote the value if it holds ': ', or correct the indentation"),
     ("could not find expected ':'", "a field needs 'name: value'"),
@@ -61,15 +67,16 @@ class Reader:
         """Reads YAML that begins at `start`; returns None for an empty document, and after adding a problem."""
         if self.refuses(text, start):
             return None
-        composer = _Composer(start, self.problems, self._size)
+        reading = _Reading(start, self.problems, self._size)
         try:
-            return composer.document(text)
-        except _RefusedError as refused:
-            self.problems.append(refused.problem)
+            root = _Loader(text).get_single_node()
+            return None if root is None else reading.node(root, root)
+        except ConfigError as refused:
+            self.problems += refused.problems
         except yaml.YAMLError as error:
             self.problems.append(_syntax_problem(text, start, error))
         finally:
-            self._size = composer.size
+            self._size = reading.size
         return None
 
     def refuses(self, text: str, place: Origin) -> bool:
@@ -184,16 +191,31 @@ def _yaml_of_json(text: str) -> str:
 # Text.
 
 
-class _RefusedError(Exception):
-    """Ends the reading of a text; carries the problem."""
+class _Loader(*_BASES):  # type: ignore[misc]
+    """PyYAML's own composer, on libyaml's parser if that is there, which refuses depth.
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    The composer that is written in C ends the process at 100,000 levels where libyaml is older than 0.2.6.
+    """
+
+    def __init__(self, text: str) -> None:
+        _BASES[-1].__init__(self, text)
+        yaml.composer.Composer.__init__(self)
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > limits.MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, _DEPTH, self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def resolve(self, kind: type, value: Any, implicit: Any) -> str:
+        return ""  # the type of the field says how its text is read
 
 
-class _Composer:
-    """Turns the events of PyYAML's parser into nodes.
+class _Reading:
+    """Turns what PyYAML composes of a text into our nodes.
 
     Attributes:
       size: of all that was read so far, as `limits.MAX_SIZE` counts it.
@@ -203,98 +225,62 @@ class _Composer:
         self._start = start
         self._problems = problems
         self.size = size
-        self._anchored: dict[str, tuple[Node, int]] = {}
-        self._open: set[str] = set()
+        self._read: dict[yaml.Node, tuple[Node, int] | None] = {}
+        """Each node with its size, because an alias is the node that it repeats; None while it is being read."""
 
-    def document(self, text: str) -> Node | None:
-        """Returns what the only document of `text` holds, or None if there is none."""
-        self._events = yaml.parse(text, Loader=_Loader)
-        root = None
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                if root is not None:
-                    raise self._refuse("a second document begins here", event, "remove the '---' line")
-                root = self._node(next(self._events), 1)
-        return root
-
-    def _node(self, event: Any, depth: int) -> Node:
-        if depth > limits.MAX_DEPTH:
-            raise self._refuse(_TOO_DEEP, event, _FEWER_LEVELS)
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before = self.size
-        if event.anchor:
-            self._open.add(event.anchor)
-        node = self._new(event, depth)
-        if event.anchor:
-            self._open.discard(event.anchor)
-            self._anchored[event.anchor] = node, self.size - before
+    def node(self, found: yaml.Node, holder: yaml.Node) -> Node:
+        """Returns a node of PyYAML's as one of ours; `holder` is the one that it is an item of."""
+        if found in self._read:
+            if (known := self._read[found]) is None:
+                raise ConfigError([self._problem("an alias must not contain itself", holder, "remove it")])
+            self._count(known[1], holder)
+            return known[0]
+        self._read[found], before = None, self.size
+        self._count(limits.size(found.value), found)
+        if found.tag not in ("", *_OPERATIONS, *_PLAIN_TAGS):
+            fix = "write plain data" if "python" in found.tag else "only !append, !remove and !replace are allowed"
+            shown = shorten(found.tag.replace(_STANDARD, "!!"))
+            self._problems.append(self._problem(f"the tag {shown} is not allowed in a configuration", found, fix))
+        kind: Literal["scalar", "list", "mapping"] = "scalar"
+        quoted, length = False, _columns(found)
+        if isinstance(found, yaml.ScalarNode):
+            value = found.value
+            is_block = found.style in ("|", ">")
+            quoted = is_block or found.style in ("'", '"')  # plain is '' in libyaml and None in pure Python
+            length = 1 if is_block else length
+        elif isinstance(found, yaml.SequenceNode):
+            kind, value = "list", tuple(self.node(item, found) for item in found.value)
+        else:
+            kind, value = "mapping", tuple(self._pairs(found))
+        node = Node(kind, value, self._place(found), length, quoted, _OPERATIONS.get(found.tag, "="))
+        self._read[found] = node, self.size - before
         return node
 
-    def _new(self, event: Any, depth: int) -> Node:
-        origin, op = self._place(event), self._operation(event)
-        if isinstance(event, yaml.ScalarEvent):
-            self._count(limits.size(event.value), event)
-            quoted = event.style in ("'", '"', "|", ">")  # plain is '' in libyaml and None in pure Python
-            length = 1 if event.style in ("|", ">") else _columns(event, event)
-            return Node("scalar", event.value, origin, length, quoted, op)
-        self._count(limits.size(None), event)
-        if isinstance(event, yaml.SequenceStartEvent):
-            items = tuple(self._items(depth))
-            return Node("list", items, origin, _columns(event, self._last), op=op)
-        pairs = tuple(self._pairs(depth))
-        return Node("mapping", pairs, origin, _columns(event, self._last), op=op)
-
-    def _items(self, depth: int) -> Iterator[Node]:
-        for event in self._events:
-            if isinstance(event, yaml.CollectionEndEvent):
-                self._last = event
-                return
-            yield self._node(event, depth + 1)
-
-    def _alias(self, event: Any) -> Node:
-        name = shorten(event.anchor)
-        if event.anchor in self._open:
-            raise self._refuse("an alias must not contain itself", event, "remove it")
-        if event.anchor not in self._anchored:
-            raise self._refuse(f"nothing before this place is called &{name}", event, "define it there")
-        node, size = self._anchored[event.anchor]
-        self._count(size, event)
-        return node
-
-    def _count(self, size: int, event: Any) -> None:
+    def _count(self, size: int, found: yaml.Node) -> None:
         self.size += size
         if self.size > limits.MAX_SIZE:
             what = f"here the configuration exceeds {limits.MAX_SIZE} values, those that aliases repeat included"
-            raise self._refuse(what, event, "put large tables into files of their own")
+            raise ConfigError([self._problem(what, found, "put large tables into files of their own")])
 
-    def _refuse(self, what: str, event: Any, fix: str) -> _RefusedError:
-        return _RefusedError(Problem(what, origin=self._place(event), length=_columns(event, event), fix=fix))
+    def _place(self, found: yaml.Node) -> Origin:
+        return self._start.moved(found.start_mark.line, found.start_mark.column)
 
-    def _place(self, event: Any) -> Origin:
-        return self._start.moved(event.start_mark.line, event.start_mark.column)
+    def _problem(self, what: str, found: yaml.Node, fix: str) -> Problem:
+        return Problem(what, origin=self._place(found), length=_columns(found), fix=fix)
 
-    def _operation(self, event: Any) -> str:
-        tag = event.tag
-        if tag in _OPERATIONS:
-            return _OPERATIONS[tag]
-        if tag not in (None, "!") and tag not in _PLAIN_TAGS:
-            shown = shorten(tag.replace(_STANDARD, "!!"))
-            fix = "write plain data" if "python" in tag else "only !append, !remove and !replace are allowed"
-            what = f"the tag {shown} is not allowed in a configuration"
-            self._problems.append(Problem(what, fix=fix, origin=self._place(event)))
-        return "="
-
-    def _pairs(self, depth: int) -> Iterator[tuple[Node, Node]]:
+    def _pairs(self, found: yaml.Node) -> Iterator[tuple[Node, Node]]:
         merged: dict[str, tuple[Node, Node]] = {}
         own: dict[str, tuple[Node, Node]] = {}
-        nodes = self._items(depth)
-        for key in nodes:
-            item = next(nodes)
+        for key, item in ((self.node(key, found), self.node(item, found)) for key, item in found.value):
             if key.kind != "scalar":
                 self._problems.append(key.problem("a field name must be one word"))
             elif key.value == "<<" and not key.quoted:
-                self._merge(item, merged)
+                for part in item.value if item.kind == "list" else [item]:
+                    if part.kind != "mapping":
+                        self._problems.append(Problem("'<<' takes a section or a list of sections", origin=part.origin))
+                    else:
+                        for name, pair in ((pair[0].value, pair) for pair in part.value):
+                            merged.setdefault(name, pair)
             elif key.value in own:
                 first = own[key.value][0].origin.line
                 what = f"'{shorten(key.value)}' appears twice in one section, first on line {first}"
@@ -306,18 +292,10 @@ class _Composer:
         yield from (pair for name, pair in merged.items() if name not in own)
         yield from own.values()
 
-    def _merge(self, value: Node, merged: dict[str, tuple[Node, Node]]) -> None:
-        for part in value.value if value.kind == "list" else [value]:
-            if part.kind != "mapping":
-                self._problems.append(Problem("'<<' takes a section or a list of sections", origin=part.origin))
-                continue
-            for key, item in part.value:
-                merged.setdefault(key.value, (key, item))
 
-
-def _columns(first: Any, last: Any) -> int:
-    """Returns the columns from the start of one event to the end of another; rendering stops at the line's end."""
-    start, end = first.start_mark, last.end_mark
+def _columns(found: yaml.Node) -> int:
+    """Returns the columns of a node; rendering stops at the line's end."""
+    start, end = found.start_mark, found.end_mark
     return end.column - start.column if end.line == start.line else 200
 
 
@@ -332,8 +310,9 @@ def _syntax_problem(text: str, start: Origin, error: yaml.YAMLError) -> Problem:
     if "\t" in indent:
         origin = start.moved(mark.line, indent.index("\t"))
         return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
-    if "maximum nesting depth" in reason:  # of libyaml, which reads ahead of the place where ours is reached
-        return Problem(_TOO_DEEP, fix=_FEWER_LEVELS, origin=start.moved(mark.line, mark.column))
+    for words, (what, fix) in _SAID.items():
+        if words in str(error):
+            return Problem(what, fix=fix, origin=start.moved(mark.line, mark.column))
     fix = next((hint for words, hint in _HINTS if words in reason or words in str(error)), "")
     if "${" in line:
         fix = "inside brackets, write a reference in quotes"

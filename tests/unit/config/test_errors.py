@@ -123,7 +123,7 @@ FILES = [
         "trainer: |\n  text\n  more\n",
         "trainer: must be a section (TrainerConfig), got the quoted text 'text\\nmore",
     ),
-    ("runtime: *gone\n", "a.yaml:1: nothing before this place is called &gone; define it there"),
+    ("runtime: *gone\n", "a.yaml:1: nothing before this place has the name of this alias; define it there"),
     ("a: 1\n---\nb: 1\n", "a.yaml:2: a second document begins here; remove the '---' line"),
     ("runtime: \x01\n", "cannot be read as YAML: control characters are not allowed"),
     ("task: {model: {free: &a {b: *a}}}\n", "a.yaml:1: an alias must not contain itself; remove it"),

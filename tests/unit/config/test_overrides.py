@@ -187,7 +187,7 @@ def test_reset_of_a_whole_section_and_of_the_last_item():
         ("trainer={train_steps:1}", "trainer.train_steps: 'train_steps:1' is a name without a value"),
         ("task.model.weights.a=x", "task.model.weights.a: must be a number, got 'x'"),
         ("task.model.filters[0]=x", "task.model.filters[0]: must be an integer, got 'x'"),
-        ("task.model.weights={a: *x}", "--set: nothing before this place is called &x; define it there"),
+        ("task.model.weights={a: *x}", "--set: nothing before this place has the name of this alias; define it there"),
         ("task.model.filters=['1]", "must be a list of integers at least 1, got '['1]'"),
         ("trainer=5", "--set: trainer: must be a section (TrainerConfig), got '5'"),
         ("trainer=[1]", "--set: trainer: must be a section (TrainerConfig), got a list"),
