@@ -1,6 +1,6 @@
 """Two configurations side by side: the fields that differ, both values, and what set each.
 
-Owns: which fields are shown, their layout for a terminal of 80 columns.
+Owns: which fields differ, of configurations in force and of the files of runs; their layout for 80 columns.
 Does not own: what a difference means for a run, or how it is undone (`compare.py`).
 """
 
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import fields
+from official_trainer.config import fields, lines
 from official_trainer.config.dump import flat, recorded
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow
 
 _WIDTH = 80
 _MOST_VALUE = 40
+DEFAULT = "class default"
+"""The source of a value that nothing has set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,29 +55,51 @@ class Contrast:
     after: Side
 
 
-def contrasts(before: Resolved, after: Resolved) -> list[Contrast]:
-    """Returns the fields that differ, in the order of the configurations.
+def sides(resolved: Resolved) -> dict[str, Side]:
+    """Returns each field of a configuration; of a one-of, those of the selected branch.
 
-    Of a one-of, the selected branches count. A branch that only one of them selects is shown as far as it differs from
-    the defaults of its class.
+    Of values from the `params.yaml` of a run, the source is what that has as a comment.
     """
-    left, right = flat(before.config), flat(after.config)
+    found = {}
+    for path in flat(resolved.config):
+        value = fields.at(resolved.config, fields.parse_path(path))
+        before = recorded(resolved.trail.origin(path))
+        source = resolved.trail.source(path) if before is None else before
+        found[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
+    return found
+
+
+def sides_of_lines(config: Mapping[str, str], experiment: str | None) -> dict[str, Side]:
+    """Returns each field of a `params.yaml`, given as `lines` returns it."""
+    found = {}
+    for path, line in config.items():
+        source = lines.comment(line) or DEFAULT
+        found[path] = Side(lines.value(line), f"experiment {experiment}" if source == "experiment" else source)
+    return found
+
+
+def contrasts(before: Mapping[str, Side], after: Mapping[str, Side]) -> list[Contrast]:
+    """Returns the fields that differ between two configurations, in their order.
+
+    A branch that only one of them selects is shown as far as something has set it.
+    """
     found = []
-    for path in dict.fromkeys([*right, *left]):
-        sides = _side(before, path, left), _side(after, path, right)
-        if sides[0].text != sides[1].text and not any(_is_implied(each, path, sides) for each in (before, after)):
-            found.append(Contrast(path, *sides))
+    for path in dict.fromkeys([*after, *before]):
+        both = before.get(path, Side()), after.get(path, Side())
+        is_implied = any(side.value is Ellipsis for side in both) and any(side.source == DEFAULT for side in both)
+        if both[0].text != both[1].text and not is_implied:
+            found.append(Contrast(path, *both))
     return found
 
 
 def text(found: Sequence[Contrast]) -> list[str]:
     """Returns the lines that show fields that differ, each with a line for either value, aligned."""
-    sides = [side for contrast in found for side in (contrast.before, contrast.after)]
-    width = max((len(side.text) for side in sides if len(side.text) <= _MOST_VALUE), default=0)
-    lines = []
+    texts = [side.text for contrast in found for side in (contrast.before, contrast.after)]
+    width = max((len(text) for text in texts if len(text) <= _MOST_VALUE), default=0)
+    shown = []
     for contrast in found:
-        lines += ["", contrast.path, *_lines("-", contrast.before, width), *_lines("+", contrast.after, width)]
-    return lines[1:]
+        shown += ["", contrast.path, *_lines("-", contrast.before, width), *_lines("+", contrast.after, width)]
+    return shown[1:]
 
 
 def as_json(side: Side) -> dict[str, Any] | None:
@@ -83,30 +107,8 @@ def as_json(side: Side) -> dict[str, Any] | None:
     return None if side.value is Ellipsis else {"value": side.value, "origin": side.source}
 
 
-def _side(resolved: Resolved, path: str, values: dict[str, Any]) -> Side:
-    if path not in values:
-        return Side()
-    value = fields.at(resolved.config, fields.parse_path(path))
-    return Side(_plain(value), _source(resolved, path))
-
-
 def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def _is_implied(resolved: Resolved, path: str, sides: tuple[Side, Side]) -> bool:
-    """Whether only one side has a field, and its value is the default of the class that it belongs to."""
-    there = [side.text for side in sides if side.value is not Ellipsis]
-    default = resolved.trail.default(path)
-    return len(there) == 1 and default is not Ellipsis and flow(default) == there[0]
-
-
-def _source(resolved: Resolved, path: str) -> str:
-    """Returns what set a value; for the `params.yaml` of a run, what that has as a comment."""
-    before = recorded(resolved.trail.origin(path))
-    if before is None:
-        return resolved.trail.source(path)
-    return f"experiment {resolved.experiment}" if before == "experiment" else before
 
 
 def _lines(mark: str, side: Side, width: int) -> Iterator[str]:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import contrast, lines
-from official_trainer.config.contrast import Contrast, Side
+from official_trainer.config import contrast
+from official_trainer.config.contrast import Contrast
 from official_trainer.errors import printable, without_secrets
 from official_trainer.reports.measures import Entry
+from official_trainer.runs import recorded
 from official_trainer.reports.recorded_curves import Curves
-from official_trainer.runs import differing, recorded
 from official_trainer.tracking import git_state
 from official_trainer.tracking.jsonl import encode, strict
 from official_trainer.tracking.monitored import show
@@ -26,7 +26,6 @@ from official_trainer.tracking.monitored import show
 _MOST_FILES, _MOST_LINES = 20, 60
 _REVISION = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _LONGEST_NAME = 16
-_DEFAULT = "class default"
 _NOT_COMPARED = ("time",)
 """Splits whose numbers always differ."""
 
@@ -116,7 +115,7 @@ def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
       workspace: the folder in which git is asked about the commits; None asks nothing. It is not taken from the runs,
         whose files may come from others.
     """
-    curves = before.curves, after.curves
+    curves, runs = (before.curves, after.curves), (before.run, after.run)
     facts = [fact for fact in _facts(before, after) if fact.before != fact.after]
     metrics, parting, steps = _metrics(*curves)
     notes = [f"{entry.name}: {note}" for entry in (before, after) for note in entry.notes]
@@ -124,7 +123,7 @@ def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
     return Pair(
         names=(before.name, after.name),
         facts=facts,
-        config=_config(before, after),
+        config=contrast.contrasts(*(contrast.sides_of_lines(run.config, run.experiment) for run in runs)),
         code=code,
         changes=changes,
         metrics=metrics,
@@ -151,26 +150,6 @@ def _facts(before: Entry, after: Entry) -> Iterator[Fact]:
 
 def _list(value: Any) -> str | None:
     return ", ".join(map(str, value)) if isinstance(value, list) else None
-
-
-def _config(before: Entry, after: Entry) -> list[Contrast]:
-    """Returns the fields that differ, by path, also of runs of two experiments."""
-    texts = differing.fields([before.run.config, after.run.config], all_of_choices=True)
-    found = []
-    for path, values in texts.items():
-        sides = [_side(entry, path, value) for entry, value in zip((before, after), values, strict=True)]
-        is_alone = any(side.value is Ellipsis for side in sides)
-        if not is_alone or all(side.source != _DEFAULT for side in sides):  # of a field that only one of them has
-            found.append(Contrast(path, *sides))
-    return found
-
-
-def _side(entry: Entry, path: str, shown: str | None) -> Side:
-    text = entry.run.config.get(path)
-    if text is None or shown is None:
-        return Side()
-    origin = lines.comment(text) or _DEFAULT
-    return Side(lines.value(text), f"experiment {entry.run.experiment}" if origin == "experiment" else origin)
 
 
 def _code(before: Entry, after: Entry, workspace: str | None) -> tuple[list[str], list[Change]]:

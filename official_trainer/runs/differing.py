@@ -65,12 +65,11 @@ def _fields_of_task(run: RecordedRun) -> object:
     return frozenset(name.partition("[")[0] for name in names)
 
 
-def fields(configs: Sequence[Mapping[str, str]], *, all_of_choices: bool = False) -> dict[str, list[str | None]]:
+def fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
     """Returns the values of each field that differs between configs, as YAML; None where one is not to show it.
 
     Args:
       configs: by path the line that each field has.
-      all_of_choices: whether fields of a one-of that is chosen in some configs count where these have one value.
     """
     found: dict[str, list[str | None]] = {}
     for path in dict.fromkeys(path for config in configs for path in config):
@@ -83,6 +82,6 @@ def fields(configs: Sequence[Mapping[str, str]], *, all_of_choices: bool = False
     for path, texts in list(found.items()):
         if not path.startswith(chosen):
             found[path] = [NOT_THERE if text is None else text for text in texts]
-        elif not all_of_choices and not path.endswith(".type") and len({*texts} - {None}) == 1:
+        elif not path.endswith(".type") and len({*texts} - {None}) == 1:
             del found[path]  # other runs have chosen another type, which has no such field
     return found

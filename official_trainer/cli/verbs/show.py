@@ -181,7 +181,7 @@ def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_j
     """Returns the fields that differ between two configurations."""
     from official_trainer.config import contrast
 
-    found = contrast.contrasts(*both)
+    found = contrast.contrasts(*map(contrast.sides, both))
     if as_json:
         import json
 

@@ -5,7 +5,11 @@ from tests.support.config.sample import Model, resolved
 
 
 def shown(before, after):
-    return contrast.text(contrast.contrasts(before, after))
+    return contrast.text(contrasts(before, after))
+
+
+def contrasts(*both):
+    return contrast.contrasts(*map(contrast.sides, both))
 
 
 def test_values_and_what_set_them(write):
@@ -58,9 +62,9 @@ def test_a_one_of():
 
 def test_true_is_not_1():
     after = resolved("task.model.anything=1")
-    (found,) = contrast.contrasts(resolved("task.model.anything=true"), after)
+    (found,) = contrasts(resolved("task.model.anything=true"), after)
     assert (found.before.value, found.after.value) == (True, 1)
-    assert contrast.contrasts(after, after) == []
+    assert contrasts(after, after) == []
 
 
 def test_long_values():
