@@ -33,8 +33,6 @@ FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 class Decoder:
     """Reads nodes into a configuration, collects problems, and records the origin of each value.
 
-    Size: a method for each form of a node and each kind of type, which call each other.
-
     Attributes:
       root: the configuration so far; texts that refer to other fields are in it as a `Reference`.
       trail: the record of what sets each value.
@@ -92,11 +90,16 @@ class Decoder:
         return dataclasses.replace(node, value=expressions.unescaped(node.value))
 
     def _read(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        bare, limits = fields.strip(tp)
+        bare, ranges = fields.strip(tp)
         if node.is_part:
             return self._part(node, tp, current, path)
-        if node.kind == "reference" and not _is_section_only(tp):
-            return self._refer(node, path)
+        types = [fields.strip(arm)[0] for arm in fields.arms(tp) if arm is not fields.NoneType]
+        if node.kind == "reference" and not all(map(fields.is_section_type, types)):  # nothing can refer to a section
+            self.num_references += 1
+            if self.num_references > limits.MAX_REFERENCES:
+                what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
+                return self._fail(node, path, what, fix="write the value")
+            return Reference(node.value, node.origin, node.length)
         if self._as_garden and node.is_null and node.value not in ("", "None"):  # YAML's null; None is text there
             return None
         if fields.is_union(bare):
@@ -107,14 +110,7 @@ class Decoder:
             return self._list(node, tuple if bare is Any else bare, current, path)
         if fields.is_mapping(bare) or (bare is Any and node.kind == "mapping"):
             return self._mapping(node, bare, current, path)
-        return self._scalar(node, bare, limits, path)
-
-    def _refer(self, node: Node, path: str) -> Any:
-        self.num_references += 1
-        if self.num_references > limits.MAX_REFERENCES:
-            what = f"is one more than the {limits.MAX_REFERENCES} references that are allowed"
-            return self._fail(node, path, what, fix="write the value")
-        return Reference(node.value, node.origin, node.length)
+        return self._scalar(node, bare, ranges, path)
 
     def _scalar(self, node: Node, tp: Any, limits: tuple[Any, ...], path: str, narrow: bool = False) -> Any:
         if node.kind != "scalar":
@@ -142,7 +138,14 @@ class Decoder:
                 return None
             arms.remove(fields.NoneType)
             if self._as_garden and node.kind == "scalar" and len(arms) == 1:
-                return self._optional_choice(node, arms[0], current, path)
+                num_events = len(self.trail)
+                result = self._read(node, arms[0], current, path)
+                if not isinstance(result, OneOf):
+                    return result
+                # Model Garden keeps the word itself in place of an optional one-of, such as `aug_type`.
+                self.trail.forget(num_events)
+                self.trail.replace(path)
+                return node.value
         fitting = [arm for arm in arms if _fits(arm, node)]
         if len(arms) == 1 or len(fitting) == 1:
             return self._read(node, (fitting or arms)[0], current, path)
@@ -166,16 +169,6 @@ class Decoder:
             return FAILED
         near = next((p.near for p in found if p.near), "")
         return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, near=near)
-
-    def _optional_choice(self, node: Node, tp: Any, current: Any, path: str) -> Any:
-        """Returns the word itself where Model Garden keeps it in place of an optional one-of, such as `aug_type`."""
-        num_events = len(self.trail)
-        result = self._read(node, tp, current, path)
-        if not isinstance(result, OneOf):
-            return result
-        self.trail.forget(num_events)
-        self.trail.replace(path)
-        return node.value
 
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
@@ -239,10 +232,7 @@ class Decoder:
             places = [fields.join(path, len(old) + i) for i in range(len(items))]
             new = [self.value(item, t, None, p) for item, t, p in zip(items, types[len(old) :], places, strict=True)]
             return FAILED if any(item is FAILED for item in new) else (*old, *new)
-        return self._remove(node, tuple(zip(items, types, strict=False)), old, path)
-
-    def _remove(self, node: Node, wanted: tuple[tuple[Node, Any], ...], old: tuple[Any, ...], path: str) -> Any:
-        gone = [(item, self._read(self._referring(item), tp, None, path)) for item, tp in wanted]
+        gone = [(item, self._read(self._referring(item), t, None, path)) for item, t in zip(items, types, strict=False)]
         held, names = set(old), [shorten(str(each)) for each in old[:_SHOWN_ITEMS]]
         allowed = ", ".join(names) + ", …" * (len(old) > _SHOWN_ITEMS)
         for item, value in gone:
@@ -291,8 +281,13 @@ class Decoder:
         if issubclass(cls, OneOf) and name == "type" and tp == (str | None):
             tp = Literal[tuple(fields.choices(cls))] | None
         place = fields.join(path, spelling(name))
-        if node.op == "~":
-            return self._reset(node, place, getattr(values.class_default(cls), name, Ellipsis))
+        if node.op == "~":  # puts back the experiment's value, or where it has none the default
+            value = fields.at(self._base, fields.parse_path(place))
+            value = getattr(values.class_default(cls), name, Ellipsis) if value is Ellipsis else value
+            if value is Ellipsis:
+                return self._fail(node, place, "has no value in the experiment and no default", fix="set it")
+            self.trail.reset(place, node.origin, value)
+            return value
         outside, self._as_garden = self._as_garden, cls.READS_AS_GARDEN or name in cls.READ_AS_GARDEN
         result = self.value(node, tp, current, place)
         self._as_garden = outside
@@ -361,21 +356,14 @@ class Decoder:
         if not 0 <= index < len(old):
             return self._unknown(old, key, mark, path)
         if inner.op == "~":
-            return self._without_item(inner, holder, old, index, path)
+            if fields.item_types(holder, len(old) - 1) is None:
+                what = f"must be {fields.describe(holder)}, so none of them can be removed"
+                return self._fail(inner, path, what, fix="set the item, or the list as a whole")
+            self.trail.replace(path, inner.origin)
+            return (*old[:index], *old[index + 1 :])
         types = fields.item_types(holder, len(old)) or [Any] * len(old)
         part = self.value(inner, types[index], old[index], fields.join(path, index))
         return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
-
-    # Resets.
-
-    def _reset(self, node: Node, path: str, default: Any) -> Any:
-        """Puts back the experiment's value, or where it has none the default."""
-        value = fields.at(self._base, fields.parse_path(path))
-        value = default if value is Ellipsis else value
-        if value is Ellipsis:
-            return self._fail(node, path, "has no value in the experiment and no default", fix="set it")
-        self.trail.reset(path, node.origin, value)
-        return value
 
     def _reset_entry(self, node: Node, old: Mapping[str, Any], key: str, path: str) -> Any:
         """Puts back the experiment's value of an entry; removes one that was added."""
@@ -388,13 +376,6 @@ class Decoder:
             return self._unknown(old, key, node, path)
         self.trail.replace(path, node.origin)
         return FrozenDict({name: part for name, part in old.items() if name != key})
-
-    def _without_item(self, node: Node, tp: Any, old: tuple[Any, ...], index: int, path: str) -> Any:
-        if fields.item_types(tp, len(old) - 1) is None:
-            what = f"must be {fields.describe(tp)}, so none of them can be removed"
-            return self._fail(node, path, what, fix="set the item, or the list as a whole")
-        self.trail.replace(path, node.origin)
-        return (*old[:index], *old[index + 1 :])
 
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
         if len(self.problems) >= limits.MAX_PROBLEMS:
@@ -414,11 +395,6 @@ class Decoder:
     def _fail(self, node: Node, path: str, what: str, **parts: str) -> Any:
         self.problems.append(node.problem(what, path, **parts))
         return FAILED
-
-
-def _is_section_only(tp: Any) -> bool:
-    """Whether a value of a type is a section, or null; no field has one that another can refer to."""
-    return all(fields.is_section_type(fields.strip(arm)[0]) for arm in fields.arms(tp) if arm is not fields.NoneType)
 
 
 def _expanded(node: Node, cls: type[Config]) -> Node:

@@ -69,7 +69,10 @@ def _hints(cls: Any) -> Mapping[str, Any]:
     names = [field.name for field in dataclasses.fields(cls) if field.init]
     declared = {field.name for field in dataclasses.fields(cls)}
     for name, note in inspect.get_annotations(cls).items():
-        if name not in declared and not _is_class_variable(note):
+        is_constant = typing.get_origin(note) is typing.ClassVar or str(note).startswith(
+            ("ClassVar", "typing.ClassVar")
+        )
+        if name not in declared and not is_constant:
             fix = f"put {_DATACLASS} on the class"
             _refuse(cls, name, f"{name!r} is not a field; {fix}")
     methods = ("problems", "ignored", "follows", "replace", "as_dict", *["get"] * issubclass(cls, OneOf))
@@ -128,10 +131,6 @@ def summary(cls: type[Config]) -> str:
     """Returns the first line of the class's own docstring."""
     doc = inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("\n")[0]
     return "" if doc.startswith(f"{cls.__name__}(") else doc  # dataclass writes the signature where there is none
-
-
-def _is_class_variable(note: Any) -> bool:
-    return typing.get_origin(note) is typing.ClassVar or str(note).startswith(("ClassVar", "typing.ClassVar"))
 
 
 def _refuse(cls: type, name: str, what: str) -> typing.NoReturn:

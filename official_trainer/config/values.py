@@ -64,7 +64,16 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
     for limit in ranges:
         if refused := limit.problem(value):
             return _refuse(value, refused, path, report)
-    result = _normalise_parts(value, bare, path, report)
+    result = value
+    if isinstance(value, tuple | list):
+        types = fields.item_types(bare, len(value)) if bare is not Any else [Any] * len(value)
+        pairs = enumerate(zip(value, types or [], strict=True))
+        result = tuple(normalise(item, t, fields.join(path, i), report) for i, (item, t) in pairs)
+    elif isinstance(value, dict):
+        t = Any if bare is Any else fields.value_type(bare)
+        result = FrozenDict({key: normalise(item, t, fields.join(path, key), report) for key, item in value.items()})
+    elif bare in (int, float) and type(value) is not bare:
+        result = bare(value)
     for part in (result, *(result if isinstance(result, dict) else ())):  # and the names in a mapping
         if refused := limits.unstorable(part):
             return _refuse(value, refused, path, report)
@@ -80,18 +89,14 @@ def _normalise_section(value: Config, tp: Any, path: str, report: Report) -> Any
         name: normalise(getattr(value, name), hint, fields.join(path, spelling(name)), report)
         for name, hint in fields.hints(cls).items()
     }
-    if isinstance(value, OneOf):
-        _check_choice(value, path, report)
+    branches = [name for name in parts if name != "type"]
+    if isinstance(value, OneOf) and value.type is not None and value.type not in branches:
+        if value.type in fields.choices(type(value)):
+            what = f"{cls.__name__}.type allows '{value.type}', for which the class has no field"
+            report(Problem(what, fields.join(path, "type"), fix=f"declare the field {value.type}"))
+        else:
+            report(not_a_choice(fields.join(path, "type"), value.type, branches))
     return value.replace(**parts)
-
-
-def _check_choice(value: OneOf, path: str, report: Report) -> None:
-    branches = [name for name in fields.hints(type(value)) if name != "type"]
-    if value.type is not None and value.type not in branches and value.type in fields.choices(type(value)):
-        what = f"{type(value).__name__}.type allows '{value.type}', for which the class has no field"
-        report(Problem(what, fields.join(path, "type"), fix=f"declare the field {value.type}"))
-    elif value.type is not None and value.type not in branches:
-        report(not_a_choice(fields.join(path, "type"), value.type, branches))
 
 
 def _has_type(value: Any, tp: Any) -> bool:
@@ -110,19 +115,6 @@ def _has_type(value: Any, tp: Any) -> bool:
             isinstance(value, float) and value.is_integer()
         )
     return isinstance(value, tp) and not fields.is_section_type(tp)
-
-
-def _normalise_parts(value: Any, tp: Any, path: str, report: Report) -> Any:
-    if isinstance(value, tuple | list):
-        types = fields.item_types(tp, len(value)) if tp is not Any else [Any] * len(value)
-        pairs = zip(value, types or [], strict=True)
-        return tuple(normalise(item, t, fields.join(path, i), report) for i, (item, t) in enumerate(pairs))
-    if isinstance(value, dict):
-        t = Any if tp is Any else fields.value_type(tp)
-        return FrozenDict({key: normalise(item, t, fields.join(path, key), report) for key, item in value.items()})
-    if tp in (int, float) and type(value) is not tp:
-        return tp(value)
-    return value
 
 
 def _refuse(value: Any, what: str, path: str, report: Report) -> Any:
