@@ -6,7 +6,7 @@ Does not own: single values; `decode.py` has refused wrong text, `values.py` wro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import fields, limits, values
@@ -21,24 +21,17 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
     bad = {problem.path for problem in known}
     bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
     for path, section in in_force(config):
-        for name, text in _problems_of(section, bad):
+        try:
+            found = list(section.problems())
+        except (TypeError, ValueError, AttributeError):
+            if not bad:
+                raise
+            continue  # a value of another type, which is known; those of Python code may be of any
+        for name, text in found:
             place = f"{path}.{name}" if path else name
             if place in bad or any(_sibling(place, word) in bad for word in _words(text)):
                 continue  # follows from a value that could not be read
             yield Problem(text, place, **_cause(section, path, place, text, trail))
-
-
-def _problems_of(section: Config, known: Collection[str]) -> Iterable[tuple[str, str]]:
-    """Returns the problems of a section; none if a value of another type, which is known, keeps them from being found.
-
-    A file's values are converted; those of Python code may be of any type.
-    """
-    try:
-        return list(section.problems())
-    except (TypeError, ValueError, AttributeError):
-        if known:
-            return ()
-        raise
 
 
 def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:
@@ -100,27 +93,19 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
             inside = first.get(place := fields.join(path, name))
             if inside is not None and trail.origin(inside).by_user:
                 yield Problem(text, place, **_spot(trail.origin(inside)))
-    yield from _undeclared(config, trail)
-
-
-def _undeclared(config: Config, trail: Trail) -> Iterator[Problem]:
-    """Yields values from files and flags that are not of the declared type; only Model Garden's sections allow them."""
-    found: list[Problem] = []
-    values.normalise(config, type(config), "", found.append)
-    for problem in found:
+    undeclared: list[Problem] = []  # only Model Garden's sections allow them
+    values.normalise(config, type(config), "", undeclared.append)
+    for problem in undeclared:
         origin = trail.origin(problem.path)
-        if origin.by_user:
-            what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
-            yield Problem(what, problem.path, fix=_instead_of_text(problem), **_spot(origin))
-
-
-def _instead_of_text(problem: Problem) -> str:
-    """Returns what to write in place of a text where Model Garden's class has a list or a section."""
-    if problem.got[:1] not in ("'", '"'):
-        return ""
-    if "a section (" in problem.what:
-        return f"write {{type: {problem.got}}}, or its code finds no type in a text"
-    return f"write [{problem.got}], or each letter counts as an item"
+        if not origin.by_user:
+            continue
+        fix = ""
+        if problem.got[:1] in ("'", '"'):
+            fix = f"write [{problem.got}], or each letter counts as an item"
+            if "a section (" in problem.what:
+                fix = f"write {{type: {problem.got}}}, or its code finds no type in a text"
+        what = f"in Model Garden's class it {problem.what}, and its code receives {problem.got}"
+        yield Problem(what, problem.path, fix=fix, **_spot(origin))
 
 
 def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:

@@ -96,18 +96,17 @@ class _Comparison:
         if chosen is not None:
             for old in self.value(before.get(chosen, {}), branches[chosen], fields.join(path, chosen)):
                 yield from old.undo
-        if now.type is not None and self._is_set_by_user(branch := fields.join(path, now.type)):
-            yield f"~{branch}"  # otherwise it is refused because it has no effect
+        if now.type is not None:
+            branch = fields.join(path, now.type)
+            inside = [place for place in self._trail.touched() if is_inside(place, branch)]
+            if any(self._trail.origin(place).by_user for place in inside):
+                yield f"~{branch}"  # otherwise it is refused because it has no effect
 
     def _origin(self, path: str, now: Any) -> Origin:
         if not fields.is_section(now):
             return self._trail.origin(path)
         inside = (self._trail.origin(place) for place, part in fields.walk(now, path) if not fields.is_section(part))
         return next((origin for origin in inside if origin.by_user), self._trail.origin(path))
-
-    def _is_set_by_user(self, path: str) -> bool:
-        inside = [place for place in self._trail.touched() if is_inside(place, path)]
-        return any(self._trail.origin(place).by_user for place in inside)
 
 
 def _default(section: Config, key: str) -> Any:

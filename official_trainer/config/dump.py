@@ -113,16 +113,12 @@ def _lines(value: Any, path: str, comment: Comment, shared: bool) -> Iterator[st
         if is_only_ours and key in value.OURS and getattr(values.class_default(type(value)), key) == part:
             continue
         mark = MARK if is_only_ours else ""
-        yield from (f"{mark}{line}" for line in _field(key, part, place, comment, shared))
-
-
-def _field(key: Any, part: Any, place: str, comment: Comment, shared: bool) -> Iterator[str]:
-    if not _is_block(part):
-        yield f"{quoted(key)}: {flow(part)}{comment(place)}"
-        return
-    is_list = isinstance(part, tuple)
-    yield f"{quoted(key)}:{comment(place) if is_list else ''}"
-    yield from (f"  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
+        if not _is_block(part):
+            yield f"{mark}{quoted(key)}: {flow(part)}{comment(place)}"
+            continue
+        is_list = isinstance(part, tuple)
+        yield f"{mark}{quoted(key)}:{comment(place) if is_list else ''}"
+        yield from (f"{mark}  {line}" for line in (_items if is_list else _lines)(part, place, comment, shared))
 
 
 def _items(items: tuple[Any, ...], path: str, comment: Comment, shared: bool) -> Iterator[str]:

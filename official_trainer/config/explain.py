@@ -20,6 +20,7 @@ from official_trainer.config.provenance import Resolved, is_inside
 from official_trainer.config.text import flow, parts
 
 _WIDTH = 100
+_LONGEST_SHOWN = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,9 @@ def settings(config: Any, path: str = "") -> Iterator[Setting]:
         if isinstance(part, OneOf):
             yield _setting(config, key, place, path, part.type, Literal[tuple(fields.choices(type(part)))])
             inside += [(fields.join(place, part.type), part.get())] if part.type else []
-        elif _holds_fields(part):
+        elif (fields.is_section(part) and not part.IS_WHOLE) or (
+            isinstance(part, dict | tuple) and any(fields.is_section(item) for _, item in fields.children(part))
+        ):
             inside.append((place, part))
         else:
             yield _setting(config, key, place, path, part, _type(config, key))
@@ -115,19 +118,10 @@ def settings(config: Any, path: str = "") -> Iterator[Setting]:
 
 def _setting(holder: Any, key: fields.Key, path: str, section: str, value: Any, tp: Any) -> Setting:
     kind = fields.describe(tp)
-    if value is None and (named := [name for arm in fields.arms(tp) for name in _names(arm)]):
+    sections = [arm for arm in fields.arms(tp) if fields.is_section_type(arm)]
+    if value is None and (named := [spelling(name) for arm in sections for name in fields.hints(arm)]):
         kind += f"; the section has {', '.join(named)}"
     return Setting(path, section, flow(value), kind, _meaning(holder, key), tuple(fields.words(tp)))
-
-
-def _names(tp: Any) -> list[str]:
-    return [spelling(name) for name in fields.hints(tp)] if fields.is_section_type(tp) else []
-
-
-def _holds_fields(value: Any) -> bool:
-    if fields.is_section(value):
-        return not value.IS_WHOLE
-    return isinstance(value, dict | tuple) and any(fields.is_section(part) for _, part in fields.children(value))
 
 
 def _type(holder: Any, key: fields.Key) -> Any:
@@ -144,7 +138,14 @@ def _section(section: Config, path: str) -> Iterator[str]:
     if doc := fields.summary(cls):
         yield f"  {doc}"
     yield ""
-    shown = {name: _short(getattr(section, name)) for name in fields.hints(cls)}
+    shown = {}
+    for name in fields.hints(cls):
+        value = getattr(section, name)
+        if isinstance(value, OneOf):
+            shown[name] = value.type or "none"
+        else:
+            text = "…" if fields.is_section(value) else flow(value)
+            shown[name] = text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
     widths = max(map(len, shown), default=0), max(map(len, shown.values()), default=0)
     for name, text in shown.items():
         chosen = "*" if isinstance(section, OneOf) and name == section.type else " "
@@ -172,26 +173,14 @@ def _value(resolved: Resolved, value: Any, keys: tuple[fields.Key, ...], path: s
         history[-1] = history[-1][0], f"{history[-1][1]} = {reference.shown}"
     for number, (origin, text) in enumerate(history):
         yield f"  {'set by' if number == 0 else '      '}   {told(origin):<{width}}  {text}"
-    for number, line in enumerate(_referred(resolved, path)):
-        yield f"  {'from' if number == 0 else '    '}     {line}"
-
-
-def _referred(resolved: Resolved, path: str) -> Iterator[str]:
-    """Yields the fields that a value, or a part of it, refers to."""
+    referred = []  # the fields that the value, or a part of it, refers to
     inside = {place: each for place, each in resolved.trail.references.items() if is_inside(place, path)}
     for place, reference in inside.items():
         if place != path:
-            yield f"{place} = {reference.shown}"
+            referred.append(f"{place} = {reference.shown}")
         for used in reference.paths():
             settled = fields.path_of(fields.settle(resolved.config, fields.parse_path(used)))
             origin = resolved.trail.origin(settled)
-            yield f"{settled} = {flow(fields.find(resolved.config, settled))}, set by {origin}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, OneOf):
-        return value.type or "none"
-    if fields.is_section(value):
-        return "…"
-    text = flow(value)
-    return text if len(text) <= 24 else f"{text[:23]}…"
+            referred.append(f"{settled} = {flow(fields.find(resolved.config, settled))}, set by {origin}")
+    for number, line in enumerate(referred):
+        yield f"  {'from' if number == 0 else '    '}     {line}"

@@ -118,7 +118,10 @@ class Expression:
         if isinstance(self.tree, ast.Name):
             return values[0]
         try:
-            return _plain(_number(self.tree, dict(zip(self.paths, values, strict=True)), self.paths))
+            number = _number(self.tree, dict(zip(self.paths, values, strict=True)), self.paths)
+            if abs(number) > sys.float_info.max:
+                raise OverflowError
+            return number.numerator if number.denominator == 1 else float(number)
         except ZeroDivisionError as error:
             raise ExpressionError("divides by zero") from error
         except OverflowError as error:
@@ -191,9 +194,3 @@ def _exact(value: Any, path: str) -> fractions.Fraction:
         return fractions.Fraction(repr(value))
     what = f"computes with {path or 'a number'}, which is {shorten(str(value)) if value is not None else 'null'}"
     raise ExpressionError(what, "only finite numbers can be computed with")
-
-
-def _plain(number: fractions.Fraction) -> int | float:
-    if abs(number) > sys.float_info.max:
-        raise OverflowError
-    return number.numerator if number.denominator == 1 else float(number)

@@ -90,7 +90,13 @@ class _Parser:
                 continue
             head = _HEAD.match(self._text, at)
             if head is None:
-                self._fail(len(self._text) - len(self._text[at:].lstrip()))
+                at = len(self._text) - len(self._text[at:].lstrip())
+                length = len(re.split(r"[,;\n]", self._text[at:], maxsplit=1)[0].rstrip())
+                word = self._scalar(at, at + length or at + 1)
+                shown, fix = shorten(word.value), "write path=value, path+=value, path:=value or ~path"
+                if fields.is_path(word.value):
+                    fix = f"write {shown}=VALUE"
+                self._reader.problems.append(word.problem(f"expected path=value, got '{shown}'", fix=fix))
                 return
             node, end = self._value(head.end())
             if node is None:
@@ -105,17 +111,17 @@ class _Parser:
             return self._reader.text(self._text[at:end], self._origin(at)), end
         quote = _QUOTED.match(self._text, at)
         if quote and self._ends_value(end := quote.end()):
-            return self._quoted(self._scalar(at, end)), end
+            mark = self._scalar(at, end)
+            inside = mark.value[1:-1]
+            try:
+                text = inside.replace("''", "'") if mark.value[0] == "'" else _ESCAPE.sub(_unescape, inside)
+            except ValueError as error:
+                self._reader.problems.append(mark.problem(str(error), fix="write the character itself"))
+                return None, end
+            return dataclasses.replace(mark, value=text, quoted=True), end
         end = len(self._text) if self._single else self._bare_end(at)
         stop = at + len(self._text[at:end].rstrip())
         return self._scalar(at, stop), end
-
-    def _quoted(self, mark: Node) -> Node | None:
-        try:
-            return dataclasses.replace(mark, value=_unquote(mark.value), quoted=True)
-        except ValueError as error:
-            self._reader.problems.append(mark.problem(str(error), fix="write the character itself"))
-            return None
 
     def _flow_end(self, at: int) -> int:
         """Returns the index after the bracket that closes the one at `at`, minding quotes; -1 if none does."""
@@ -166,19 +172,6 @@ class _Parser:
     def _origin(self, at: int) -> Origin:
         line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
         return Origin("flag", self._flag, line, column, self._text)
-
-    def _fail(self, at: int) -> None:
-        word = self._scalar(at, at + len(re.split(r"[,;\n]", self._text[at:], maxsplit=1)[0].rstrip()) or at + 1)
-        shown, fix = shorten(word.value), "write path=value, path+=value, path:=value or ~path"
-        if fields.is_path(word.value):
-            fix = f"write {shown}=VALUE"
-        self._reader.problems.append(word.problem(f"expected path=value, got '{shown}'", fix=fix))
-
-
-def _unquote(text: str) -> str:
-    if text[0] == "'":
-        return text[1:-1].replace("''", "'")
-    return _ESCAPE.sub(_unescape, text[1:-1])
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -109,18 +109,17 @@ class Trail:
             steps.append((_DEFAULT, default))
         if self._origin_in_base(path).kind == "experiment":
             steps.append((self._experiment, fields.at(self._base, fields.parse_path(path))))
-        steps += [(event.origin, event.value) for event in self._settings(path)]
+        events = [self._events[number] for number in self._at.get(path, ())]
+        written = self.references.get(path)  # comes first, then what that gave
+        steps += [
+            (event.origin, event.value)
+            for event in events
+            if not event.is_replacement and (written is None or event.value != written)
+        ]
         origin = self.origin(path)
         if not steps or steps[-1][0] != origin:
             steps.append((origin, value))
         return steps
-
-    def _settings(self, path: str) -> list[_Event]:
-        events = [self._events[number] for number in self._at.get(path, ())]
-        events = [event for event in events if not event.is_replacement]
-        if path in self.references:  # what is written, then what that gave
-            events = [event for event in events if event.value != self.references[path]]
-        return events
 
     def default(self, path: str) -> Any:
         """Returns the default of `path` in the classes of the base; Ellipsis if there is none."""

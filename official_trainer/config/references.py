@@ -25,7 +25,14 @@ def settle(decoder: Decoder) -> bool:
     """
     done = 0
     for _ in range(2):  # a field may follow another only once a reference has chosen its section
-        _follow(decoder)
+        for path, section in list(checks.in_force(decoder.root)):
+            for name, text in section.follows(path):
+                reference = Reference(f"${{{text}}}", Origin("default"))
+                followed = [fields.at(decoder.root, fields.parse_path(each)) for each in reference.paths()]
+                if all(value not in (0, None, Ellipsis) for value in followed):
+                    keys = fields.parse_path(f"{path}.{name}" if path else name)
+                    node = Node("reference", reference.text, reference.origin)
+                    decoder.merge(node_at(keys, node, node))
         if decoder.num_references == done:
             break
         done, settling = decoder.num_references, _Settling(decoder)
@@ -33,18 +40,6 @@ def settle(decoder: Decoder) -> bool:
             if isinstance(value, Reference):
                 settling.settle(path, value)
     return not done or not any(isinstance(value, Reference) for _, value in fields.walk(decoder.root))
-
-
-def _follow(decoder: Decoder) -> None:
-    """Writes references into the fields that follow others."""
-    for path, section in list(checks.in_force(decoder.root)):
-        for name, text in section.follows(path):
-            reference = Reference(f"${{{text}}}", Origin("default"))
-            followed = [fields.at(decoder.root, fields.parse_path(each)) for each in reference.paths()]
-            if all(value not in (0, None, Ellipsis) for value in followed):
-                keys = fields.parse_path(f"{path}.{name}" if path else name)
-                node = Node("reference", reference.text, reference.origin)
-                decoder.merge(node_at(keys, node, node))
 
 
 class _UnknownError(Exception):
@@ -62,7 +57,11 @@ class _Settling:
     def settle(self, path: str, reference: Reference) -> bool:
         """Puts the value of a reference in its place; returns whether there is one now."""
         if path in self._open:
-            self._fail(path, reference, self._circle(path), "write one of them as a value")
+            members = list(self._open)
+            circle = members[members.index(path) :]
+            steps = [f"{each} = {self._open[each].shown} ({self._open[each].origin.brief})" for each in circle]
+            what = f"fields refer to each other in a circle: {', '.join(steps)}"
+            self._fail(path, reference, what, "write one of them as a value")
             self._failed.update(self._open)
         elif len(self._open) >= limits.MAX_DEPTH:
             what = f"is the last of a chain of more than {limits.MAX_DEPTH} references"
@@ -130,8 +129,12 @@ class _Settling:
         mark = Node("scalar", "", reference.origin, reference.length)
         count = len(decoder.problems)
         decoder.merge(node_at(keys, mark, _node(value, mark)))
-        if new := decoder.problems[count:]:
-            decoder.problems[count:] = [_explained(problem, reference, value) for problem in new]
+        if new := decoder.problems[count:]:  # of a value that is computed, and stands in no file
+            got, inside = f"{fields.show(value)} from {reference.shown}", reference.text.strip()[2:-1]
+            for number, problem in enumerate(new, count):
+                is_fraction = isinstance(value, float) and problem.what == "must be an integer"
+                fix = f"write ${{({inside}) // 1}} to round down" if is_fraction else ""
+                decoder.problems[number] = dataclasses.replace(problem, got=got, fix=fix)
         elif not isinstance(fields.at(decoder.root, keys), Reference):
             decoder.trail.references[path] = reference
             return True
@@ -142,13 +145,6 @@ class _Settling:
         self._failed.add(path)
         problem = Problem(what, path, fix=fix, origin=reference.origin, length=reference.length)
         self._decoder.problems.append(problem)
-
-    def _circle(self, path: str) -> str:
-        """Names each field of a circle that `path` closes, with its place."""
-        members = list(self._open)
-        circle = members[members.index(path) :]
-        steps = [f"{each} = {self._open[each].shown} ({self._open[each].origin.brief})" for each in circle]
-        return f"fields refer to each other in a circle: {', '.join(steps)}"
 
 
 def _unknown_path(root: Any, path: str) -> ExpressionError:
@@ -164,14 +160,6 @@ def _unknown_path(root: Any, path: str) -> ExpressionError:
         fix = f"did you mean '${{{near}}}'?" if near else problem.fix or fix
         return ExpressionError(f"refers to {problem.path}, and there is no such field", fix)
     raise AssertionError(f"there is a value at {path}")
-
-
-def _explained(problem: Problem, reference: Reference, value: Any) -> Problem:
-    """Returns a problem of a computed value, which nobody has written, with what gave it and how to change that."""
-    fix = ""
-    if isinstance(value, float) and problem.what == "must be an integer":
-        fix = f"write ${{({reference.text.strip()[2:-1]}) // 1}} to round down"
-    return dataclasses.replace(problem, got=f"{fields.show(value)} from {reference.shown}", fix=fix)
 
 
 def _node(value: Any, at: Node) -> Node:

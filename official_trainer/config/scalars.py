@@ -65,7 +65,11 @@ def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
     if quoted:
         raise MisreadError(f"must be {fields.describe(tp)}", fix="remove the quotes")
     if tp is bool:
-        return _truth(text, narrow)
+        word = text.lower()
+        if word in (*_TRUE[: 1 if narrow else None], *_FALSE[: 1 if narrow else None]):
+            return word in _TRUE
+        fix = "write true or false" if word in ("0", "1") else ""
+        raise MisreadError("must be true or false", fix=fix, near=best_match(word, (*_TRUE, *_FALSE)))
     return _integer(text, narrow) if tp is int else _float(text)
 
 
@@ -73,16 +77,6 @@ def _storable(text: str) -> str:
     if wrong := limits.unstorable(text):
         raise MisreadError(wrong, fix="write it as UTF-8")
     return text
-
-
-def _truth(text: str, narrow: bool) -> bool:
-    word = text.lower()
-    if word in _TRUE[: 1 if narrow else None]:
-        return True
-    if word in _FALSE[: 1 if narrow else None]:
-        return False
-    fix = "write true or false" if word in ("0", "1") else ""
-    raise MisreadError("must be true or false", fix=fix, near=best_match(word, (*_TRUE, *_FALSE)))
 
 
 def _integer(text: str, narrow: bool) -> int:

@@ -32,8 +32,13 @@ def flow(value: Any) -> str:
         return "[" + ", ".join(map(flow, value)) + "]"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
+    if value != value:
+        return ".nan"
+    if value in (float("inf"), float("-inf")):
+        return ".inf" if value > 0 else "-.inf"
     if isinstance(value, float):
-        return _float(value)
+        text = repr(value)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-07 as text
     return str(value) if isinstance(value, int) else quoted(expressions.escaped(str(value)))
 
 
@@ -50,29 +55,14 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield str(key), part
 
 
-def _float(value: float) -> str:
-    if value != value:
-        return ".nan"
-    if value in (float("inf"), float("-inf")):
-        return ".inf" if value > 0 else "-.inf"
-    text = repr(value)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-07 as text
-
-
 def quoted(text: str) -> str:
     """Returns text, in quotes if some YAML reader would not read it as text without them."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if not _UNSAFE.search(text):
         return "'" + text.replace("'", "''") + "'"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{_UNSAFE.sub(_escape, escaped)}"'
-
-
-def _escape(match: re.Match[str]) -> str:
-    if match[0] in "\n\t":
-        return "\\n" if match[0] == "\n" else "\\t"
-    return escaped(match[0])
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{_UNSAFE.sub(lambda found: escaped(found[0]), text)}"'
 
 
 def one_line(text: str) -> str:
