@@ -111,7 +111,7 @@ class Every(Trigger):
     steps: int
 
     def __post_init__(self) -> None:
-        _check(self.steps >= 1, "every", self.steps, "at least 1")
+        _refuse_unless(self.steps >= 1, "every", self.steps, "at least 1")
 
     def following(self, step: int) -> int:
         """Returns the first multiple after `step`."""
@@ -128,7 +128,7 @@ class AtSteps(Trigger):
     steps: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        _check(all(step >= 1 for step in self.steps), "at_steps", self.steps, "steps from 1 on")
+        _refuse_unless(all(step >= 1 for step in self.steps), "at_steps", self.steps, "steps from 1 on")
 
     def _first_after(self, after: int, span: Span) -> int | None:
         return min((step for step in self.steps if step > after), default=None)
@@ -141,7 +141,7 @@ class FirstSteps(Trigger):
     count: int
 
     def __post_init__(self) -> None:
-        _check(self.count >= 1, "first_steps", self.count, "at least 1")
+        _refuse_unless(self.count >= 1, "first_steps", self.count, "at least 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
         return after + 1 if after < self.count else None
@@ -154,7 +154,7 @@ class FirstStepsOfProcess(Trigger):
     count: int
 
     def __post_init__(self) -> None:
-        _check(self.count >= 1, "first_steps_of_process", self.count, "at least 1")
+        _refuse_unless(self.count >= 1, "first_steps_of_process", self.count, "at least 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
         after = max(after, span.start_step)
@@ -176,7 +176,7 @@ class NTimes(Trigger):
     of_process: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.count >= 1, "n_times", self.count, "at least 1")
+        _refuse_unless(self.count >= 1, "n_times", self.count, "at least 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
         start = span.start_step if self.of_process else 0
@@ -207,8 +207,8 @@ class Exponential(Trigger):
     factor: float = 1.2
 
     def __post_init__(self) -> None:
-        _check(self.start >= 1, "exponential.start", self.start, "at least 1")
-        _check(self.factor > 1, "exponential.factor", self.factor, "greater than 1")
+        _refuse_unless(self.start >= 1, "exponential.start", self.start, "at least 1")
+        _refuse_unless(self.factor > 1, "exponential.factor", self.factor, "greater than 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
         steps = _exponential_steps(self.start, self.factor)
@@ -241,7 +241,7 @@ class EverySeconds(_Unforeseeable):
     measure_from: Literal["end", "start"] = "end"
 
     def __post_init__(self) -> None:
-        _check(self.seconds > 0, "every_seconds", self.seconds, "greater than 0")
+        _refuse_unless(self.seconds > 0, "every_seconds", self.seconds, "greater than 0")
 
     def is_due(self, moment: Moment) -> bool:
         passed = moment.since_end_seconds if self.measure_from == "end" else moment.since_start_seconds
@@ -281,7 +281,7 @@ class _Combination(Trigger):
 
     def __post_init__(self) -> None:
         name = "any" if isinstance(self, AnyOf) else "all"
-        _check(bool(self.parts), name, "nothing", "at least one trigger")
+        _refuse_unless(bool(self.parts), name, "nothing", "at least one trigger")
 
     @property
     def is_foreseeable(self) -> bool:
@@ -345,6 +345,6 @@ class Not(Trigger):
         return super().is_due(moment) if self.is_foreseeable else not self.part.is_due(moment)
 
 
-def _check(is_allowed: bool, name: str, value: object, allowed: str) -> None:
+def _refuse_unless(is_allowed: bool, name: str, value: object, allowed: str) -> None:
     if not is_allowed:
         raise ValueError(f"{name} is {value}; it must be {allowed}")

@@ -94,7 +94,7 @@ def read_mode(arguments: argparse.Namespace) -> str:
 
     mode = modes.DEFAULT_MODE if arguments.mode is None else arguments.mode
     try:
-        modes.check(mode)
+        modes.refuse_unknown(mode)
     except modes.ModeError as error:
         near = nearest(mode, modes.MODES) or [each for each in modes.MODES if mode and mode.startswith(each)]
         if not near:

@@ -70,7 +70,7 @@ class Decoder:
         if node.op in ("+=", "-="):
             result = self._change_items(node, tp, current, path)
         else:
-            result = self._read(node, tp, current, path)
+            result = self._typed(node, tp, current, path)
         self._depth -= 1
         if result is not FAILED and not fields.is_section(result):
             first, here = self.trail.last(path), node.origin
@@ -89,7 +89,7 @@ class Decoder:
             return dataclasses.replace(node, kind="reference")
         return dataclasses.replace(node, value=expressions.unescaped(node.value))
 
-    def _read(self, node: Node, tp: Any, current: Any, path: str) -> Any:
+    def _typed(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         bare, ranges = fields.strip(tp)
         if node.is_part:
             return self._part(node, tp, current, path)
@@ -122,7 +122,7 @@ class Decoder:
         if tp is fields.NoneType:
             return None if node.is_null else self._fail(node, path, "must be null", got=node.shown)
         try:
-            result = scalars.read(node.value, tp, quoted=node.quoted, narrow=narrow)
+            result = scalars.value_of(node.value, tp, quoted=node.quoted, narrow=narrow)
         except scalars.MisreadError as error:
             fix = other_names.EARLIER_VALUES.get((path, node.value), error.parts["fix"])
             return self._fail(node, path, got=node.shown, **error.parts | {"fix": fix})
@@ -139,7 +139,7 @@ class Decoder:
             arms.remove(fields.NoneType)
             if self._as_garden and node.kind == "scalar" and len(arms) == 1:
                 num_events = len(self.trail)
-                result = self._read(node, arms[0], current, path)
+                result = self._typed(node, arms[0], current, path)
                 if not isinstance(result, OneOf):
                     return result
                 # Model Garden keeps the word itself in place of an optional one-of, such as `aug_type`.
@@ -148,7 +148,7 @@ class Decoder:
                 return node.value
         fitting = [arm for arm in arms if _fits(arm, node)]
         if len(arms) == 1 or len(fitting) == 1:
-            return self._read(node, (fitting or arms)[0], current, path)
+            return self._typed(node, (fitting or arms)[0], current, path)
         found: list[Problem] = []
         types = [fields.strip(arm)[0] for arm in fitting]
         num_problems, num_events = len(self.problems), len(self.trail)
@@ -157,7 +157,7 @@ class Decoder:
             if bare in (bool, int) and node.kind == "scalar":
                 result = self._scalar(node, bare, limits, path, narrow=float in types or str in types)
             else:
-                result = self._read(node, arm, current, path)
+                result = self._typed(node, arm, current, path)
             if len(self.problems) == num_problems:
                 return result
             found += self.problems[num_problems:]
@@ -232,7 +232,8 @@ class Decoder:
             places = [fields.join(path, len(old) + i) for i in range(len(items))]
             new = [self.value(item, t, None, p) for item, t, p in zip(items, types[len(old) :], places, strict=True)]
             return FAILED if any(item is FAILED for item in new) else (*old, *new)
-        gone = [(item, self._read(self._referring(item), t, None, path)) for item, t in zip(items, types, strict=False)]
+        pairs = zip(items, types, strict=False)
+        gone = [(item, self._typed(self._referring(item), t, None, path)) for item, t in pairs]
         held, names = set(old), [shorten(str(each)) for each in old[:_SHOWN_ITEMS]]
         allowed = ", ".join(names) + ", …" * (len(old) > _SHOWN_ITEMS)
         for item, value in gone:

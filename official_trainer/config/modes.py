@@ -41,8 +41,8 @@ class ModeError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def check(mode: str) -> None:
-    """Checks the name of a mode.
+def refuse_unknown(mode: str) -> None:
+    """Refuses a name that is no mode's.
 
     Raises:
       ModeError: there is no such mode; lists the modes, and the nearest.

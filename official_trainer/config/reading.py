@@ -173,7 +173,7 @@ def _plain(node: Node) -> Any:
     if node.kind == "mapping":
         return {key.value: _plain(item) for key, item in node.value}
     try:
-        return scalars.read(expressions.unescaped(node.value), Any, quoted=node.quoted)
+        return scalars.value_of(expressions.unescaped(node.value), Any, quoted=node.quoted)
     except scalars.MisreadError as error:
         raise ConfigError([node.problem(got=node.shown, **error.parts)]) from error
 

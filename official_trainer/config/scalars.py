@@ -42,7 +42,7 @@ class OutOfRangeError(MisreadError):
     """Text that is a number, but one that no value may be."""
 
 
-def read(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
+def value_of(text: str, tp: Any, *, quoted: bool, narrow: bool = False) -> Any:
     """Reads plain or quoted text as a `tp`, which is a scalar type, a `Literal` or `Any`.
 
     Args:
@@ -154,7 +154,7 @@ def _choice(text: str, options: tuple[Any, ...], quoted: bool) -> Any:
                 return option
         elif not quoted:
             try:
-                if read(text, type(option), quoted=False) == option:
+                if value_of(text, type(option), quoted=False) == option:
                     return option
             except MisreadError:
                 continue
@@ -173,7 +173,7 @@ def _untyped(text: str, quoted: bool) -> Any:
     if text.lstrip("+-")[:1].isdigit() or text.lstrip("+-")[:1] == ".":
         for tp in (int, float):
             try:
-                return read(text, tp, quoted=False, narrow=True)
+                return value_of(text, tp, quoted=False, narrow=True)
             except OutOfRangeError as error:
                 error.parts["fix"] = "write it in quotes, if it is meant as text"
                 raise

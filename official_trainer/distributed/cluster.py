@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
@@ -114,8 +114,15 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
                 "each process needs its own"
             )
         seen[address] = process_name(name, number)
-    for problem in _impossible(found):
-        raise ClusterError(f"{source}: {problem}")
+    if len(chiefs := found.get(CHIEF, ())) > 1:
+        what = f"there are {len(chiefs)} chiefs: {', '.join(chiefs)}; keep one, the others are workers"
+        raise ClusterError(f"{source}: {what}")
+    if PS in found and not chiefs:
+        what = "there are parameter servers (ps), but no chief that coordinates them; add one to the cluster"
+        raise ClusterError(f"{source}: {what}")
+    if PS in found and WORKER not in found:
+        what = "there are parameter servers (ps), but no workers that compute; add at least one"
+        raise ClusterError(f"{source}: {what}")
     count = len(found.get(role, ()))
     if role == EVALUATOR and not count:
         count = 1  # Vertex AI and TFJob do not list it with the processes that train
@@ -126,16 +133,6 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
             f"expected one of the processes in {', '.join(found) or 'the cluster'}"
         )
     return Cluster(addresses=found, role=role, index=index, source=source)
-
-
-def _impossible(found: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yields the problems that are the same for every process."""
-    if len(found.get(CHIEF, ())) > 1:
-        yield f"there are {len(found[CHIEF])} chiefs: {', '.join(found[CHIEF])}; keep one, the others are workers"
-    if PS in found and CHIEF not in found:
-        yield "there are parameter servers (ps), but no chief that coordinates them; add one to the cluster"
-    if PS in found and WORKER not in found:
-        yield "there are parameter servers (ps), but no workers that compute; add at least one"
 
 
 def _check_address(address: object, place: str) -> None:

@@ -7,7 +7,6 @@ Does not own: which of them a process gets (`sweeps/slots.py`), what TensorFlow 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import re
 import subprocess
@@ -55,12 +54,13 @@ def gpus(environ: Mapping[str, str], folder: str = "/dev") -> tuple[str, ...]:
     listed = environ.get(VISIBLE_GPUS)
     if listed is None or not count:
         return tuple(map(str, range(count)))
-    names = (name.strip() for name in listed.split(","))
-    return tuple(itertools.takewhile(lambda name: _is_gpu(name, count), names))  # CUDA ignores what follows another one
-
-
-def _is_gpu(name: str, count: int) -> bool:
-    return name.startswith(("GPU-", "MIG-")) or (name.isascii() and name.isdecimal() and int(name) < count)
+    names: list[str] = []
+    for name in map(str.strip, listed.split(",")):
+        is_number = name.isascii() and name.isdecimal() and int(name) < count
+        if not is_number and not name.startswith(("GPU-", "MIG-")):
+            break  # CUDA ignores what follows
+        names.append(name)
+    return tuple(names)
 
 
 def _count(environ: Mapping[str, str], folder: str) -> int:

@@ -226,11 +226,9 @@ def _slurm(environ: Mapping[str, str]) -> Cluster | None:
     """Reads the cluster of a task of srun; None in the shell of a batch job, which has most of the variables too."""
     if "SLURM_PROCID" not in environ or not ({"SLURM_STEP_ID", "SLURM_STEPID"} & set(environ)):
         return None
-    return _step_of_a_role(environ) if environ.get(HOSTS) else _step_of_workers(environ)
-
-
-def _step_of_a_role(environ: Mapping[str, str]) -> Cluster:
-    """Reads a job of `launch slurm` that has a step for each role."""
+    if not environ.get(HOSTS):
+        return _step_of_workers(environ)
+    # A job of `launch slurm` that has a step for each role.
     nodes: dict[str, list[str]] = {}
     for part in environ[HOSTS].split(";"):
         role, _, names = part.partition("=")

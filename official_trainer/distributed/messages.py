@@ -169,7 +169,10 @@ _FORMS: Mapping[str, Any] = {
 def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.BytesIO) -> np.ndarray:
     import numpy as np
 
-    dtype = _dtype(name)
+    try:
+        dtype = np.dtype(name)
+    except TypeError:  # one of TensorFlow's that is not NumPy's own, such as bfloat16
+        dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
     if dtype.kind in "OSU":
         if dtype.itemsize * len(items) > _MAX_TEXT_BYTES:
             raise ValueError(f"an array of text has more than {_MAX_TEXT_BYTES} bytes")
@@ -178,13 +181,3 @@ def _rebuild_array(name: str, shape: list[int], items: list[Any], blobs: io.Byte
         return array.reshape(shape)
     data = bytearray(blobs.read(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
     return np.frombuffer(data, dtype).reshape(shape)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    """Returns the type of an array; TensorFlow has those that are not NumPy's own, such as bfloat16."""
-    import numpy as np
-
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return np.dtype(tf.as_dtype(name).as_numpy_dtype)

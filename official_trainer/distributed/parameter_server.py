@@ -9,6 +9,7 @@ So they detect its end in the run directory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -48,7 +49,7 @@ class ChiefGoneError(UserError, RuntimeError):
     exit_code = ExitCode.RETRY
 
 
-def problems(config: Any) -> Iterator[tuple[str, str, str]]:
+def unsupported(config: Any) -> Iterator[tuple[str, str, str]]:
     """Yields what a config asks for that a coordinator does not support: its path, the reason, and the fix."""
     runtime, trainer = config.runtime, config.trainer
     if runtime.mixed_precision_dtype == "float16":
@@ -189,7 +190,7 @@ class ChiefWatch:
 
     def look(self, now: float) -> ExitCode | None:
         """Returns the exit code with which a server has to end at `now` (in seconds), or None while it is needed."""
-        lock, status = _read(self._lock_path), _read(self._status_path)
+        lock, status = _content(self._lock_path), _content(self._status_path)
         if self._alive_seconds is None:
             self._alive_seconds = now
         if self._before is not None and (lock, status) != self._before:
@@ -198,8 +199,11 @@ class ChiefWatch:
         silent_seconds = now - self._alive_seconds
         if lock is not None and self._has_come and silent_seconds < LEASE_SECONDS:
             return None
-        ended = _exit_code(status) if self._has_come and lock is None else None
-        if ended is not None and ended != ExitCode.RETRY:
+        ended = None
+        if self._has_come and lock is None:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # it has not ended, or left a damaged file
+                ended = json.loads(status or b"null")["exit_code"]
+        if isinstance(ended, int) and ended != ExitCode.RETRY:
             self.reason = f"the chief has ended with exit code {ended}"
             return ExitCode(ended) if ended in (ExitCode.DONE, ExitCode.PREEMPTED) else ExitCode.RETRY
         if silent_seconds < self._timeout_seconds + (LEASE_SECONDS if lock is not None else 0):
@@ -208,17 +212,8 @@ class ChiefWatch:
         return ExitCode.RETRY
 
 
-def _read(path: str) -> bytes | None:
+def _content(path: str) -> bytes | None:
     try:
         return files.read_bytes(path)
     except Exception:  # TensorFlow's errors for URLs are not OSErrors; the next attempt may succeed
         return None
-
-
-def _exit_code(status: bytes | None) -> int | None:
-    """Returns the exit code of the last process in the run directory; None if it has not ended, or it is unknown."""
-    try:
-        code = json.loads(status or b"null")["exit_code"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return code if isinstance(code, int) else None

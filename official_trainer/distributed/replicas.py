@@ -132,7 +132,7 @@ def find_difference(
     own = [[_checksum(part) for part in _copies(each)] for _, each in named]
     for (name, each), *sums in zip(named, *peers.exchange(own), strict=True):
         if len(set(itertools.chain(*sums))) > 1:
-            values = [(_device(part), _as_array(part)) for part in _copies(each)]
+            values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in _copies(each)]
             if said := _difference(list(itertools.chain(*peers.exchange(values))), tolerance):
                 return name, said
     return None
@@ -144,18 +144,15 @@ def _difference(replicas: Sequence[tuple[str, np.ndarray]], tolerance: Tolerance
     different = [number for number, other in enumerate(others, 1) if not tolerance.allows(first, other)]
     if not different:
         return ""
-    largest_of = {number: _largest(first, others[number - 1]) for number in different}
+    largest_of = {}
+    for number in different:
+        other = others[number - 1]
+        is_comparable = first.shape == other.shape and first.dtype.kind in _NUMBERS
+        largest_of[number] = float(_distances(first, other).max(initial=0.0)) if is_comparable else float("inf")
     number, largest = max(largest_of.items(), key=lambda pair: pair[1])
     places = ", ".join(f"{n} ({replicas[n][0]})" if replicas[n][0] else str(n) for n in (0, number))
     more = "" if len(different) == 1 else f"; of {len(others) + 1} replicas, {len(different)} differ from replica 0"
     return f"replicas {places} differ by up to {largest:g}{more}. {tolerance}"
-
-
-def _largest(first: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest distance of two values; infinity if they are not comparable."""
-    if first.shape != other.shape or first.dtype.kind not in _NUMBERS:
-        return float("inf")
-    return float(_distances(first, other).max(initial=0.0))
 
 
 _NUMBERS = "biufV"
@@ -177,11 +174,6 @@ def _checksum(value: Any) -> str:
     array = _as_array(value)
     content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
     return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest()
-
-
-def _device(value: Any) -> str:
-    """Returns where TensorFlow has a value; empty for one that is not TensorFlow's."""
-    return str(value.device) if hasattr(value, "numpy") else ""
 
 
 def _as_array(value: Any) -> np.ndarray:

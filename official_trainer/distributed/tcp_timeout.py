@@ -38,7 +38,7 @@ def end_silent_connections(addresses: Iterable[str]) -> None:
     addresses = list(addresses)
     seen: set[frozenset[Address]] = set()
 
-    def check() -> None:
+    def bound_new() -> None:
         nonlocal seen
         found = {ends for _, ends in _connections()}
         if not found <= seen:  # names are resolved for new connections only
@@ -46,7 +46,7 @@ def end_silent_connections(addresses: Iterable[str]) -> None:
         seen = found
 
     if os.path.isdir(_DESCRIPTORS) and hasattr(socket, "TCP_USER_TIMEOUT"):
-        RepeatingThread("silence", check, _CHECK_SECONDS).start()  # connections come and go
+        RepeatingThread("silence", bound_new, _CHECK_SECONDS).start()  # connections come and go
 
 
 def bound(addresses: Collection[Address], seconds: int) -> int:

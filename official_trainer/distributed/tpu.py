@@ -15,7 +15,7 @@ import importlib.util
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from official_trainer.distributed.cluster import Cluster
@@ -99,10 +99,21 @@ def check_reachable(where: str) -> None:
             f"runtime.tpu: {where} is reached over the network, but this process has taken the TPU of its own machine, "
             "from which that one cannot be made up; start it with TPU_LOAD_LIBRARY=0 in the environment"
         )
-    if where.startswith("grpc://"):
-        _check_hosts(where, hosts_of(where))
-    else:
+    if not where.startswith("grpc://"):
         _check_name(where)
+        return
+    hosts = hosts_of(where)
+    with concurrent.futures.ThreadPoolExecutor(min(32, len(hosts))) as pool:
+        failures = [failure for failure in pool.map(_connect, hosts) if failure is not None]
+    unknown = [text for is_unknown, text in failures if is_unknown]
+    if unknown:
+        raise TPUError(f"runtime.tpu: {where}: {first_few(unknown)}; check the spelling, or use the IP address")
+    if failures:
+        raise TPULostError(
+            f"runtime.tpu: {where}: {first_few([text for _, text in failures])}. Either the TPU was preempted or is "
+            "still starting, and the same command will do once it is back; or this is not its address; or the service "
+            "tpu-runtime does not run there"
+        )
 
 
 def hosts_of(where: str) -> list[tuple[str, int]]:
@@ -137,26 +148,16 @@ def _check_local() -> None:
         )
 
 
-def _check_hosts(where: str, hosts: Sequence[tuple[str, int]]) -> None:
-    with concurrent.futures.ThreadPoolExecutor(min(32, len(hosts))) as pool:
-        failures = [failure for failure in pool.map(_connect, hosts) if failure is not None]
-    unknown = [text for is_unknown, text in failures if is_unknown]
-    if unknown:
-        raise TPUError(f"runtime.tpu: {where}: {first_few(unknown)}; check the spelling, or use the IP address")
-    if failures:
-        raise TPULostError(
-            f"runtime.tpu: {where}: {first_few([text for _, text in failures])}. Either the TPU was preempted or is "
-            "still starting, and the same command will do once it is back; or this is not its address; or the service "
-            "tpu-runtime does not run there"
-        )
-
-
 def _connect(host: tuple[str, int]) -> tuple[bool, str] | None:
     """Returns None if `host` answers; else whether its name is unknown, and what is wrong."""
     name = f"{host[0]}:{host[1]}"
     try:
         with socket.create_connection(host, timeout=PROBE_SECONDS) as connection:
-            if not _greets(connection):
+            # gRPC speaks HTTP/2, which answers with a frame of settings.
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _NO_SETTINGS)
+            with connection.makefile("rb") as answer:
+                frame = answer.read(len(_NO_SETTINGS))
+            if len(frame) < len(_NO_SETTINGS) or frame[3] != _SETTINGS:
                 return False, f"what listens at {name} is no TensorFlow server"
     except socket.gaierror:
         return True, f"no machine is called {host[0]}"
@@ -167,16 +168,8 @@ def _connect(host: tuple[str, int]) -> tuple[bool, str] | None:
     return None
 
 
-def _greets(connection: socket.socket) -> bool:
-    """Whether the other side answers as HTTP/2 does, which gRPC speaks: with a frame of settings."""
-    no_settings = bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_settings)
-    with connection.makefile("rb") as answer:
-        frame = answer.read(len(no_settings))
-    return len(frame) == len(no_settings) and frame[3] == _SETTINGS
-
-
 _SETTINGS = 4  # RFC 9113, section 6.5
+_NO_SETTINGS = bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])
 
 
 def _check_name(name: str) -> None:
@@ -200,7 +193,13 @@ def _strategy_over(where: str) -> tf.distribute.Strategy:
         if where != LOCAL:
             tf.config.experimental_connect_to_cluster(resolver)
         topology = tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver, experimental_device_assignment=_assignment(resolver, topology))
+        assignment = None  # lets TensorFlow decide which device each replica has; the newest TPUs need to be told
+        if hasattr(tf.tpu.experimental, "HardwareFeature"):
+            feature = tf.tpu.experimental.HardwareFeature(resolver.tpu_hardware_feature)
+            if feature.embedding_feature == tf.tpu.experimental.HardwareFeature.EmbeddingFeature.V2:
+                num_cores = resolver.get_tpu_system_metadata().num_cores
+                assignment = tf.tpu.experimental.DeviceAssignment.build(topology, num_replicas=num_cores)
+        strategy = tf.distribute.TPUStrategy(resolver, experimental_device_assignment=assignment)
     except tf.errors.NotFoundError as error:
         version = tf.version.VERSION
         raise TPUError(
@@ -215,17 +214,6 @@ def _strategy_over(where: str) -> tf.distribute.Strategy:
         raise TPULostError(f"runtime.tpu: {where}: {reason}. {_AGAIN}") from error
     _logger.info("strategy tpu over %d cores of %s", strategy.num_replicas_in_sync, where)
     return strategy
-
-
-def _assignment(resolver: Any, topology: Any) -> Any:
-    """Returns the device of each replica, which the newest TPUs need; None lets TensorFlow decide."""
-    if not hasattr(tf.tpu.experimental, "HardwareFeature"):
-        return None
-    feature = tf.tpu.experimental.HardwareFeature(resolver.tpu_hardware_feature)
-    if feature.embedding_feature != tf.tpu.experimental.HardwareFeature.EmbeddingFeature.V2:
-        return None
-    num_cores = resolver.get_tpu_system_metadata().num_cores
-    return tf.tpu.experimental.DeviceAssignment.build(topology, num_replicas=num_cores)
 
 
 _AGAIN = "The same command, started again, continues from the newest checkpoint once the TPU is back or created again."

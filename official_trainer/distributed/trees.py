@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -102,7 +102,8 @@ def assert_replica_integrity(tree: Any, *, absolute_tolerance: float = 0.0, rela
       >>> from official_trainer.lazy import tf
       >>> trees.assert_replica_integrity({"kernel": tf.Variable([1.0, 2.0])})
     """
-    peers, named = _reached("assert_replica_integrity"), list(_flat(tree))
+    peers, named = _reached("assert_replica_integrity"), list[tuple[str, Any]]()
+    _mapped(lambda path, value: named.append((path, value)), tree)
     first, *others = peers.exchange([path for path, _ in named])
     for number, other in enumerate(others, 1):
         if other != first:
@@ -206,13 +207,6 @@ def _mapped(function: Callable[[str, Any], Any], tree: Any, path: str = "") -> A
         parts = [_mapped(function, value, f"{prefix}{index}") for index, value in enumerate(tree)]
         return parts if isinstance(tree, list) else tuple(parts)
     return function(path, tree)
-
-
-def _flat(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and value, in their order."""
-    found: list[tuple[str, Any]] = []
-    _mapped(lambda path, value: found.append((path, value)), tree)
-    yield from found
 
 
 def _without_variable(path: str, value: Any) -> Any:

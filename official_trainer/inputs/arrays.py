@@ -9,7 +9,6 @@ that moves single examples costs more than the step.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from official_trainer.errors import shorten
@@ -164,7 +163,9 @@ def _endless(source: _Source, context: InputContext, transform_fn: order.Transfo
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
         return source.gather(tf.reshape(source.indices(tf.reshape(positions, [-1])), positions.shape))
 
-    blocks = _map(block, tf.data.Dataset.range(2**62))
+    # AutoGraph would rewrite our own arithmetic, which has no control flow, at a cost of some tenths of a second.
+    plain = tf.autograph.experimental.do_not_convert(block)
+    blocks = tf.data.Dataset.range(2**62).map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if plan.prefetch:
         blocks = blocks.prefetch(-(-plan.prefetch // steps))
     # Blocks are prepared ahead by the map above; handing over single small batches costs more than taking them.
@@ -196,9 +197,3 @@ def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.dat
     if not plan.drop_remainder:  # also if none are left: the number of examples in a batch stays open
         dataset = dataset.concatenate(tf.data.Dataset.from_tensor_slices(left))
     return order.finish(dataset, plan, transform_fn=transform_fn)
-
-
-def _map(function: Callable[[tf.Tensor], Any], numbers: tf.data.Dataset) -> tf.data.Dataset:
-    # AutoGraph would rewrite our own arithmetic, which has no control flow, at a cost of some tenths of a second.
-    plain = tf.autograph.experimental.do_not_convert(function)
-    return numbers.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

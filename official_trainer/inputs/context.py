@@ -338,7 +338,12 @@ class Sharing:
     size_bytes: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"training data for {self.pipelines} input pipelines: {self._in_words()}"
+        said = {"batches": "its part of every global batch", "nothing": "everything"}.get(self.by, "")
+        if self.by == "files":
+            said = f"whole files ({', '.join(self._numbers())})"
+        elif self.by == "examples":
+            said = f"all files, and uses every {self.pipelines}th example of them ({', '.join(self._numbers())})"
+        return f"training data for {self.pipelines} input pipelines: each reads {said}"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all that is known, for the run's record."""
@@ -360,14 +365,6 @@ class Sharing:
                 f"first are used {most / least:.1f} times as often as those of the second. Write the data in files of "
                 f"equal size, {self.pipelines} or a multiple of that; or use from_arrays, if they fit in memory"
             )
-
-    def _in_words(self) -> str:
-        if self.by == "batches":
-            return "each reads its part of every global batch"
-        if self.by == "nothing":
-            return "each reads everything"
-        what = "whole files" if self.by == "files" else f"all files, and uses every {self.pipelines}th example of them"
-        return f"each reads {what} ({', '.join(self._numbers())})"
 
     def _numbers(self) -> Iterator[str]:
         if self.files is not None and (self.by == "files" or self.examples is None):

@@ -93,7 +93,7 @@ def from_files(
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
     share = _Share(files, plan, params, context.section)
-    counted = share.check(parse_fn)
+    counted = share.counted(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
     context.sharing = share.sharing
@@ -169,7 +169,7 @@ class _Share:
         """Returns how many of all records a pipeline has that takes every n-th."""
         return -(-(records - pipeline) // self.plan.pipelines)
 
-    def check(self, parse_fn: ParseFn) -> int | None:
+    def counted(self, parse_fn: ParseFn) -> int | None:
         """Reads and parses the first record, so that a fault of all records is an error before training.
 
         Warns, in one of the pipelines, of an evaluation that counts every example several times.
@@ -182,8 +182,8 @@ class _Share:
         needed = plan.pipeline_batch_size if alone and (plan.drop_remainder or plan.training) else 1
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
-                found = int(self._read().take(needed).reduce(0, lambda total, _: total + 1))
-                first = self._read().take(1).map(lambda record: _parsed(parse_fn, record))
+                found = int(self._serialized().take(needed).reduce(0, lambda total, _: total + 1))
+                first = self._serialized().take(1).map(lambda record: _parsed(parse_fn, record))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
                 find_record = functools.partial(self.find_unparsed, parse_fn)
@@ -230,7 +230,7 @@ class _Share:
         """
         plan = self.plan
         if self.by == "examples":
-            records = int(self._read(whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
+            records = int(self._serialized(whole=True).take(plan.pipelines).reduce(0, lambda n, _: n + 1))
             empty = list(range(records, plan.pipelines))
         else:
             empty = [p for p in range(plan.pipelines) if all(f.size_bytes() == 0 for f in self._files_of(p))]
@@ -258,7 +258,7 @@ class _Share:
     def cached_records(self, first: int) -> tf.data.Dataset:
         """Returns the same records from memory, shuffled whole."""
         with tf.init_scope(), tf.device("CPU:0"):
-            blocks = [tf.zeros([0], tf.string), *self._read().batch(_CACHE_BLOCK)]
+            blocks = [tf.zeros([0], tf.string), *self._serialized().batch(_CACHE_BLOCK)]
             held = tf.concat(blocks, axis=0)
         num_records = int(held.shape[0])
         last = 2**62 if self.plan.training else num_records
@@ -275,7 +275,7 @@ class _Share:
     def _epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
         """Returns the records of one epoch in their order."""
         if not self.plan.shuffle:
-            return self._read()
+            return self._serialized()
         positions = epoch * len(self.files) + tf.range(len(self.files), dtype=tf.int64)
         numbers = order.shuffled(positions, len(self.files), order.stream_seed(self.seed, "files"))
         if not tf.executing_eagerly():  # not under tf.data's debug mode
@@ -284,9 +284,9 @@ class _Share:
             tf.random.set_seed(1)
         shuffle_seed = order.epoch_seed(self.seed, "records", epoch)
         buffer_size = self.params.shuffle_buffer_size
-        return self._read(numbers).shuffle(buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
+        return self._serialized(numbers).shuffle(buffer_size, seed=shuffle_seed, reshuffle_each_iteration=False)
 
-    def _read(self, numbers: tf.Tensor | None = None, *, whole: bool = False) -> tf.data.Dataset:
+    def _serialized(self, numbers: tf.Tensor | None = None, *, whole: bool = False) -> tf.data.Dataset:
         """Returns the serialized records of all files, or those with these numbers; `whole`: of all pipelines."""
         if numbers is None:
             numbers = tf.range(len(self.files), dtype=tf.int64)
@@ -294,12 +294,12 @@ class _Share:
         skips = tf.constant([file.skip for file in self.files], tf.int64)
         takes = tf.constant([file.take for file in self.files], tf.int64)
 
-        def read(number: tf.Tensor) -> tf.data.Dataset:
+        def part_of(number: tf.Tensor) -> tf.data.Dataset:
             part = tf.data.TFRecordDataset(paths[number])
             return part.skip(skips[number]).take(takes[number])
 
         records = tf.data.Dataset.from_tensor_slices(numbers).interleave(
-            read,
+            part_of,
             cycle_length=min(self.params.cycle_length or _CYCLE_LENGTH, len(self.files)),
             block_length=self.params.block_length,
             num_parallel_calls=tf.data.AUTOTUNE,

@@ -49,7 +49,9 @@ def _test_of(message: str) -> Callable[[Features], str] | None:
     """Returns a function that says what is wrong with the features of a record; empty for a record that fits."""
     if found := _LACKS.search(message):
         name = found[1]
-        return lambda features: "" if name in features else f"has no feature {name!r}; it has {_listed(features)}"
+        return lambda features: (
+            "" if name in features else f"has no feature {name!r}; it has {first_few(sorted(features)) or 'none'}"
+        )
     if found := _OF_TYPE.search(message):
         name, kind = found[1], found[2]
         return lambda features: (
@@ -74,21 +76,13 @@ def _of_another_size(name: str, paths: Iterable[str]) -> str:
     return what
 
 
-def _listed(features: Features) -> str:
-    return first_few(sorted(features)) or "none"
-
-
 def _kind(feature: Any) -> str:
     return _KINDS.get(feature.WhichOneof("kind") or "", "")
 
 
-def _size(feature: Any) -> int:
-    kind = feature.WhichOneof("kind")
-    return len(getattr(feature, kind).value) if kind else 0
-
-
 def _shown(feature: Any) -> str:
-    return f"{_kind(feature) or 'nothing'}[{_size(feature)}]"
+    kind = feature.WhichOneof("kind")
+    return f"{_kind(feature) or 'nothing'}[{len(getattr(feature, kind).value) if kind else 0}]"
 
 
 def _records(paths: Iterable[str]) -> Iterator[tuple[str, int, Features | None]]:

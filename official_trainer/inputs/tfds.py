@@ -65,7 +65,13 @@ def from_tfds(
     """
     builder = _builder(params)
     features = builder.info.features
-    pair = _supervised_keys(builder, params) if params.tfds_as_supervised else None
+    pair = builder.info.supervised_keys if params.tfds_as_supervised else None
+    if params.tfds_as_supervised and pair is None:
+        raise DataError(
+            f"{params.tfds_name} declares no (input, label) pair; its features are "
+            f"{', '.join(sorted(features))}. Set tfds_as_supervised: false and pick in your task",
+            field="tfds_as_supervised",
+        )
 
     def parse_fn(record: tf.Tensor) -> Any:
         example = features.deserialize_example(record)
@@ -97,19 +103,15 @@ def explain_data_error(
             files = record_files.find_files(input_path) if is_path or input_path else []
     except DataError as explained:  # the files themselves are gone; or are a folder, which the task has listed
         if isinstance(error, tf.errors.InvalidArgumentError):
-            return record_files.explain(error, _files_in(params_or_files.input_path), section)
+            folder, listed = params_or_files.input_path, []
+            if isinstance(folder, str) and tf.io.gfile.isdir(folder):
+                places = [os.path.join(at, name) for at, _, names in tf.io.gfile.walk(folder) for name in sorted(names)]
+                listed = [RecordFile(place) for place in places]
+            return record_files.explain(error, listed, section)
         if explained.field and section:
             explained.field = f"{section}.{explained.field}"
         return explained
     return record_files.explain(error, files, section, find_record)
-
-
-def _files_in(folder: Any) -> list[RecordFile]:
-    """Returns the files in a folder and those below; none if it is no folder."""
-    if not isinstance(folder, str) or not tf.io.gfile.isdir(folder):
-        return []
-    found = tf.io.gfile.walk(folder)
-    return [RecordFile(os.path.join(place, name)) for place, _, names in found for name in sorted(names)]
 
 
 def _builder(params: Any) -> Any:
@@ -172,14 +174,3 @@ def _split_files(builder: Any, params: Any) -> list[RecordFile]:
         what = f"{params.tfds_split!r} of {params.tfds_name} selects no example; widen it"
         raise DataError(what, field="tfds_split")
     return [RecordFile(str(part.filename), part.skip, part.take) for part in instructions]
-
-
-def _supervised_keys(builder: Any, params: Any) -> Any:
-    keys = builder.info.supervised_keys
-    if keys is None:
-        raise DataError(
-            f"{params.tfds_name} declares no (input, label) pair; its features are "
-            f"{', '.join(sorted(builder.info.features))}. Set tfds_as_supervised: false and pick in your task",
-            field="tfds_as_supervised",
-        )
-    return keys

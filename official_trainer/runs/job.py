@@ -185,7 +185,7 @@ def check_ready(job: Job) -> None:
     Raises:
       UserError: the mode is unknown, the config lacks what the mode needs, or `model_dir` has an unfit name.
     """
-    modes.check(job.mode)
+    modes.refuse_unknown(job.mode)
     check_name(job.model_dir)
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
@@ -331,7 +331,7 @@ def _training_problems(job: Job) -> Iterator[Problem]:
             fix = f"for example {path}={example}"
             yield _problem(job, path, "is not set, and training needs one", fix)
     if strategy_name(job.config.runtime, job.cluster) == "parameter_server":
-        for path, what, fix in parameter_server.problems(job.config):
+        for path, what, fix in parameter_server.unsupported(job.config):
             yield _problem(job, path, what, fix)
 
 

@@ -31,8 +31,7 @@ from official_trainer.config import (
     provenance,
     values,
 )
-from official_trainer.config.modes import TRAINING_MODES
-from official_trainer.config.modes import check as check_mode
+from official_trainer.config.modes import TRAINING_MODES, refuse_unknown
 from official_trainer.engine import process
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
@@ -195,7 +194,7 @@ _NOT_HERE = {
 
 
 def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
-    check_mode(mode)
+    refuse_unknown(mode)
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise ArgumentError(
             f"distribution_strategy is {strategy!r}, a {type(strategy).__name__}; give a tf.distribute.Strategy, as "

@@ -238,7 +238,7 @@ def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dime
 
 def _number(word: str, kind: type[int] | type[float], mistakes: list[Mistake]) -> Any:
     try:
-        number = scalars.read(word, kind, quoted=False)
+        number = scalars.value_of(word, kind, quoted=False)
     except scalars.MisreadError as error:
         mistakes.append(Mistake(word=word, **error.parts))
         return 0

@@ -149,7 +149,7 @@ def test_every_mode_of_model_garden_but_the_one_that_it_lacks():
                 for word in node.keywords if word.arg == "enum_values"]  # fmt: skip
     assert set(theirs) - set(modes.MODES) == {"train_and_validate"}
     with pytest.raises(modes.ModeError, match="no such mode; did you mean train_and_eval"):
-        modes.check("train_and_validate")
+        modes.refuse_unknown("train_and_validate")
 
 
 @pytest.mark.parametrize("word", ["-h", "-?", "--help", "--helpshort", "--helpfull"])
