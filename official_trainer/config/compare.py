@@ -69,8 +69,11 @@ class _Comparison:
             for key, part in fields.children(now):
                 yield from self.value(before[key], part, fields.join(path, key))
         elif not _is_same(before, after := _plain(now)):
-            undo = () if before is Ellipsis else (format_override(path, before),)
-            yield Difference(path=path, before=before, after=after, origin=self._origin(path, now), undo=undo)
+            undo, origin = () if before is Ellipsis else (format_override(path, before),), self._trail.origin(path)
+            if fields.is_section(now):
+                inside = [place for place, part in fields.walk(now, path) if not fields.is_section(part)]
+                origin = next((found for found in map(self._trail.origin, inside) if found.by_user), origin)
+            yield Difference(path=path, before=before, after=after, origin=origin, undo=undo)
 
     def _section(self, before: dict[Any, Any], now: Config, path: str) -> Iterator[Difference]:
         for key, part in parts(now):
@@ -101,12 +104,6 @@ class _Comparison:
             inside = [place for place in self._trail.touched() if is_inside(place, branch)]
             if any(self._trail.origin(place).by_user for place in inside):
                 yield f"~{branch}"  # otherwise it is refused because it has no effect
-
-    def _origin(self, path: str, now: Any) -> Origin:
-        if not fields.is_section(now):
-            return self._trail.origin(path)
-        inside = (self._trail.origin(place) for place, part in fields.walk(now, path) if not fields.is_section(part))
-        return next((origin for origin in inside if origin.by_user), self._trail.origin(path))
 
 
 def _default(section: Config, key: str) -> Any:

@@ -343,7 +343,13 @@ class Decoder:
     def _part(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         """Returns `current` with one of its parts set."""
         ((mark, inner),) = node.value
-        key, holder = mark.value, _holder(tp, current)
+        # Of several members of a union that have parts, the class of `current` counts.
+        key, found = mark.value, [fields.strip(arm)[0] for arm in fields.arms(tp)]
+        holders = [arm for arm in found if fields.is_section_type(arm) or fields.is_list(arm) or fields.is_mapping(arm)]
+        held = [arm for arm in holders if fields.is_section_type(arm) and isinstance(current, arm)]
+        holder = (held or holders or [None])[0]
+        if Any in found and isinstance(current, dict | tuple):
+            holder = dict if isinstance(current, dict) else tuple
         if fields.is_section_type(holder):
             return self._section(node, holder, current, path)
         if fields.is_mapping(holder) and isinstance(key, str):
@@ -433,13 +439,3 @@ def _kept(tp: Any, current: Any, key: fields.Key) -> Any:
     else:
         held = current.get(key) if isinstance(current, dict) else None
     return type(held) if fields.is_section_type(tp) and isinstance(held, tp) else tp
-
-
-def _holder(tp: Any, current: Any) -> Any:
-    """Returns the member of a union that has parts; of several, the class of `current`. None if no member has any."""
-    found = [bare for bare, _ in map(fields.strip, fields.arms(tp))]
-    if Any in found and isinstance(current, dict | tuple):
-        return dict if isinstance(current, dict) else tuple
-    holders = [arm for arm in found if fields.is_section_type(arm) or fields.is_list(arm) or fields.is_mapping(arm)]
-    held = [arm for arm in holders if fields.is_section_type(arm) and isinstance(current, arm)]
-    return (held or holders or [None])[0]

@@ -73,7 +73,9 @@ class _Comparison:
         if self._warmup_steps > self._steps:
             what = f"the warm-up takes {self._warmup_steps} steps, and training ends at step {self._steps}"
             yield self._finding(what, self._warmup_path, self._shorter_warmup)
-        yield from self._ended()
+        if self._end is not None and (start := max(self._end[0], self._warmup_steps, 0)) < self._steps:
+            what = f"the learning rate stays at {self._end[1]:.4g} from step {start} on"
+            yield self._finding(f"{what}, and training ends at step {self._steps}", *self._longer_schedule)
         yield from self._hardly_begun()
 
     def _zero(self) -> Iterator[Finding]:
@@ -100,11 +102,6 @@ class _Comparison:
             what = f"the learning rate is not a number from step {start} on, and training ends at step {self._steps}"
             fix = f"add '--set={path}[-1]={self._steps - self._offset}'"
             yield self._finding(what, path, fix, is_fatal=True)
-
-    def _ended(self) -> Iterator[Finding]:
-        if self._end is not None and (start := max(self._end[0], self._warmup_steps, 0)) < self._steps:
-            what = f"the learning rate stays at {self._end[1]:.4g} from step {start} on"
-            yield self._finding(f"{what}, and training ends at step {self._steps}", *self._longer_schedule)
 
     def _hardly_begun(self) -> Iterator[Finding]:
         boundary = next((each for each in getattr(self._schedule, "boundaries", ()) if each > 0), None)

@@ -114,16 +114,14 @@ class Reader:
             return []
         bases = [value for key, value in root.value if key.value == "base"]
         own = tuple(pair for pair in root.value if pair[0].value != "base" and not pair[0].value.startswith("x-"))
-        found = [node for value in bases for node in self._bases(name, value, (*_open, path))]
-        return [*found, dataclasses.replace(root, value=own)]
-
-    def _bases(self, name: str, value: Node, chain: tuple[str, ...]) -> Iterator[Node]:
-        for item in value.value if value.kind == "list" else [value]:
+        found = []
+        for item in (item for value in bases for item in (value.value if value.kind == "list" else [value])):
             if item.kind != "scalar" or not item.value:
                 self.problems.append(item.problem("must be a file or a list of files", "base"))
                 continue
             file = os.path.normpath(os.path.join(os.path.dirname(name), os.path.expanduser(item.value)))
-            yield from self.file(file, item.origin, chain)
+            found += self.file(file, item.origin, (*_open, path))
+        return [*found, dataclasses.replace(root, value=own)]
 
     def _file_text(self, name: str, named_at: Origin | None) -> str | None:
         self._files += 1

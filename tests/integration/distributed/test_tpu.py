@@ -80,17 +80,21 @@ def refused(*args, **fields):
     return caught.value
 
 
-def test_no_address_at_all():
-    """T16: says where one could be given."""
-    error = refused()
-    assert str(error).startswith("runtime.tpu: is not set, nor is TPU_NAME, and this machine has no TPU; set it to")
-    assert error.exit_code == ExitCode.CONFIG
-
-
-def test_local_without_a_tpu():
-    """T16: no device file, no wait."""
-    error = refused("local")
-    assert "runtime.tpu: local: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0); run on" in str(error)
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (None, "runtime.tpu: is not set, nor is TPU_NAME, and this machine has no TPU; set it to"),
+        ("local", "runtime.tpu: local: this machine has no TPU (neither /dev/accel0 nor /dev/vfio/0); run on"),
+        (
+            "my-tpu",
+            "runtime.tpu: 'my-tpu' is a name, which only a machine on Google Cloud can look up, and this is none",
+        ),
+    ],
+)
+def test_places_without_a_tpu(where, said):
+    """T16: at once, without a device file, an answer or a wait; starting again does not help."""
+    error = refused(where)
+    assert str(error).startswith(said)
     assert error.exit_code == ExitCode.CONFIG
 
 
@@ -148,15 +152,6 @@ def test_what_is_no_tensorflow_server():
         error = refused(f"grpc://127.0.0.1:{server.server_port}")
         server.shutdown()
     assert "is no TensorFlow server" in str(error)
-
-
-def test_a_name_off_google_cloud():
-    """T16: what could look it up does not answer."""
-    error = refused("my-tpu")
-    assert "runtime.tpu: 'my-tpu' is a name, which only a machine on Google Cloud can look up, and this is none" in str(
-        error
-    )
-    assert error.exit_code == ExitCode.CONFIG
 
 
 def test_a_name_without_the_client(monkeypatch):

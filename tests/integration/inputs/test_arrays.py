@@ -210,12 +210,6 @@ def test_any_nest_of_arrays_and_types():
     assert labels.dtype == np.int32
 
 
-def test_large_examples_are_gathered_step_by_step():
-    images = np.zeros([6, 64, 64, 64], "f")
-    first = next(iter(inputs.from_arrays((images, np.arange(6)), train(4)).as_numpy_iterator()))
-    assert first[0].shape == (4, 64, 64, 64)
-
-
 def test_reports_the_examples_of_an_epoch():
     context = inputs.InputContext(num_replicas_in_sync=2)
     inputs.from_arrays(ids(10), train(4), context)

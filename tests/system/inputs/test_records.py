@@ -150,22 +150,6 @@ def test_each_example_once_in_an_epoch(trained, job, cache):
     assert sorted(shares) == list(range(23))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("cache", [False, True])
-def test_each_example_once_in_an_epoch_of_as_many_pipelines_as_files(own_folder, cache):
-    """N1: as above; pipelines that have fewer records than there are in a batch too."""
-    write(own_folder / "part-2.tfrecord", [100, 101])
-    shares = []
-    for context in contexts((3, 3)):
-        elements = np.concatenate(read(section(own_folder, batch=6, cache=cache), 90, context))
-        share = len(set(elements))
-        order = elements[: 2 * share].reshape(2, share)
-        assert sorted(order[0]) == sorted(order[1]) == sorted(set(elements))
-        assert share < 4 or not np.array_equal(order[0], order[1])
-        shares += sorted(order[0])
-    assert sorted(shares) == [*range(23), 100, 101]
-
-
 @pytest.mark.parametrize("cache", cases([False, True], False))
 def test_order_depends_on_the_seed_alone(folder, trained, cache):
     """The data's own seed goes before that of the context; without either it is 0."""
@@ -193,16 +177,6 @@ def test_cycle_and_block_length(folder, evaluated):
     assert in_order(cycle_length=1) == list(range(23))
     assert in_order(cycle_length=2, block_length=2)[:6] == [0, 1, 7, 8, 2, 3]
     assert list(itertools.chain(*evaluated((1, 1), 0))) == in_order(cycle_length=4)
-
-
-@pytest.mark.parametrize(
-    ("job", "cache"), cases([(job, cache) for job in JOBS for cache in (False, True)], ((2, 2), False))
-)
-def test_evaluation_counts_each_example_once(evaluated, job, cache):
-    """N17: files, or single records where pipelines outnumber files, are divided without loss or overlap."""
-    settings = {"cache": True} if cache else {}
-    seen = itertools.chain(*(evaluated(job, pipeline, **settings) for pipeline in range(job[0])))
-    assert sorted(itertools.chain(*seen)) == list(range(23))
 
 
 def test_pipelines_without_sharding_read_everything(folder):
@@ -332,13 +306,11 @@ def drained_error(params, **settings):
     return caught.value
 
 
-DAMAGED_DATA = (4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12)
-"""Where a byte is damaged, and the offset that names it."""
+DAMAGED = [(4 * RECORD_BYTES + 13, 4 * RECORD_BYTES + 12), (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)]
+"""Where a byte is damaged, of the data and of the length, and the offset that names it."""
 
 
-@pytest.mark.parametrize(
-    ("byte", "offset"), [DAMAGED_DATA, (4 * RECORD_BYTES + 2, 4 * RECORD_BYTES)], ids=["data", "length"]
-)
+@pytest.mark.parametrize(("byte", "offset"), DAMAGED)
 def test_damaged_record_is_named_by_file_and_offset(own_folder, byte, offset):
     flip(own_folder / "part-3.tfrecord", byte)
     path = section(own_folder).input_path
@@ -350,22 +322,13 @@ def test_damaged_record_is_named_by_file_and_offset(own_folder, byte, offset):
         )
 
 
-def test_damage_that_training_comes_upon_is_explained(own_folder):
-    byte, offset = DAMAGED_DATA
+@pytest.mark.parametrize(("byte", "offset"), DAMAGED)
+def test_damage_that_training_comes_upon_is_explained(own_folder, byte, offset):
     flip(own_folder / "part-3.tfrecord", byte)
     params = section(own_folder)
     explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
     assert isinstance(explained, inputs.DataError)
     found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {offset}, record 4; all records before"
-    assert found in str(explained)
-
-
-@pytest.mark.full
-def test_a_damaged_length_that_training_comes_upon_is_explained(own_folder):
-    flip(own_folder / "part-3.tfrecord", 4 * RECORD_BYTES + 2)
-    params = section(own_folder)
-    explained = inputs.explain_data_error(drained_error(params, parse_fn=parse), params)
-    found = f"{own_folder}/part-3.tfrecord: corrupted record at offset {4 * RECORD_BYTES}, record 4; all"
     assert found in str(explained)
 
 

@@ -23,7 +23,7 @@ from official_trainer.config import (
     resolve,
 )
 from official_trainer.errors import ExitCode, UserError, first_line, mistyped, nearest
-from tests.support.config.sample import Block, Model, SampleTask, base, problems, resolved
+from tests.support.config.sample import Block, Model, base, problems, resolved
 
 GOLDEN = """\
 8 problems in the configuration
@@ -433,10 +433,6 @@ def test_nearest(word, first):
 
 def test_nearest_returns_at_most_three_best_first():
     assert nearest("adam", ["lamb", "adamax", "adam", "adamw", "nadam"]) == ["adam", "adamw", "nadam"]
-
-
-def test_sections_inside_the_sample_are_checked_once():
-    assert isinstance(resolved().config.task, SampleTask)
 
 
 def test_without_the_c_library_the_answers_are_the_same(write, monkeypatch):
