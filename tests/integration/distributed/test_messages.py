@@ -32,13 +32,6 @@ def test_tensors_arrive_as_they_are(make):
     assert bool(tf.reduce_all(_dense(found) == _dense(value)))
 
 
-def test_bfloat16_of_numpy_arrives_as_it_is():
-    """T16: its class is not NumPy's own."""
-    value = tf.constant([1.5, -2.0], tf.bfloat16).numpy()
-    found = decode(encode(value), "worker 1")
-    assert found.dtype == value.dtype and found.tolist() == value.tolist()
-
-
 def test_an_object_of_a_task_is_refused_with_its_place():
     """T16: and with what can be sent."""
     said = r"^\['boxes'\]: a value of class object cannot be sent to the other workers, nor written to a file; use"

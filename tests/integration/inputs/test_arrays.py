@@ -272,11 +272,6 @@ def test_unusable_arrays(arrays, params, message):
     assert caught.value.exit_code == ExitCode.DATA
 
 
-def test_batch_must_divide_over_the_replicas():
-    with pytest.raises(inputs.BatchSizeError, match="use 28 or 32"):
-        inputs.from_arrays(ids(9), train(30), inputs.InputContext(num_replicas_in_sync=4))
-
-
 @pytest.mark.parametrize("changes", [{"input_path": "/data/x"}, {"tfds_name": "mnist", "tfds_split": "train"}])
 def test_the_fields_that_name_data_are_those_of_the_task(changes):
     """N28: a task that reads a file of its own into arrays finds the path in the data section."""

@@ -99,21 +99,3 @@ def test_the_record_that_parse_fn_cannot_parse(cache, tmp_path):
     line = parse.__code__.co_firstlineno
     assert found.startswith(f"{said}  {tmp_path}/b.tfrecord: record 3\n  parse_fn: "), found
     assert found.endswith(f"tests/integration/inputs/test_unparsed.py:{line}")
-
-
-def test_a_damaged_record_has_a_number(tmp_path):
-    """N28, G6: beside its offset."""
-    path = tmp_path / "a.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in ROWS:
-            writer.write(row.encode())
-    content = bytearray(path.read_bytes())
-    start = sum(16 + len(row) for row in ROWS[:7])
-    content[start + 13] ^= 0xFF
-    path.write_bytes(bytes(content))
-    with pytest.raises(tf.errors.DataLossError) as caught:
-        list(tf.data.TFRecordDataset(str(path)))
-    found = inputs.explain_data_error(caught.value, DataConfig(input_path=str(path), is_training=True))
-    assert str(found).startswith(
-        f"{path}: corrupted record at offset {start + 12}, record 7; all records before it are"
-    )

@@ -281,16 +281,6 @@ def test_slurm_with_a_step_for_each_role():
         ),
         ({**slurm_role(), "OFFICIAL_TRAINER_HOSTS": "worker"}, r"cannot read 'worker'; expected such as"),
         ({**slurm_role(), "OFFICIAL_TRAINER_HOSTS": "worker=n2;ps=n10"}, r"no chief that coordinates them"),
-    ],
-)
-def test_malformed_roles_of_slurm_are_refused(environ, said):
-    with pytest.raises(ClusterError, match=said):
-        cluster_env(environ, scontrol=scontrol)
-
-
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
         (slurm(SLURM_PROCID="x"), r"SLURM_PROCID='x': expected a number from 0; srun sets it"),
         (slurm(SLURM_JOB_ID=None), r"SLURM_JOB_ID is not set.*srun"),
         (slurm(SLURM_STEP_NODELIST=None), r"SLURM_JOB_NODELIST is not set"),
