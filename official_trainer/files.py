@@ -23,8 +23,9 @@ import stat
 from collections.abc import Iterator
 from typing import IO, Any
 
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.nearest import nearest
 
 PARAMS_FILE = "params.yaml"
 """In a run directory: its configuration."""

@@ -38,7 +38,8 @@ from types import TracebackType
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, without_secrets
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.shown import without_secrets
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)

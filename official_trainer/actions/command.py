@@ -25,7 +25,8 @@ from official_trainer.actions import events
 from official_trainer.actions.action import Run
 from official_trainer.actions.events import Event, EventName
 from official_trainer.config import ActionConfig, PositiveFloat
-from official_trainer.errors import UserError, shorten
+from official_trainer.errors import UserError
+from official_trainer.shown import shorten
 
 FACTS = ("step", "event", "experiment", "model_dir", "reason")
 """Placeholders that are no metrics."""

@@ -19,7 +19,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.actions.action import Action, Assign, CallAt, Callback, Request, Result, Run, Stop
 from official_trainer.config import ActionConfig, flow
-from official_trainer.errors import ExitCode, UserError, describe_error, nearest
+from official_trainer.errors import ExitCode, UserError, describe_error
+from official_trainer.nearest import nearest
 from official_trainer.stopping import PreemptedError
 from official_trainer.tasks import arguments
 from official_trainer.triggers import AfterEval, Moment, Span, Trigger

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.errors import first_few
 from official_trainer.lazy import tf
+from official_trainer.shown import first_few
 
 _logger = logging.getLogger(__name__)
 

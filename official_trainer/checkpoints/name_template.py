@@ -10,7 +10,7 @@ import re
 import string
 from collections.abc import Mapping
 
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 from official_trainer.tracking.monitored import find_metric
 
 COUNTERS = ("epoch", "batch", "step")

@@ -22,7 +22,9 @@ from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
 from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import ExitCode, UserError, did_you_mean, nearest, printable
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import did_you_mean, nearest
+from official_trainer.shown import printable
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141

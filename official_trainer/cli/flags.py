@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer.cli.parser import Parser, UsageError
-from official_trainer.errors import did_you_mean, nearest
+from official_trainer.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
     from official_trainer.runs.predictions.shards import PredictionSettings

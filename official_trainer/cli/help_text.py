@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from official_trainer.cli import terminal
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 if TYPE_CHECKING:
     from official_trainer.config import Setting

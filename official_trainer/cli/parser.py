@@ -17,7 +17,8 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.cli import absl_flags, help_text
-from official_trainer.errors import ExitCode, UserError, did_you_mean
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import did_you_mean
 
 _OUTPUT = "Output and help"
 _FLAG = re.compile(r"--?[A-Za-z]")

@@ -119,7 +119,7 @@ def _end(code: int, before: Collection[threading.Thread], seconds: float) -> Non
         return
     if code == 0:
         from official_trainer.cli import terminal
-        from official_trainer.errors import first_few
+        from official_trainer.shown import first_few
 
         names = first_few([f"the {_kind(each)} {each.name!r}" for each in left])
         what = f"{names} still ran {seconds:g} s after the end, and {'was' if len(left) == 1 else 'were'} ended too"

@@ -18,7 +18,7 @@ from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.workspace import experiment_of_run, hint
-from official_trainer.errors import printable
+from official_trainer.shown import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal, TextIO
 
-from official_trainer.errors import printable, wrapped
+from official_trainer.shown import printable, wrapped
 
 _COLOURS = {
     "red": "31",

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = ("actions", "tracking")

@@ -21,7 +21,7 @@ from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.expressions import Reference
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""

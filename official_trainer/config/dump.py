@@ -20,7 +20,7 @@ from official_trainer.config.lines import comment as comment_of
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.reading import MARK
 from official_trainer.config.text import flow, one_line, parts, quoted
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 NAMED = "# experiment: "
 """Begins the first line of a dump with origins; the name follows."""

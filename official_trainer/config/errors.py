@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from official_trainer.config import limits
-from official_trainer.errors import ExitCode, UserError, nearest, printable, shorten, without_secrets, wrapped
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import nearest
+from official_trainer.shown import printable, shorten, without_secrets, wrapped
 
 _SHOWN_COLUMNS = 110
 _SHOWN_PATH = 200

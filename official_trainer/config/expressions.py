@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config.errors import Origin
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _OPEN = re.compile(r"(?<!\$)\$\{")
 _REFERENCE = re.compile(r"(?<!\$)\$\{([^{}]*)\}")

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union
 from official_trainer.config import other_names
 from official_trainer.config.declaration import Config, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Origin, Problem, best_match, line_of_class
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 NoneType = type(None)
 _DATACLASS = "@dataclasses.dataclass(frozen=True, kw_only=True)"

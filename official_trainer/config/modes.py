@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from official_trainer.errors import ExitCode, UserError, did_you_mean
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import did_you_mean
 
 Evaluates = Literal["interval", "end", "never"]
 """When a training run evaluates: at `validation_interval` and at the end, at the end only, never."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from official_trainer.config import fields, scalars
 from official_trainer.config.errors import Origin, Problem
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

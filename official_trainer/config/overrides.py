@@ -30,7 +30,7 @@ from official_trainer.config.errors import Origin
 from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.reading import Reader
 from official_trainer.config.text import flow
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _HEAD = re.compile(rf"\s*({fields.PATH})[^\S\n]*(\+=|:=|=)[^\S\n]*")
 _RESET = re.compile(rf"\s*~({fields.PATH})[^\S\n]*(?=$|[,;\n])")

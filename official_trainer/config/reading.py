@@ -20,7 +20,7 @@ from official_trainer import files
 from official_trainer.config import expressions, limits, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
 from official_trainer.config.nodes import Node
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _BASES: Any = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
 _STANDARD = "tag:yaml.org,2002:"

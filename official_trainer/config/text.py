@@ -12,7 +12,7 @@ from typing import Any
 
 from official_trainer.config import expressions, fields
 from official_trainer.config.declaration import OneOf
-from official_trainer.errors import escaped
+from official_trainer.shown import escaped
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+@-]*(?:://[A-Za-z0-9_./+@-]+)?")
 _WORDS = frozenset(["null", "true", "false", "yes", "no", "on", "off", "y", "n", "none", "inf", "nan", "infinity"])

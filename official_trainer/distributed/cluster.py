@@ -12,8 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.nearest import did_you_mean
+from official_trainer.shown import shorten
 
 CHIEF, WORKER, PS, EVALUATOR = "chief", "worker", "ps", "evaluator"
 ROLES = (CHIEF, WORKER, PS, EVALUATOR)

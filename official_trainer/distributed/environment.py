@@ -25,7 +25,7 @@ from official_trainer.distributed.cluster import (
     check_role,
     checked_cluster,
 )
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 ROLE = "OFFICIAL_TRAINER_ROLE"
 """Our own variable: the role of the tasks of this step, where each role has a step of its own."""

@@ -20,8 +20,9 @@ from typing import Any
 
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.peers import answers
-from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf, tpu_devices
+from official_trainer.shown import first_few
 
 _logger = logging.getLogger(__name__)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.errors import UserError, first_few, nearest
+from official_trainer.errors import UserError
+from official_trainer.nearest import nearest
+from official_trainer.shown import first_few
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,9 +24,10 @@ from official_trainer.engine.inference import compute_if_busy, num_examples_of
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.tasks import kept_tensors, metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import TaskError, metrics_of

@@ -33,8 +33,9 @@ import numpy as np
 from official_trainer.checkpoints import init_checkpoint, manifest
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import Matching, Mismatch, saved_specs
-from official_trainer.errors import UserError, shorten, text_of
+from official_trainer.errors import UserError, text_of
 from official_trainer.lazy import keras, tf
+from official_trainer.shown import shorten
 from official_trainer.tasks.multi_task.task import parts_in, sub_model
 from official_trainer.tasks.variables import flatten
 

@@ -22,9 +22,9 @@ import numpy as np
 
 from official_trainer import files, user_code
 from official_trainer.config.errors import line_of_code
-from official_trainer.errors import first_few
 from official_trainer.inputs.context import leaves
 from official_trainer.lazy import tf
+from official_trainer.shown import first_few
 from official_trainer.tasks.returned import model_of
 from official_trainer.tracking.jsonl import encode
 

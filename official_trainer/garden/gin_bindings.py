@@ -27,8 +27,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.config import Config, ConfigError, Origin, Problem, limits
 from official_trainer.config.errors import best_match, near_file
-from official_trainer.errors import shorten
 from official_trainer.garden.spec import is_config_class
+from official_trainer.shown import shorten
 
 _logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from official_trainer.errors import shorten
 from official_trainer.inputs import order
 from official_trainer.inputs.context import ArraysError, DataError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
+from official_trainer.shown import shorten
 
 _BLOCK_STEPS = 128  # more steps to a block save nothing measurable and delay the first batch
 _MOST_TYPES = 3  # that a message shows

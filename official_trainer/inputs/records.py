@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from official_trainer.errors import first_few
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
 from official_trainer.inputs.context import By, DataError, InputContext, Sharing
 from official_trainer.inputs.files import RecordFile
 from official_trainer.lazy import tf
+from official_trainer.shown import first_few
 from official_trainer.user_code import is_users, line_of_code
 
 ParseFn = Callable[["tf.Tensor"], Any]

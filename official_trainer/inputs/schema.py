@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from official_trainer.errors import first_few
 from official_trainer.lazy import tf
+from official_trainer.shown import first_few
 
 _MOST_RECORDS = 100_000
 """As many records are searched; they take a few seconds."""

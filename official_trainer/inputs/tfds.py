@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer.errors import did_you_mean, nearest
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.files import RecordFile
 from official_trainer.inputs.records import from_files
 from official_trainer.lazy import tf
+from official_trainer.nearest import did_you_mean, nearest
 
 
 def from_tfds(

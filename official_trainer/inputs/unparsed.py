@@ -12,8 +12,8 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from official_trainer.errors import shorten
 from official_trainer.lazy import tf
+from official_trainer.shown import shorten
 
 _MOST_LINES = 1_000_000
 _MOST_RECORDS = 100_000

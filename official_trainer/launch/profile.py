@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
-from official_trainer.errors import secret_in
+from official_trainer.shown import secret_in
 
 SNAPSHOT: Literal["snapshot"] = "snapshot"
 """The `source` of a profile whose jobs run the code that was submitted."""

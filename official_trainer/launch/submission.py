@@ -22,11 +22,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from official_trainer import config, files
-from official_trainer.errors import ExitCode, UserError, did_you_mean, shorten
+from official_trainer import config
+from official_trainer.errors import ExitCode
+from official_trainer.errors import UserError
+from official_trainer import files
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.nearest import did_you_mean
+from official_trainer.shown import shorten
 from official_trainer.tracking import code_files
 
 FOLDER = code_files.LAUNCHES

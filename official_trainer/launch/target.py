@@ -15,10 +15,10 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, Literal, Self, TypeVar
 
-from official_trainer.errors import shorten
 from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec
 from official_trainer.processes.verdict import Outcome
+from official_trainer.shown import shorten
 
 P = TypeVar("P", bound=Profile)
 

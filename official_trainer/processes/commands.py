@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing import active_children
 
-from official_trainer.errors import first_few
+from official_trainer.shown import first_few
 
 _PR_SET_PDEATHSIG = 1
 _CHILD_SECONDS = 3.0  # for one that was told to end

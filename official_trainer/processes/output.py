@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import BinaryIO, TextIO
 
 from official_trainer import files
-from official_trainer.errors import wrapped
+from official_trainer.shown import wrapped
 
 _LONGEST_BYTES = 1 << 16
 _KEPT = 15

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from official_trainer.config import DataConfig
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.program.rows import as_rows, cut_rows, gather
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.returned import other_library

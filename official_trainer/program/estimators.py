@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from official_trainer.errors import nearest
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.reward_function import RewardError
 from official_trainer.tasks import random_streams

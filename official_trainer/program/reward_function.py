@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, load, tf
+from official_trainer.nearest import nearest
 from official_trainer.program.data import ArgumentError
 from official_trainer.tasks import random_streams
 from official_trainer.tasks.autograph import convert, do_not_convert

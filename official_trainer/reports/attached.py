@@ -13,7 +13,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from official_trainer.errors import UserError, did_you_mean
+from official_trainer.errors import UserError
+from official_trainer.nearest import did_you_mean
 from official_trainer.reports import curve_plot
 from official_trainer.reports.recorded_curves import Curve
 from official_trainer.tracking.monitored import show

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import first_few, without_secrets
 from official_trainer.reports.gathered import Ranked
+from official_trainer.shown import first_few, without_secrets
 from official_trainer.reports.recorded_events import Shown
 
 MOST_PICTURES = 12

@@ -11,8 +11,10 @@ from typing import Any
 
 from official_trainer.config import lines
 from official_trainer.config.text import flow
-from official_trainer.errors import ExitCode, UserError, first_few, nearest
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import nearest
 from official_trainer.reports.measures import Entry
+from official_trainer.shown import first_few
 
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {

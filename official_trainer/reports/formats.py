@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer.config import lines
-from official_trainer.errors import printable, shorten, wrapped
 from official_trainer.reports.table import Cell, Column, Spread, Table, is_seed
 from official_trainer.runs.differing import NOT_THERE
+from official_trainer.shown import printable, shorten, wrapped
 from official_trainer.tracking.jsonl import encode, strict
 from official_trainer.tracking.monitored import show
 

@@ -16,10 +16,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, did_you_mean, first_few, nearest, shorten
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.reports import recorded_curves as curves
 from official_trainer.reports.recorded_curves import Curve, Curves
 from official_trainer.runs.recorded import RecordedRun
+from official_trainer.shown import first_few, shorten
 from official_trainer.tracking import EVALUATION
 
 Direction = Literal["max", "min"]

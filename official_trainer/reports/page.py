@@ -19,7 +19,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer.errors import printable
+from official_trainer.shown import printable
 
 MARK = '<meta name="generator" content="official-trainer report">'
 """By which a file is known to be a report."""

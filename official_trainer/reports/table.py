@@ -16,11 +16,13 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config.text import flow, short_names
-from official_trainer.errors import ExitCode, UserError, first_few, nearest, printable
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import nearest
 from official_trainer.reports import filters
 from official_trainer.reports.measures import Direction, Entry, Measure
 from official_trainer.runs import differing, recorded
 from official_trainer.runs.recorded import RecordedRun
+from official_trainer.shown import first_few, printable
 
 
 class CompareError(UserError, ValueError):

@@ -14,9 +14,9 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.config.text import short_names
-from official_trainer.errors import first_few, shorten
 from official_trainer.reports.gathered import Gathered, Ranked
 from official_trainer.runs.recorded import duration_text
+from official_trainer.shown import first_few, shorten
 from official_trainer.tracking.git_state import DIRTY
 from official_trainer.tracking.monitored import show
 

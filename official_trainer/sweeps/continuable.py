@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, Problem, Resolved
-from official_trainer.errors import shorten
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import Change
+from official_trainer.shown import shorten
 from official_trainer.sweeps.distributions import Dimension, Value
 from official_trainer.sweeps.settings import PopulationConfig, SweepConfig
 from official_trainer.sweeps.space import Place, Resolve, Space

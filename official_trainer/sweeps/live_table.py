@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from official_trainer.errors import printable
+from official_trainer.shown import printable
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer, PlainLines
 from official_trainer.sweeps.progress import Progress

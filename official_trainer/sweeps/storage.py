@@ -26,8 +26,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, passwords_in, without_secrets
+from official_trainer.errors import ExitCode
 from official_trainer.lock import DirectoryLock
+from official_trainer.shown import passwords_in, without_secrets
 from official_trainer.sweeps import results
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer

@@ -18,8 +18,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.distributed import devices
 from official_trainer.distributed.devices import Devices
-from official_trainer.errors import first_few
 from official_trainer.lock import DirectoryLock, LockedError
+from official_trainer.shown import first_few
 from official_trainer.sweeps import results, storage
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.errors import wrapped
+from official_trainer.shown import wrapped
 from official_trainer.sweeps.observer import fields_of, name_of
 from official_trainer.sweeps.results import Result, Results
 from official_trainer.sweeps.settings import Objective

@@ -23,8 +23,9 @@ from typing import Any
 
 from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
-from official_trainer.errors import mistyped, shorten, wrapped
 from official_trainer.garden.spec import is_config_class
+from official_trainer.nearest import mistyped
+from official_trainer.shown import shorten, wrapped
 
 _WIDTH = 112
 _GARDEN_DATACLASS = "@dataclasses.dataclass"

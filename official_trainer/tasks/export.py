@@ -23,10 +23,11 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem
-from official_trainer.errors import UserError, first_few
+from official_trainer.errors import UserError
 from official_trainer.garden import serving
 from official_trainer.lazy import load, tf
 from official_trainer.lock import own_folder, remove_abandoned
+from official_trainer.shown import first_few
 from official_trainer.tasks import kept_tensors, random_streams, warmup
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during

@@ -36,10 +36,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
-from official_trainer.errors import first_few, nearest
 from official_trainer.garden import index as garden
 from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load
+from official_trainer.nearest import nearest
+from official_trainer.shown import first_few
 from official_trainer.tasks import explained, listings, sources
 from official_trainer.tasks.scan import FOLDER, Scanned, scan
 from official_trainer.tasks.sources import Experiment, Source

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from official_trainer.errors import UserError, nearest
+from official_trainer.errors import UserError
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.tasks import arguments
 from official_trainer.tasks.explained import at_method
 from official_trainer.tasks.task import Task

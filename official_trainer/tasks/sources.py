@@ -25,9 +25,10 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Origin, Problem
-from official_trainer.errors import first_few, mistyped, nearest
 from official_trainer.garden import index as garden
 from official_trainer.lazy import select
+from official_trainer.nearest import mistyped, nearest
+from official_trainer.shown import first_few
 from official_trainer.tasks import explained
 from official_trainer.user_code import is_users
 

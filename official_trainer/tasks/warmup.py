@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import UserError, did_you_mean
+from official_trainer.errors import UserError
 from official_trainer.lazy import tf
+from official_trainer.nearest import did_you_mean
 
 FOLDER, FILE = "assets.extra", "tf_serving_warmup_requests"
 MAX_REQUESTS = 1000

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from official_trainer.errors import printable, shorten, wrapped
+from official_trainer.shown import printable, shorten, wrapped
 from official_trainer.tracking import EVALUATION, Media, Tracker
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from typing import Any
 
-from official_trainer.errors import without_secrets
+from official_trainer.shown import without_secrets
 from official_trainer.threads import WorkerThread
 
 LIMIT_BYTES = 256 << 10

@@ -25,8 +25,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, first_few, shorten, without_secrets
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import CODE_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.shown import first_few, shorten, without_secrets
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value

@@ -26,9 +26,9 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config import TrackerConfig
-from official_trainer.errors import nearest
 from official_trainer.files import TRIAL_FILE
 from official_trainer.lazy import load
+from official_trainer.nearest import nearest
 from official_trainer.tracking import Histogram, Image, Media, MetricError, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import printable, wrapped
+from official_trainer.shown import printable, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path

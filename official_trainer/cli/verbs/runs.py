@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import did_you_mean, printable, shorten
+from official_trainer.nearest import did_you_mean
+from official_trainer.shown import printable, shorten
 
 if TYPE_CHECKING:
     from official_trainer.runs.recorded import RecordedRun

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
 from official_trainer.distributed.tpu import LOCAL
-from official_trainer.errors import START_AGAIN, ExitCode, first_few, shorten
+from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import fetch
 from official_trainer.launch.profile import SNAPSHOT, Resources
 from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu, is_in, literal
@@ -27,6 +27,8 @@ from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.processes.job import Role
+from official_trainer.shown import first_few
+from official_trainer.shown import shorten
 
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 """The label that the job and all of its pods have."""

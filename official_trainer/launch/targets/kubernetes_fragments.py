@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer.errors import shorten
+from official_trainer.shown import shorten
 
 _MAY_CHANGE = frozenset(("securityContext", "resources", "nodeSelector"))
 _NOT_ADDED = (

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal
 
 from official_trainer.config import Config, FrozenDict, NonNegative
 from official_trainer.distributed.cluster import LAYOUT
-from official_trainer.errors import did_you_mean
 from official_trainer.launch.profile import VARIABLE, Profile
+from official_trainer.nearest import did_you_mean
 
 LONGEST_LABEL = 63
 LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
-from official_trainer.errors import did_you_mean
 from official_trainer.launch import fetch, rerun
 from official_trainer.launch.profile import SNAPSHOT, Profile, Resources
 from official_trainer.launch.spec import JobSpec, literal
@@ -30,7 +29,9 @@ from official_trainer.launch.targets.tpu_profile import (
     read_states,
     unseen_files,
 )
-from official_trainer.processes.job import DATA_ROLES, Role
+from official_trainer.nearest import did_you_mean
+from official_trainer.processes.job import DATA_ROLES
+from official_trainer.processes.job import Role
 
 JOB = "job.yaml"
 

@@ -24,8 +24,10 @@ from official_trainer import files
 from official_trainer.cli import flags, help_text, process, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
-from official_trainer.errors import ExitCode, did_you_mean, nearest
+from official_trainer.errors import ExitCode
 from official_trainer.launch import job_spec
+from official_trainer.nearest import did_you_mean
+from official_trainer.nearest import nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile

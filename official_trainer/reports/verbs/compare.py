@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import did_you_mean
+from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.reports.measures import Entry

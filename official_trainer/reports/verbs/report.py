@@ -20,7 +20,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import ExitCode, printable
+from official_trainer.errors import ExitCode
+from official_trainer.shown import printable
 
 USAGE = "RUN|SWEEP … [--output=FILE] [--watch]"
 EXAMPLES = (

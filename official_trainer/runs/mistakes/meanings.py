@@ -12,7 +12,8 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from official_trainer.errors import first_line, nearest, text_of
+from official_trainer.errors import first_line, text_of
+from official_trainer.nearest import nearest
 from official_trainer.runs.mistakes.frames import copies_of
 
 _MOST_NAMES = 5

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.errors import first_few
 from official_trainer.lazy import tf
 from official_trainer.runs.predictions.manifest import PredictionsError
+from official_trainer.shown import first_few
 from official_trainer.tracking.jsonl import encode
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.errors import ExitCode, UserError, first_few, shorten
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.shown import first_few, shorten
 
 MANIFEST = "predictions.json"
 

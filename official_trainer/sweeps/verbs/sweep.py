@@ -22,7 +22,10 @@ from typing import TYPE_CHECKING
 from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import ExitCode, did_you_mean, passwords_in, without_secrets
+from official_trainer.errors import ExitCode
+from official_trainer.errors import passwords_in
+from official_trainer.errors import without_secrets
+from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig, Resolved

@@ -16,9 +16,10 @@ from typing import Any
 
 from official_trainer.config import ConfigError, Problem, not_a_choice
 from official_trainer.config.multitask import named_twice
-from official_trainer.errors import ExitCode, UserError, nearest
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.tasks import arguments, registry
 from official_trainer.tasks.multi_task.data import BATCHES, CHOSEN, TrainData, batches_of
 from official_trainer.tasks.multi_task.sampler import TaskSampler

@@ -23,7 +23,8 @@ from official_trainer.config import (
     reading,
     resolve,
 )
-from official_trainer.errors import ExitCode, UserError, first_line, mistyped, nearest
+from official_trainer.errors import ExitCode, UserError, first_line
+from official_trainer.nearest import mistyped, nearest
 from tests.support.config.sample import Block, Model, base, problems, resolved
 
 GOLDEN = """\

@@ -7,9 +7,10 @@ import pytest
 
 from official_trainer import cli, config, files
 from official_trainer.config import ConfigError
-from official_trainer.errors import ExitCode, secret_in, without_secrets
+from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.profile import Profile
+from official_trainer.shown import secret_in, without_secrets
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 

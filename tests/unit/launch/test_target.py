@@ -6,9 +6,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from official_trainer.config import resolve
-from official_trainer.errors import shorten
 from official_trainer.launch import targets
 from official_trainer.launch.target import GONE, JobState, Phase, last_error
+from official_trainer.shown import shorten
 from tests.support.launch.rendered_google import TPU, VERTEX
 
 PLACES = {"slurm": "workers: 1\n", "kubernetes": "image: x\ncontext: lab\n", "tpu": TPU, "vertex": VERTEX}
