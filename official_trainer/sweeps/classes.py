@@ -1,23 +1,28 @@
 """Optuna's samplers and pruners: which ones a sweep offers, what each of them needs, their options.
 
-Owns: making them from the file of a sweep, refusing a space that one of them would not learn.
+Owns: making them from the file of a sweep, refusing a space that one of them would not learn; the combinations of a
+space, for the samplers that visit each of them once.
 Does not own: the questions that they answer (`study.py`), their notes on earlier trials (`replay.py`).
 
 Optuna draws what a sampler does not learn at random, with a warning. A sweep refuses that before its first trial.
+Optuna's own `GridSampler` and `BruteForceSampler` choose by the trials that they know of, so two processes may choose
+the same combination. Here trial N has combination N, whatever other processes do.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import importlib.util
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from official_trainer.config import ConfigError, Problem, Resolved
+from official_trainer.config import ConfigError, Problem, Resolved, fields
 from official_trainer.config.errors import best_match, not_a_choice
+from official_trainer.sweeps.distributions import INTEGERS, Dimension, Value
 from official_trainer.sweeps.settings import user_origin
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError
@@ -33,7 +38,7 @@ class Kind:
       branches: whether it learns fields that are drawn in some trials only.
       choices: whether it learns choices.
       several: whether it takes several metrics.
-      visits: whether it visits each combination of the space once, see `grid.py`.
+      visits: whether it visits each combination of the space once, see `combinations`.
     """
 
     package: str = ""
@@ -91,6 +96,8 @@ _NUMBERS: Mapping[type, tuple[tuple[type, ...], str]] = {
 
 _OURS = ("seed", "search_space")
 
+MOST_COMBINATIONS = 10_000
+
 
 def pruner_remembers(name: str | None, options: Mapping[str, Any]) -> bool:
     """Returns whether a pruner, or the one that it wraps, writes notes on trials."""
@@ -127,7 +134,10 @@ class Maker:
         return self._made("pruner", "pruners", name, options, "pruner_options", 0)
 
     def _made(self, field: str, module: str, name: str, options: Mapping[str, Any], path: str, seed: int) -> Any:
-        classes = self._classes(module)
+        classes = list({"samplers": SAMPLERS, "pruners": PRUNERS}.get(module, ()))
+        if not classes:  # those of an option
+            names = self._module(module).__all__
+            classes = [each for each in names if not each.startswith("Base") and "Strategy" not in each]
         if name not in classes:
             raise ConfigError([dataclasses.replace(not_a_choice(field, name, classes), origin=self._origin(field))])
         kind = (SAMPLERS | PRUNERS).get(name, Kind())
@@ -165,14 +175,6 @@ class Maker:
             raise ConfigError([Problem(f"{name} refuses it", path, repr(value), allowed, origin=self._origin(path))])
         return dict(value) if isinstance(value, Mapping) else value
 
-    def _classes(self, module: str) -> list[str]:
-        if module == "samplers":
-            return list(SAMPLERS)
-        if module == "pruners":
-            return list(PRUNERS)
-        names = self._module(module).__all__
-        return [name for name in names if not name.startswith("Base") and "Strategy" not in name]
-
     def _module(self, path: str) -> Any:
         return functools.reduce(getattr, path.split("."), self.optuna)
 
@@ -180,33 +182,68 @@ class Maker:
         return user_origin(self.settings, path) if self.settings else None
 
 
-def refuse_several(name: str, settings: Resolved) -> None:
-    """Refuses several metrics where a sampler learns from one.
+def refuse_unlearned(space: Space, settings: Resolved) -> None:
+    """Refuses several metrics, or a space, that the sampler would not learn from.
 
     Raises:
-      ConfigError: it does.
+      ConfigError: it would not.
     """
-    if settings.config.objective.others and not SAMPLERS[name].several:
+    name = settings.config.sampler
+    kind, what, fix = SAMPLERS[name], "", "use TPESampler, or take them out of the space"
+    branch = next((each.path for each in space.dimensions if each.needs), None)
+    choice = next((each.path for each in space.dimensions if each.kind == "choice"), None)
+    if settings.config.objective.others and not kind.several:
         what = f"{name} learns from one metric, and objective.others names more"
         fix = "use TPESampler or NSGAIISampler, or remove it"
+    elif branch is not None and not kind.branches:
+        what = f"{name} does not learn fields that are drawn in some trials only, such as {branch}"
+    elif choice is not None and not kind.choices and "independent_sampler" not in settings.config.sampler_options:
+        what = f"{name} does not learn choices, such as {choice}"
+        fix = "use TPESampler, or say what draws them: sampler_options: {independent_sampler: TPESampler}"
+    if what:
         raise ConfigError([Problem(what, "sampler", fix=fix, origin=user_origin(settings, "sampler"))])
 
 
-def refuse_space(name: str, options: Mapping[str, Any], space: Space, settings: Resolved) -> None:
-    """Refuses a space that a sampler would draw at random.
+def combinations(space: Space, settings: Resolved) -> tuple[Mapping[str, Value], ...]:
+    """Returns all combinations of a space, in an order that depends on the seed.
 
     Raises:
-      ConfigError: it would.
+      ConfigError: there is no end of them, or no reasonable one.
     """
-    kind = SAMPLERS[name]
-    branch = next((each.path for each in space.dimensions if each.needs), None)
-    choice = next((each.path for each in space.dimensions if each.kind == "choice"), None)
-    if branch is not None and not kind.branches:
-        what = f"{name} does not learn fields that are drawn in some trials only, such as {branch}"
-        fix = "use TPESampler, or take them out of the space"
-    elif choice is not None and not kind.choices and "independent_sampler" not in options:
-        what = f"{name} does not learn choices, such as {choice}"
-        fix = "use TPESampler, or say what draws them: sampler_options: {independent_sampler: TPESampler}"
-    else:
+    sampler, seed = settings.config.sampler, settings.config.seed
+    problems = [
+        Problem(
+            f"is no list of values, which {sampler} needs",
+            f"space.{each.of_list or each.path}",
+            fix="write choice(a, b, …), int(low, high, step) or float(low, high, step), or another sampler",
+            origin=user_origin(settings, fields.path_of(("space", each.of_list or each.path))),
+        )
+        for each in space.dimensions
+        if (each.kind != "choice" and each.step is None) or each.kind == "logint"
+    ]
+    if problems:
+        raise ConfigError(problems)
+    found: list[Mapping[str, Value]] = []
+    for each in _below(space.dimensions, {}):
+        found.append(each)
+        if len(found) > MOST_COMBINATIONS:
+            what = f"has more than {MOST_COMBINATIONS:,} combinations, which {sampler} would all visit"
+            raise ConfigError([Problem(what, "space", fix="take larger steps, fewer fields, or another sampler")])
+    place = {id(each): hashlib.sha256(f"{seed}/{index}".encode()).digest() for index, each in enumerate(found)}
+    return tuple(sorted(found, key=lambda each: place[id(each)]))
+
+
+def _below(dimensions: tuple[Dimension, ...], drawn: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
+    if not dimensions:
+        yield drawn
         return
-    raise ConfigError([Problem(what, "sampler", fix=fix, origin=user_origin(settings, "sampler"))])
+    first, rest = dimensions[0], dimensions[1:]
+    if not all(drawn.get(path) in values for path, values in first.needs):
+        yield from _below(rest, drawn)
+        return
+    values: list[Value] = list(first.choices)
+    if first.step is not None:
+        numbers = [first.low + i * first.step for i in range(round((first.high - first.low) / first.step) + 1)]
+        values = [int(each) if first.kind in INTEGERS else first.settled(float(each)) for each in numbers]
+    for value in values:
+        yield from _below(rest, {**drawn, first.path: value})

@@ -31,7 +31,7 @@ from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts, may_run_again
 from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import evaluations, importance, refusals, rehearsal, tensorboard
+from official_trainer.sweeps import evaluations, refusals, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.course import Course
@@ -116,7 +116,6 @@ class Driver:
             held.enter_context(self._saving(processes, signals))
             self._check(processes, signals)
             is_left = self._fill(processes)
-            importance.prepare(self._plan.course.total)  # while the first trials train and not at the end
             while is_left or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)

@@ -6,25 +6,19 @@ Does not own: what is done with the answer. Imports Optuna when it is asked.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension
+from official_trainer.sweeps.distributions import Dimension
+from official_trainer.sweeps.replay import distribution
 from official_trainer.sweeps.trial import Trial
 
 LEAST_TRIALS = 10
 """With fewer complete trials, chance says more than a field."""
 
 _BEST_TRIALS, _BEST_SHARE = 5, 0.1  # PED-ANOVA compares so many of the best, or this share of all, with the others
-
-
-def prepare(num_trials: int) -> None:
-    """Imports what `importances` needs, which takes a second, if so many trials are enough for an answer."""
-    if num_trials >= LEAST_TRIALS:
-        with contextlib.suppress(Exception):  # a broken package ends no sweep that trains; `importances` meets it again
-            import optuna.importance  # noqa: F401
 
 
 def importances(
@@ -44,7 +38,8 @@ def importances(
     except ImportError:
         return {}, "they need Optuna: pip install 'official-trainer[sweep]'"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    kinds = {each.path: _distribution(optuna, each) for each in dimensions}
+    # As if each number could be drawn: the order of the values is what matters.
+    kinds = {each.path: distribution(optuna, dataclasses.replace(each, step=None)) for each in dimensions}
     words: Any = [{"max": "maximize", "min": "minimize"}[each] for each in directions]
     study = optuna.create_study(directions=words, storage=optuna.storages.InMemoryStorage())
     share = max(_BEST_SHARE, _BEST_TRIALS / len(complete))
@@ -52,7 +47,10 @@ def importances(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a branch had few trials
         try:
-            study.add_trials([_frozen(optuna, trial, kinds) for trial in complete])
+            for trial in complete:
+                own = {path: kinds[path] for path in trial.values}
+                results = list(trial.results)
+                study.add_trial(optuna.trial.create_trial(values=results, params=dict(trial.values), distributions=own))
             evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=share)
             found = evaluator.evaluate(study, params=paths)
         except (KeyError, ValueError) as error:  # of a record that was changed by hand
@@ -61,20 +59,3 @@ def importances(
     if not total > 0:
         return {}, "no field tells the best trials from the others"
     return dict(sorted(((path, value / total) for path, value in found.items()), key=lambda each: -each[1])), ""
-
-
-def _distribution(optuna: Any, each: Dimension) -> Any:
-    kinds, is_log = optuna.distributions, each.kind in LOGARITHMIC
-    if each.kind == "choice":
-        return kinds.CategoricalDistribution(each.choices)
-    if each.kind in INTEGERS:  # as if each integer could be drawn: the order of the values is what matters
-        return kinds.IntDistribution(int(each.low), int(each.high), log=is_log)
-    return kinds.FloatDistribution(each.low, each.high, log=is_log)
-
-
-def _frozen(optuna: Any, trial: Trial, kinds: dict[str, Any]) -> Any:
-    return optuna.trial.create_trial(
-        values=list(trial.results),
-        params=dict(trial.values),
-        distributions={path: kinds[path] for path in trial.values},
-    )

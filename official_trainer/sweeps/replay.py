@@ -1,6 +1,6 @@
 """Optuna's study with the notes that its samplers and pruners write into it, made again from the records of trials.
 
-Owns: asking and telling earlier trials again, in their order, with what was drawn for them.
+Owns: asking and telling earlier trials again, in their order, with what was drawn for them; dimensions as Optuna's.
 Does not own: the questions (`study.py`), samplers and pruners (`classes.py`).
 
 CMA-ES and the genetic samplers note the generation of a trial when they draw it, successive halving how far a trial
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from official_trainer.sweeps.distributions import Value
+from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
 from official_trainer.sweeps.trial import Trial
 
 Report = tuple[int, float]
@@ -102,3 +102,49 @@ class Replay:
         if trial is not None:
             self._suggest(asked, trial.values)
         return asked
+
+
+class Live:
+    """A replay in which a trial runs: each of its reports is told once, as long as no other trial ends."""
+
+    def __init__(self, replay: Replay, trial: Trial, known: Mapping[int, Trial]) -> None:
+        """Takes a replay of nothing, the trial, and those before it that have ended."""
+        replay.before(trial.number, known, trial.without)
+        self._asked = replay.ask_again(trial)
+        replay.tell(known)
+        self._replay, self._trial, self._known = replay, trial, known
+        self._told: list[Report] = []
+
+    def goes_on(self, trial: Trial, reports: Sequence[Report], known: Mapping[int, Trial]) -> bool:
+        """Returns whether these reports follow those of before, and no other trial has ended meanwhile."""
+        is_same = (trial, known) == (self._trial, self._known)
+        return is_same and len(reports) > len(self._told) and list(reports[: len(self._told)]) == self._told
+
+    def report(self, reports: Sequence[Report]) -> bool:
+        """Reports those that are new; returns whether the trial is pruned after the last one."""
+        new, self._told = reports[len(self._told) :], list(reports)
+        return self._replay.report(self._asked, new)
+
+
+def distribution(optuna: Any, each: Dimension) -> Any:
+    """Returns a dimension as Optuna has it."""
+    kinds = optuna.distributions
+    if each.kind == "choice":
+        return kinds.CategoricalDistribution(each.choices)
+    return (kinds.IntDistribution if each.kind in INTEGERS else kinds.FloatDistribution)(**_range(each))
+
+
+def suggested(trial: Any, each: Dimension) -> Value:
+    """Returns the value of a dimension that a trial of Optuna draws."""
+    if each.kind == "choice":
+        return str(trial.suggest_categorical(each.path, each.choices))
+    if each.kind in INTEGERS:
+        return int(trial.suggest_int(each.path, **_range(each)))
+    return float(trial.suggest_float(each.path, **_range(each)))
+
+
+def _range(each: Dimension) -> dict[str, Any]:
+    is_log = each.kind in LOGARITHMIC
+    if each.kind in INTEGERS:
+        return {"low": int(each.low), "high": int(each.high), "step": int(each.step or 1), "log": is_log}
+    return {"low": each.low, "high": each.high, "step": each.step, "log": is_log}

@@ -1,8 +1,8 @@
 """Optuna: draws the values of a trial, and says whether a trial is pruned.
 
 Owns: Optuna's study, made in memory from the records of trials for each question; seeds.
-Does not own: records (`trial.py`), which classes there are and their options (`classes.py`), their notes (`replay.py`),
-ending a process (`driver.py`). Imports Optuna when an object is made.
+Does not own: records (`trial.py`), which classes there are, their options and the combinations of a grid
+(`classes.py`), their notes (`replay.py`), ending a process (`driver.py`). Imports Optuna when an object is made.
 
 The answer for a trial depends on its number, the sweep's seed and the trials of lower numbers alone, so a sweep that
 runs its trials one after the other has the same table however often it was killed.
@@ -10,17 +10,15 @@ runs its trials one after the other has the same table however often it was kill
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import ConfigError, FrozenDict, Problem, Resolved
-from official_trainer.sweeps import grid
-from official_trainer.sweeps.classes import SAMPLERS, Maker, pruner_remembers, refuse_several, refuse_space
-from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
-from official_trainer.sweeps.replay import Replay
+from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, pruner_remembers, refuse_unlearned
+from official_trainer.sweeps.distributions import Dimension, Value
+from official_trainer.sweeps.replay import Live, Replay, distribution, suggested
 from official_trainer.sweeps.settings import Objective, user_origin
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError, Trial
@@ -55,19 +53,21 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna: Any = optuna
         self._space, self._objective = space, objective
+        self._dimensions = {each.path: each for each in space.dimensions}
         self._config = config = settings.config
         self._kind = SAMPLERS[config.sampler]
         maker = Maker(optuna, settings)
         maker.sampler(config.sampler, config.sampler_options, 0)
         self._pruner = maker.pruner(config.pruner, config.pruner_options) if config.pruner else None
         self._pruner_remembers = pruner_remembers(config.pruner, config.pruner_options)
-        refuse_several(config.sampler, settings)
-        refuse_space(config.sampler, config.sampler_options, space, settings)
-        visits = self._kind.visits
-        self._combinations = grid.combinations(space, config.seed, config.sampler, settings) if visits else ()
-        self.most = len(self._combinations) if visits else None
-        self._live: _Live | None = None
-        self._refuse_trials(settings)
+        refuse_unlearned(space, settings)
+        self._combinations = combinations(space, settings) if self._kind.visits else ()
+        self.most = len(self._combinations) if self._kind.visits else None
+        self._live: Live | None = None
+        if self.most is not None and config.trials is not None and config.trials > self.most:
+            what = f"the space has {self.most} combinations, and {config.sampler} visits each of them once"
+            origin = user_origin(settings, "trials")
+            raise ConfigError([Problem(what, "trials", str(config.trials), fix="leave it out", origin=origin)])
         self._try_pruner(settings)
 
     def _try_pruner(self, settings: Resolved) -> None:
@@ -85,13 +85,6 @@ class Study:
                 [Problem(what, "pruner_options", origin=user_origin(settings, "pruner_options"))]
             ) from error
 
-    def _refuse_trials(self, settings: Resolved) -> None:
-        asked = self._config.trials
-        if self.most is not None and asked is not None and asked > self.most:
-            what = f"the space has {self.most} combinations, and {self._config.sampler} visits each of them once"
-            origin = user_origin(settings, "trials")
-            raise ConfigError([Problem(what, "trials", str(asked), fix="leave it out", origin=origin)])
-
     @property
     def trials(self) -> int:
         """How many trials are to be complete or pruned."""
@@ -106,17 +99,14 @@ class Study:
           attempt: how often other values were drawn for this trial, and refused.
         """
         without = tuple(each for each in range(number) if each not in trials or trials[each].state is None)
-        values = self._values(number, trials, without, attempt)
-        return Trial(number=number, values=values, attempt=attempt, without=without)
-
-    def _values(
-        self, number: int, trials: Mapping[int, Trial], without: Sequence[int], attempt: int
-    ) -> Mapping[str, Value]:
+        values: Mapping[str, Value]
         if self._kind.visits:
-            return self._combinations[(number + attempt) % len(self._combinations)]
-        if self._config.sampler == "QMCSampler":
-            return self._in_sequence(number, attempt)
-        return self._space.draw(self.chooser(number, trials, attempt, without))
+            values = self._combinations[(number + attempt) % len(self._combinations)]
+        elif self._config.sampler == "QMCSampler":
+            values = self._in_sequence(number, attempt)
+        else:
+            values = self._space.draw(self.chooser(number, trials, attempt, without))
+        return Trial(number=number, values=values, attempt=attempt, without=without)
 
     def chooser(
         self, number: int, trials: Mapping[int, Trial], attempt: int = 0, without: Sequence[int] = ()
@@ -130,7 +120,7 @@ class Study:
             study = self._study(number, trials)
             study.sampler = self._sampler(number, attempt)
             trial = study.ask()
-        return functools.partial(self._suggested, trial)
+        return functools.partial(suggested, trial)
 
     def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
         """Returns the point of a sequence with the number of the trial."""
@@ -138,7 +128,7 @@ class Study:
         options["scramble"] = options.get("scramble", True) or attempt > 0  # else all attempts were the same point
         sampler = Maker(self._optuna).sampler("QMCSampler", options, _seed(self._config.seed, attempt=attempt))
         sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
-        every = {each.path: self._distribution(each) for each in self._space.dimensions}
+        every = {each.path: distribution(self._optuna, each) for each in self._space.dimensions}
         study = self._study(0, {})
         point = sampler.sample_relative(study, study.ask(), every)
         return self._space.draw(lambda each: point[each.path])
@@ -150,7 +140,7 @@ class Study:
         if self._pruner_remembers:
             known = {number: each for number, each in trials.items() if number < trial.number and each.state}
             if self._live is None or not self._live.goes_on(trial, reports, known):
-                self._live = _Live(self._replay(), trial, known)
+                self._live = Live(self._replay(), trial, known)
             return self._live.report(reports)
         running = self.frozen(Trial(number=trial.number, values=trial.values, reports=tuple(reports)))
         return bool(self._pruner.prune(self._study(trial.number, trials), running))
@@ -159,8 +149,8 @@ class Study:
         """Returns a replay of nothing yet."""
 
         def suggest(trial: Any, values: Mapping[str, Value]) -> None:
-            for each in self._dimensions(values):
-                self._suggested(trial, each)
+            for path in values:
+                suggested(trial, self._dimensions[path])
 
         config, study = self._config, self._study(0, {})
         if config.pruner:
@@ -193,7 +183,7 @@ class Study:
             state=states[state],
             values=trial.results or None,
             params=dict(trial.values),
-            distributions={each.path: self._distribution(each) for each in self._dimensions(trial.values)},
+            distributions={path: distribution(self._optuna, self._dimensions[path]) for path in trial.values},
             user_attrs=dict(attributes),
             intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
         )
@@ -204,68 +194,15 @@ class Study:
         Raises:
           SweepError: those of one are not, such as in a copied directory.
         """
-        by_path = {each.path: each for each in self._space.dimensions}
         for trial in trials:
             for path, value in trial.values.items():
-                if path not in by_path or not by_path[path].holds(value):
+                if path not in self._dimensions or not self._dimensions[path].holds(value):
                     what = f"trial {trial.number} is none of this sweep, whose space does not draw {value!r} for {path}"
                     raise SweepError(f"{what}. Remove the directory of the trial: it is then run again")
-
-    def _dimensions(self, paths: Iterable[str]) -> list[Dimension]:
-        by_path = {each.path: each for each in self._space.dimensions}
-        return [by_path[path] for path in paths]
-
-    def _distribution(self, each: Dimension) -> Any:
-        kinds = self._optuna.distributions
-        if each.kind == "choice":
-            return kinds.CategoricalDistribution(each.choices)
-        is_log = each.kind in LOGARITHMIC
-        if each.kind in INTEGERS:
-            return kinds.IntDistribution(int(each.low), int(each.high), step=int(each.step or 1), log=is_log)
-        return kinds.FloatDistribution(each.low, each.high, step=each.step, log=is_log)
-
-    def _suggested(self, trial: Any, each: Dimension) -> Value:
-        if each.kind == "choice":
-            return str(trial.suggest_categorical(each.path, each.choices))
-        is_log = each.kind in LOGARITHMIC
-        if each.kind in INTEGERS:
-            step = int(each.step or 1)
-            return int(trial.suggest_int(each.path, int(each.low), int(each.high), step=step, log=is_log))
-        return float(trial.suggest_float(each.path, each.low, each.high, step=each.step, log=is_log))
 
     def _sampler(self, number: int, attempt: int = 0) -> Any:
         config, seed = self._config, _seed(self._config.seed, number, attempt=attempt)
         return Maker(self._optuna).sampler(config.sampler, config.sampler_options, seed)
-
-
-@dataclasses.dataclass
-class _Live:
-    """A replay in which a trial runs."""
-
-    replay: Replay
-    trial: Trial
-    known: Mapping[int, Trial]
-
-    def __post_init__(self) -> None:
-        self.replay.before(self.trial.number, self.known, self.trial.without)
-        self._asked = self.replay.ask_again(self.trial)
-        self.replay.tell(self.known)
-        self._reports: list[tuple[int, float]] = []
-
-    def goes_on(self, trial: Trial, reports: Sequence[tuple[int, float]], known: Mapping[int, Trial]) -> bool:
-        """Returns whether these reports follow those of before, and no other trial has ended meanwhile."""
-        told = self._reports
-        return (
-            trial == self.trial
-            and known == self.known
-            and len(reports) > len(told)
-            and list(reports[: len(told)]) == told
-        )
-
-    def report(self, reports: Sequence[tuple[int, float]]) -> bool:
-        """Reports those that are new; returns whether the trial is pruned after the last one."""
-        new, self._reports = reports[len(self._reports) :], list(reports)
-        return self.replay.report(self._asked, new)
 
 
 def _seed(*parts: int, attempt: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from official_trainer.config import ConfigError, resolve
 from official_trainer.sweeps.classes import PRUNERS, SAMPLERS
 from official_trainer.sweeps.distributions import Dimension
+from official_trainer.sweeps.replay import suggested
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
@@ -159,7 +160,7 @@ def test_it_is_the_answer_of_optuna_in_one_process(sampler, pruner):
     for number in range(TRIALS):
         kept.sampler = own._sampler(number)
         asked = kept.ask()
-        values = NUMBERS.draw(lambda each: own._suggested(asked, each))  # noqa: B023
+        values = NUMBERS.draw(lambda each: suggested(asked, each))  # noqa: B023
 
         def asks(reports, asked=asked):
             asked.report(reports[-1][1], reports[-1][0])

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from official_trainer.sweeps.importance import LEAST_TRIALS, importances, prepare
+from official_trainer.sweeps.importance import LEAST_TRIALS, importances
 from official_trainer.sweeps.space import read_free
 from official_trainer.sweeps.trial import Trial
 from tests.support.sweeps.written import RATE, SPACE
@@ -54,15 +54,3 @@ def test_without_shares_the_reason_is_said(monkeypatch):
         {},
         "they need Optuna: pip install 'official-trainer[sweep]'",
     )
-
-
-def test_what_it_needs_is_imported_early_if_there_are_enough_trials(monkeypatch):
-    """N21: a package that cannot be imported ends no sweep."""
-    name = "optuna.importance"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    prepare(LEAST_TRIALS - 1)
-    assert name not in sys.modules
-    prepare(LEAST_TRIALS)
-    assert name in sys.modules
-    monkeypatch.setitem(sys.modules, name, None)
-    prepare(LEAST_TRIALS)
