@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,7 @@ from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import url_problem
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
-from official_trainer.threads import Call, WorkerThread, run_bounded
+from official_trainer.threads import RepeatingThread, run_bounded
 
 SWEEP_ID, DIGEST = "official_trainer_sweep", "official_trainer_digest"
 """User attributes: of the study, which sweep it is of; of a trial, what its record holds."""
@@ -48,6 +49,7 @@ _CLOSE_SECONDS = 10.0
 _SLOW_SECONDS = 60.0
 _AGAIN_SECONDS = 10.0
 _BUSY_SECONDS = 0.2
+_LOOK_SECONDS = 0.2
 _PAUSES_SECONDS = (0.5, 1.0)
 
 
@@ -83,8 +85,10 @@ class Database:
                 with self._opened() as storage:
                     self._found(storage)
                 return
-            except Exception as error:
-                if pause is None or not _was_made_meanwhile(error):
+            except ForeignStudyError:
+                raise
+            except Exception:  # another process may make Optuna's tables at the same time: the next look finds them
+                if pause is None:
                     raise
                 time.sleep(pause)
 
@@ -95,7 +99,8 @@ class Database:
             return False
         try:
             with self._opened() as storage:
-                self._write(storage, list(_in_order(ended)))
+                in_order = itertools.takewhile(ended.__contains__, itertools.count())  # others wait for those before
+                self._write(storage, [ended[number] for number in in_order])
         finally:
             lock.release()
         return True
@@ -152,7 +157,14 @@ class Database:
             return None
         owner = study.user_attrs.get(SWEEP_ID)
         if owner == self._sweep_id:
-            self._refuse_copy(study.user_attrs.get(_DIRECTORY, self._directory))
+            other = study.user_attrs.get(_DIRECTORY, self._directory)
+            with contextlib.suppress(OSError, ValueError):  # it was moved, or is on another machine
+                if not self._is_here(other) and files.read_json(files.join(other, results.SWEEP)).get("id") == owner:
+                    path = files.join(self._directory, results.SWEEP)
+                    raise ForeignStudyError(  # each of the two would write it anew
+                        f"{self.shown} holds the study of the sweep in {other}, of which {self._directory} is a copy. "
+                        f'Remove "id" from {path}: it then gets a study of its own'
+                    )
         if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
             return study  # without an owner: its process was killed as it made the study
         raise ForeignStudyError(
@@ -160,20 +172,15 @@ class Database:
             f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
         )
 
-    def _refuse_copy(self, other: str) -> None:
-        """Refuses the study of a sweep in another directory, of which this one is a copy: each would write it anew."""
-        with contextlib.suppress(OSError, ValueError):  # it was moved, or is on another machine
-            found = files.read_json(files.join(other, results.SWEEP))
-            if found.get("id") == self._sweep_id and not _is_one_directory(other, self._directory):
-                raise ForeignStudyError(
-                    f"{self.shown} holds the study of the sweep in {other}, of which {self._directory} is a copy. "
-                    f'Remove "id" from {files.join(self._directory, results.SWEEP)}: it then gets a study of its own'
-                )
+    def _is_here(self, other: str) -> bool:
+        paths = [path.removeprefix("file://") for path in (other, self._directory)]
+        return paths[0] == paths[1] or (not any(map(files.is_url, paths)) and os.path.samefile(*paths))
 
     def _write(self, storage: Any, wanted: list[Trial]) -> None:
         import optuna
 
-        digests = [_digest(each) for each in wanted]
+        texts = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in wanted]
+        digests = [hashlib.sha256(each.encode()).hexdigest()[:16] for each in texts]
         if (study := self._found(storage)) is not None:
             there = [each.user_attrs.get(DIGEST) for each in study.get_trials(deepcopy=False)]
             if there != digests[: len(there)]:
@@ -186,8 +193,7 @@ class Database:
         if study.user_attrs.get(SWEEP_ID) is None:
             study.set_user_attr(_DIRECTORY, self._directory)
             study.set_user_attr(SWEEP_ID, self._sweep_id)
-            metrics = self._study.metrics
-            study.set_metric_names(metrics)
+            study.set_metric_names(self._study.metrics)
         for trial, digest in list(zip(wanted, digests, strict=True))[len(there) :]:
             run_dir = files.join(trials.directory(self._directory, trial.number), trials.RUN)
             known = {"run": run_dir, "reason": trial.reason, "step": trial.step, "parent": trial.parent}
@@ -206,85 +212,69 @@ class Stored(Observer):
         """Takes what shows the sweep too."""
         self._shown, self._database = shown, database
         self.start, self.report, self.wait, self.say = shown.start, shown.report, shown.wait, shown.say  # type: ignore[method-assign]
-        self._thread = WorkerThread("sweep-storage")
-        self._written: dict[int, Trial] | None = None
         self._ended: dict[int, Trial] = {}
-        self._call: Call | None = None
-        self._since = 0.0
+        self._written: dict[int, Trial] | None = None
+        self._is_writing, self._since = False, 0.0  # since when it writes, or has written
+        self._error: Exception | None = None
         self._has_warned = False
+        self._thread = RepeatingThread("sweep-storage", self._write, _LOOK_SECONDS)
+        self._thread.start()
 
     def know(self, trials: Mapping[int, Trial]) -> None:
         self._shown.know(trials)
         self._ended = {number: each for number, each in trials.items() if each.state is not None}
-        self._go_on()
 
     def end(self, trial: Trial, result: str, failure: Any = None) -> None:
         self._shown.end(trial, result, failure)
-        self._ended[trial.number] = trial
-        self._go_on()
+        self._ended = self._ended | {trial.number: trial}  # the thread may read the other one
 
     def warn(self, text: str) -> None:
         self._shown.warn(text)
 
     def look(self) -> None:
         self._shown.look()
-        self._go_on()
+        is_slow = self._is_writing and time.monotonic() - self._since > _SLOW_SECONDS
+        error = _no_answer() if is_slow else self._error
+        if error is not None and not self._has_warned:
+            self.warn(
+                f"{self._database.shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. "
+                "The sweep goes on, and writes its trials there as soon as it can"
+            )
+            self._has_warned = True
+        elif error is None and self._has_warned and self._ended == self._written:
+            self.warn(f"{self._database.shown} has all trials again")
+            self._has_warned = False
 
     def close(self) -> None:
-        ended, done = dict(self._ended), False
+        self._thread.stop()
 
         def write() -> None:
-            nonlocal done
-            while not self._database.write(ended):  # another process writes what it knows
+            while not self._database.write(self._ended):  # another process writes what it knows
                 time.sleep(_BUSY_SECONDS)
-            done = True
 
-        call = self._thread.submit(write)
-        call.wait(_CLOSE_SECONDS)
-        if not done:
+        call = run_bounded(write, _CLOSE_SECONDS, "sweep-storage-end")
+        if not call.is_done or call.error is not None:
             error = call.error or _no_answer()
             self.warn(
                 f"{self._database.shown} lacks trials of this sweep ({self._database.why(error)}). All are on record "
                 f"here. {self._database.fix(error)}; then the same command, given again, writes them there, also when "
                 "the sweep is done"
             )
-        self._thread.close()
         self._shown.close()
 
-    def _go_on(self) -> None:
-        """Sees to the last call, and makes the next one if there is something to write."""
-        now = time.monotonic()
-        call = self._call
-        if call is not None and not call.is_done:
-            if now - self._since > _SLOW_SECONDS:
-                self._warn(_no_answer())
+    def _write(self) -> None:
+        """Writes what is new, in the thread."""
+        now, ended = time.monotonic(), self._ended
+        if ended == self._written or (self._error is not None and now - self._since < _AGAIN_SECONDS):
             return
-        if call is not None and call.error is not None:
-            self._warn(call.error)
-            if now - self._since < _AGAIN_SECONDS:
-                return
-        elif call is not None and self._written is not None and self._has_warned:
-            self._has_warned = False
-            self.warn(f"{self._database.shown} has all trials again")
-        if self._ended == self._written:
-            self._call = None
-            return
-        ended = dict(self._ended)
-
-        def write() -> None:
-            self._written = None
+        self._is_writing, self._since, self._written = True, now, None
+        try:
             if self._database.write(ended):
                 self._written = ended
-
-        self._call, self._since = self._thread.submit(write), now
-
-    def _warn(self, error: BaseException) -> None:
-        if not self._has_warned:
-            self.warn(
-                f"{self._database.shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. "
-                "The sweep goes on, and writes its trials there as soon as it can"
-            )
-        self._has_warned = True
+            self._error = None
+        except Exception as error:
+            self._error = error
+        self._is_writing = False
 
 
 def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Observer, *, has_trials: bool) -> Observer:
@@ -294,7 +284,12 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
       SweepError: the database cannot be used; where trials are on record, one that does not answer is tried later.
     """
     database = Database(given, directory, sweep_id, study)
-    _refuse_missing(database, url_of(given))
+    scheme, _, rest = url_of(given).partition("://")
+    module, package = _DRIVERS.get(scheme, ("sqlalchemy", "sqlalchemy"))
+    if importlib.util.find_spec(module) is None:
+        raise SweepError(f"{database.shown} needs a Python package that is not here: pip install '{package}'")
+    if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
+        raise SweepError(f"{database.shown} names no host and port; write grpc://HOST:PORT")
     call = run_bounded(database.check, _OPEN_SECONDS, "sweep-storage-check")
     error = call.error if call.is_done else _no_answer()
     if isinstance(error, ForeignStudyError):
@@ -304,21 +299,6 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
         fix = f"{database.fix(error)}, or leave storage out: the sweep needs no database"
         raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
     return Stored(shown, database)
-
-
-def _refuse_missing(database: Database, url: str) -> None:
-    """Refuses a database whose driver is not installed, or a proxy without a port."""
-    scheme, _, rest = url.partition("://")
-    module, package = _DRIVERS.get(scheme, ("sqlalchemy", "sqlalchemy"))
-    if importlib.util.find_spec(module) is None:
-        raise SweepError(f"{database.shown} needs a Python package that is not here: pip install '{package}'")
-    if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
-        raise SweepError(f"{database.shown} names no host and port; write grpc://HOST:PORT")
-
-
-def _is_one_directory(one: str, other: str) -> bool:
-    paths = [path.removeprefix("file://") for path in (one, other)]
-    return paths[0] == paths[1] or (not any(map(files.is_url, paths)) and os.path.samefile(*paths))
 
 
 def _no_answer() -> TimeoutError:
@@ -333,26 +313,3 @@ def _of_driver(error: BaseException) -> BaseException:
             return original
         found = found.__cause__ or found.__context__
     return error
-
-
-def _was_made_meanwhile(error: Exception) -> bool:
-    """Whether another process has made one of Optuna's tables at the same time: the next look finds it.
-
-    PostgreSQL says so by a UniqueViolation of its catalog, or by a DuplicateTable; SQLite and MySQL by an
-    OperationalError, which is also what a database that is down leads to.
-    """
-    from sqlalchemy import exc
-
-    is_there = isinstance(error, exc.DBAPIError) and "already exists" in str(error.orig)
-    return is_there or isinstance(error, exc.IntegrityError)
-
-
-def _in_order(ended: Mapping[int, Trial]) -> Iterator[Trial]:
-    for number in range(len(ended)):
-        if number not in ended:
-            return
-        yield ended[number]
-
-
-def _digest(trial: Trial) -> str:
-    return hashlib.sha256(json.dumps(dataclasses.asdict(trial), sort_keys=True).encode()).hexdigest()[:16]
