@@ -1,15 +1,28 @@
-"""The course of a sweep: which trials there are, and how one begins.
+"""The course of a sweep: which trials there are, how one is drawn, and how it begins.
 
-Owns: the course of a sweep whose trials are independent of each other.
-Does not own: that of a population (`population.py`), running trials (`driver.py`).
+Owns: the course of a sweep whose trials are independent of each other; drawing others in the place of values that the
+experiment does not take together, such as a warmup that is longer than the training, or recording them as pruned.
+Does not own: that of a population (`population.py`), running trials (`driver.py`), why a config refuses values
+(`config/`).
+
+Which values are drawn next depends on how often the draw was refused, and a refused draw leaves nothing behind: a
+sweep that is killed in between draws the same.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from official_trainer.config import Problem
+from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import Trial
+from official_trainer.sweeps.trial import SweepError, Trial
+
+MOST_ATTEMPTS = 100
+"""So many draws for one trial may be refused."""
+_MOST_SHOWN = 3
 
 
 class Course:
@@ -68,3 +81,46 @@ class Course:
     def lacks(self, trial: Trial) -> str:
         """Returns what is missing in a run that ended without an error; empty if nothing is."""
         return ""
+
+
+def accepted(
+    draw: Callable[[int], Trial], refusal: Callable[[Mapping[str, Value]], Problem | None]
+) -> Mapping[str, Value] | None:
+    """Returns the first values that the experiment takes; None if very many draws were refused."""
+    tried = (draw(attempt).values for attempt in range(MOST_ATTEMPTS))
+    return next((values for values in tried if refusal(values) is None), None)
+
+
+def drawn(
+    number: int,
+    draw: Callable[[int], Trial],
+    refusal: Callable[[Mapping[str, Value]], Problem | None],
+    *,
+    prunes: bool,
+) -> Trial:
+    """Returns a new trial with values that the experiment takes; or if told so, a pruned one with others.
+
+    Args:
+      number: of the trial.
+      draw: returns it; takes how often others were refused.
+      refusal: returns why the experiment refuses values; None if it takes them.
+      prunes: whether a trial with values that are refused is recorded as pruned.
+
+    Raises:
+      SweepError: very many draws were refused.
+    """
+    refused: collections.Counter[str] = collections.Counter()
+    for attempt in range(MOST_ATTEMPTS):
+        trial = draw(attempt)
+        problem = refusal(trial.values)
+        if problem is None:
+            return trial
+        if prunes:
+            return dataclasses.replace(trial, state="pruned", reason=problem.message)
+        refused[f"{problem.path}: {problem.what}"] += 1
+    rules = "".join(f"\n  {count} of {MOST_ATTEMPTS}: {rule}" for rule, count in refused.most_common(_MOST_SHOWN))
+    raise SweepError(
+        f"the experiment refuses all of {MOST_ATTEMPTS} draws for trial {number}:{rules}\n"
+        "Narrow the space in a new sweep, with another --model_dir; with on_refusal: prune, such draws are recorded as "
+        "pruned"
+    )

@@ -31,10 +31,10 @@ from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts, may_run_again
 from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import evaluations, refusals, rehearsal, tensorboard
+from official_trainer.sweeps import evaluations, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
-from official_trainer.sweeps.course import Course
+from official_trainer.sweeps.course import Course, accepted, drawn
 from official_trainer.sweeps.evaluations import Evaluation
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import Observer
@@ -138,17 +138,14 @@ class Driver:
         directory = self._plan.directory
         if self._trials:
             return
-        values = refusals.accepted(functools.partial(self._plan.course.draw, 0, {}), self._plan.refusal)
+        values = accepted(functools.partial(self._plan.course.draw, 0, {}), self._plan.refusal)
         if values is None or not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
             return
-
-        def has_begun() -> bool:
-            return bool(trials.read_all(directory))
 
         slot = self._slots.free([])
         assert slot is not None
         self._observer.say("trying one step and one evaluation")
-        rehearsal.rehearse(command, directory, processes, signals, has_begun, slot)
+        rehearsal.rehearse(command, directory, processes, signals, slot)
 
     # Which trials are this process's.
 
@@ -188,7 +185,11 @@ class Driver:
             return self._wants_more()
         self._trials = trials.read_all(self._plan.directory, self._trials)
         self._observer.know(self._trials)
-        while (slot := self._slots.free(_slots_of(self._running, processes.running))) and self._wants_more():
+        while self._wants_more():
+            # Those of trials that run or start again soon, and of processes that were killed just now, are busy.
+            busy = [each.slot for group in (self._running, processes.running) for each in group.values()]
+            if (slot := self._slots.free(busy)) is None:
+                break
             refuse_more(self._plan.directory, self._trials.values())
             course = self._plan.course
             number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
@@ -200,7 +201,7 @@ class Driver:
                 self._start(trial, slot, processes)
             else:
                 self._claims.release(number)
-        is_waiting = not self._running and not self._claims.is_claiming and self._wants_more()
+        is_waiting = not self._running and self._wants_more()
         if is_waiting and not self._is_waiting:
             self._observer.say("waiting: other processes work on the trials that are left")
         self._is_waiting = is_waiting
@@ -209,18 +210,15 @@ class Driver:
 
     def _new(self, number: int) -> Trial:
         """Draws and records a trial."""
-        trial = self._drawn(number)
+        course = self._plan.course
+        draw = functools.partial(course.draw, number, self._trials)
+        prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
+        trial = drawn(number, draw, self._plan.refusal, prunes=prunes)
+        trial = dataclasses.replace(trial, parent=course.parent(number, self._trials))
         if trial.state is not None:
             self._observer.end(trial, describe(trial, self._plan.objective.metric))
         self._record(trial)
         return trial
-
-    def _drawn(self, number: int) -> Trial:
-        course = self._plan.course
-        draw = functools.partial(course.draw, number, self._trials)
-        prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
-        trial = refusals.drawn(number, draw, self._plan.refusal, prunes=prunes)
-        return dataclasses.replace(trial, parent=course.parent(number, self._trials))
 
     def _record(self, trial: Trial) -> None:
         self._claims.check(trial.number, now=True)
@@ -363,11 +361,6 @@ class Driver:
             if signals.insisted:
                 processes.kill()
             self._timers.run(blocking=False)
-
-
-def _slots_of(*groups: Mapping[int, Process]) -> Iterator[Slot]:
-    """Yields the slots of trials that run or start again soon, and of processes that were killed just now."""
-    return (process.slot for group in groups for process in group.values())
 
 
 def _how(process: Process, code: int) -> str:

@@ -9,7 +9,7 @@ So a metric that evaluations do not produce, or a mistake in the task, costs sec
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
@@ -22,6 +22,7 @@ from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts
 from official_trainer.stopping import PreemptedError
+from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.trial import SweepError
 
 PLACE = "check"
@@ -36,32 +37,27 @@ def rehearse(
     directory: str,
     processes: Processes,
     signals: Signals,
-    has_begun: Callable[[], bool],
     slot: Slot,
 ) -> None:
-    """Tries a trial, unless a trial is recorded, or another driver has just tried one.
+    """Tries a trial, unless one is recorded, also by another driver that has tried it meanwhile.
 
     Args:
       command: a module and its arguments.
       directory: of the sweep, where its output is kept if it fails.
       processes: start it.
       signals: end it.
-      has_begun: returns whether a trial is recorded.
       slot: its devices.
 
     Raises:
       SweepError: it failed; with its error.
       PreemptedError: a signal came.
     """
-    lock, others_try = DirectoryLock(directory, name=PLACE), False
+    lock = DirectoryLock(directory, name=PLACE)
     while not lock.try_acquire():
-        others_try = True
         if signals.wait(_POLL_SECONDS):
             raise _preempted()
     try:
-        has_log = files.is_url(directory) or files.exists(files.join(directory, _OUTPUT))
-        is_tried = has_begun() or (others_try and not has_log)
-        if not is_tried:
+        if not trials.read_all(directory):
             files.remove(files.join(directory, PLACE))  # of a process that was killed
             _try(command, directory, processes, signals, slot)
         _remove(directory)
@@ -90,7 +86,12 @@ def _try(command: Sequence[str], directory: str, processes: Processes, signals: 
     member = Member(role=CHIEF, index=0, argv=tuple(command), environ={})
     process = Process(member, Lines(lambda lines: None, output), Restarts(), slot=slot)
     processes.start(process)
-    code = _end_of(processes, signals)
+    while (found := processes.wait(_POLL_SECONDS)) is None or (code := found[1]) is None:
+        signals.read()
+        if signals.insisted:
+            processes.kill()
+        elif signals.asked is not None:
+            processes.terminate()
     process.lines.end()
     if signals.asked is not None:
         raise _preempted()
@@ -111,16 +112,3 @@ def _try(command: Sequence[str], directory: str, processes: Processes, signals: 
 
 def _preempted() -> PreemptedError:
     return PreemptedError("no trial was started; the same command begins again")
-
-
-def _end_of(processes: Processes, signals: Signals) -> int:
-    """Waits for the end of the only process; returns its exit code."""
-    while True:
-        found = processes.wait(_POLL_SECONDS)
-        if found is not None and found[1] is not None:
-            return found[1]
-        signals.read()
-        if signals.insisted:
-            processes.kill()
-        elif signals.asked is not None:
-            processes.terminate()

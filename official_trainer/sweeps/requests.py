@@ -7,7 +7,6 @@ Does not own: how a driver stops (`driver.py`), which process works on a trial (
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import time
 import uuid
@@ -15,12 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import FrozenDict
 from official_trainer.errors import ExitCode
 from official_trainer.lock import DirectoryLock, LockedError, lock_path
 from official_trainer.sweeps import results
 from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.results import Results
 from official_trainer.sweeps.trial import SweepError, Trial
 
 STOP = "sweep stop"
@@ -118,26 +115,24 @@ def retry(directory: str, numbers: Sequence[int] = ()) -> list[int]:
     for each in chosen:
         if each.state == "unreadable":
             raise SweepError(each.reason)
-        _refuse_ancestor(found, each.number)
+        size = found.population.size if found.population else 0
+        if size and found.results[-1].number >= (each.number // size + 1) * size:
+            generation = each.number // size + 1
+            raise SweepError(
+                f"trial {each.number} is of generation {generation}, from which generation {generation + 1} was made; "
+                "it cannot run again without that"
+            )
         if each.state == "not done":
             raise SweepError(f"trial {each.number} is not done: the command of the sweep continues it")
     with contextlib.ExitStack() as held:
         for each in chosen:
             _hold(directory, each.number, held)
         for each in chosen:
-            _forget(directory, each.trial)
+            for name in (trials.RUN, trials.OUTPUT, trials.RESULT):  # before the record: a kill here can be repeated
+                files.remove(files.join(trials.directory(directory, each.number), name))
+            kept = {name: getattr(each.trial, name) for name in ("number", "values", "parent", "attempt", "without")}
+            trials.write(directory, Trial(**kept, retried=True))
     return [each.number for each in chosen]
-
-
-def _refuse_ancestor(found: Results, number: int) -> None:
-    """Refuses a trial of a population from whose generation the next one was made."""
-    size = found.population.size if found.population else None
-    if size is not None and found.results[-1].number >= (number // size + 1) * size:
-        generation = number // size + 1
-        raise SweepError(
-            f"trial {number} is of generation {generation}, from which generation {generation + 1} was made; it cannot "
-            "run again without that"
-        )
 
 
 def _hold(directory: str, number: int, held: contextlib.ExitStack) -> None:
@@ -150,23 +145,3 @@ def _hold(directory: str, number: int, held: contextlib.ExitStack) -> None:
                 pass
     except LockedError as error:
         raise SweepError(f"trial {number} is worked on, so it stays as it is: {error}", ExitCode.RETRY) from error
-
-
-def _forget(directory: str, trial: Trial) -> None:
-    place = trials.directory(directory, trial.number)
-    for name in (
-        trials.RUN,
-        trials.OUTPUT,
-        trials.RESULT,
-    ):  # before the record: a process that is killed here can be repeated
-        files.remove(files.join(place, name))
-    none = {
-        "state": None,
-        "value": None,
-        "others": FrozenDict(),
-        "step": None,
-        "reason": "",
-        "reports": (),
-        "cause": "",
-    }
-    trials.write(directory, dataclasses.replace(trial, **none, retried=True))  # type: ignore[arg-type]

@@ -20,7 +20,6 @@ import errno
 import hashlib
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -56,10 +55,7 @@ class Share:
 
 
 class Held:
-    """The devices that this process has, and no other one of this machine that works on the same sweep.
-
-    The end of the `with` block gives them back. Elsewhere than on Linux, no process knows of another one.
-    """
+    """The devices that this process has, and no other one of this machine that works on the same sweep."""
 
     def __init__(self, directory: str) -> None:
         """Takes the directory of the sweep."""
@@ -67,41 +63,24 @@ class Held:
         self._scope = hashlib.sha256(place.encode()).hexdigest()[:16]
         self._sockets: dict[str, socket.socket] = {}
 
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._give_back(list(self._sockets))
+    def close(self) -> None:
+        """Gives them back."""
+        for each in self._sockets.values():
+            each.close()
+        self._sockets.clear()
 
     def take(self, names: Sequence[str]) -> bool:
         """Takes devices; returns whether no other process has one of them, else takes none."""
-        new: list[str] = []
-        for name in [each for each in names if each not in self._sockets]:
-            try:
-                self._sockets[name] = _named(f"official-trainer/{self._scope}/{name}")
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    self._give_back(new)
-                    return False
-                return True  # a system without such names
-            new.append(name)
+        new = {name: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for name in names if name not in self._sockets}
+        try:
+            for name, each in new.items():
+                each.bind(f"\0official-trainer/{self._scope}/{name}")
+        except OSError as error:
+            for each in new.values():
+                each.close()
+            return error.errno != errno.EADDRINUSE  # else a system without such names
+        self._sockets |= new
         return True
-
-    def _give_back(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._sockets.pop(name).close()
-
-
-def _named(name: str) -> socket.socket:
-    if sys.platform != "linux":
-        raise OSError(errno.ENOTSUP, "no abstract sockets")
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        found.bind(f"\0{name}")
-    except OSError:
-        found.close()
-        raise
-    return found
 
 
 class Slots:
@@ -130,8 +109,18 @@ class Slots:
             cores=min(share.cores or self._new.cores, len(devices.cores)),
             gpus=min(share.gpus or self._new.gpus, len(devices.gpus)),
         )
-        numbers, self._num_shared = self._numbers(take)
-        self._slots = [self._slot(number, place, environ) for number, place in enumerate(numbers)]
+        cores, gpus, granted = devices.cores, devices.gpus, self._granted
+        parts = [len(there) // count for there, count in ((cores, granted.cores), (gpus, granted.gpus)) if count]
+        every = range(max(parallel, min(parts, default=0)))
+        mine: list[int] = []  # parts of the devices that no other process has
+        for number in every:
+            names = [f"core {each}" for each in _taken(cores, granted.cores, number)]
+            names += [f"GPU {each}" for each in _taken(gpus, granted.gpus, number)]
+            if len(mine) < parallel and take(names):
+                mine.append(number)
+        others = [number for number in every if number not in mine][: parallel - len(mine)]
+        self._num_shared = len(others)
+        self._slots = [self._slot(number, place, environ) for number, place in enumerate(mine + others)]
 
     def free(self, busy: Iterable[Slot]) -> Slot | None:
         """Returns a slot that is not among these; None if all are."""
@@ -159,20 +148,6 @@ class Slots:
             which = " and ".join(f"{kind}s" for kind, _, there, _ in kinds if there)
             some = f"{self._num_shared} of {_counted(self._parallel, 'slot')} of this one"
             yield f"other processes of this sweep have the {which} of this machine, and share them with {some}"
-
-    def _numbers(self, take: Callable[[Sequence[str]], bool]) -> tuple[list[int], int]:
-        """Returns which parts of the devices the slots have, and how many of these another process has too."""
-        (cores, gpus), granted = (self._devices.cores, self._devices.gpus), self._granted
-        parts = [len(there) // count for there, count in ((cores, granted.cores), (gpus, granted.gpus)) if count]
-        every = range(max(self._parallel, min(parts, default=0)))
-        mine: list[int] = []
-        for number in every:
-            names = [f"core {each}" for each in _taken(cores, granted.cores, number)]
-            names += [f"GPU {each}" for each in _taken(gpus, granted.gpus, number)]
-            if len(mine) < self._parallel and take(names):
-                mine.append(number)
-        others = [number for number in every if number not in mine][: self._parallel - len(mine)]
-        return mine + others, len(others)
 
     def _slot(self, number: int, place: int, environ: Mapping[str, str]) -> Slot:
         (cores, gpus), granted = (self._devices.cores, self._devices.gpus), self._granted

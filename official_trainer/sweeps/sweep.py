@@ -66,7 +66,7 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
             observer = storage.observed(url, plan.directory, sweep_id, study, observer, has_trials=bool(found))
         stack.enter_context(contextlib.closing(observer))
         try:
-            held = stack.enter_context(Held(plan.directory))
+            held = stack.enter_context(contextlib.closing(Held(plan.directory)))
             slots = Slots(there, share, plan.config.parallel, os.environ, held.take)
             return Driver(plan, study, observer, slots, found).run()
         finally:

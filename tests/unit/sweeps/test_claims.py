@@ -132,38 +132,19 @@ def test_without_flock_a_silent_holder_loses_its_trial_after_the_lease(tmp_path)
 @pytest.mark.usefixtures("no_flock")
 def test_without_flock_a_claim_counts_once_it_was_not_overwritten(tmp_path, monkeypatch):
     """N21: two that saw a free lock both write; the last one has it, and the other one never began."""
-    clock = Clock()
-    first, second = (claims(tmp_path, settle_seconds=2.0, clock=clock) for _ in range(2))
+    second, taken = claims(tmp_path), []
     look = lock._look
+
+    def settle(seconds):
+        if not taken:
+            taken.append(following(tmp_path, second))
+        monkeypatch.setattr(lock, "_look", look)
+
+    first = claims(tmp_path, settle_seconds=2.0, sleep=settle)
     monkeypatch.setattr(lock, "_look", lambda path: None)
-    assert following(tmp_path, first) is None
-    assert following(tmp_path, second) is None
-    monkeypatch.setattr(lock, "_look", look)
-    clock.now += 1.0
-    assert following(tmp_path, second) is None
-    clock.now += 1.0
-    assert following(tmp_path, first) is None  # 0 is the other's; 1 does not count yet
-    assert following(tmp_path, second) == 0
-    clock.now += 2.0
-    assert following(tmp_path, first) == 1
+    assert following(tmp_path, first) == 1 and taken == [0]
     for mine in (first, second):
         mine.__exit__()
-
-
-def test_what_was_claimed_and_does_not_count_is_given_back_for_a_lower_one(tmp_path):
-    """Else a trial would wait for a process that works on another."""
-    clock = Clock()
-    record(tmp_path, 0)
-    mine = claims(tmp_path, settle_seconds=2.0, clock=clock)
-    with claims(tmp_path) as other:
-        assert following(tmp_path, other) == 0
-        assert following(tmp_path, mine) is None  # holds 1
-    assert following(tmp_path, mine) is None  # holds 0
-    clock.now += 2.0
-    assert following(tmp_path, mine) == 0
-    with claims(tmp_path) as other:
-        assert following(tmp_path, other) == 1
-    mine.__exit__()
 
 
 WANTED = 12

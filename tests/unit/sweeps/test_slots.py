@@ -1,5 +1,6 @@
 """How the devices of a machine are shared out between trials that train side by side."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -137,14 +138,12 @@ def test_processes_of_one_sweep_take_other_devices_as_long_as_there_are_some(tmp
     what = "other processes of this sweep have the cores and GPUs of this machine, and share them with"
     assert line == f"{what} 1 of 2 slots of this one"
     assert beside_others(there, share, 1, tmp_path, held)[1] == f"{what} 1 of 1 slot of this one"
-    with held[0]:
-        pass
+    held[0].close()
     third, line = beside_others(there, share, 1, tmp_path, held)
     assert third == one and what not in line
     assert beside_others(there, share, 1, tmp_path / "of another sweep", held)[0] == one
     for each in held:
-        with each:
-            pass
+        each.close()
 
 
 def test_a_process_that_is_killed_has_no_devices_any_more(tmp_path):
@@ -160,7 +159,7 @@ signal.pause()
     with subprocess.Popen([sys.executable, "-c", takes], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "True\n"
-            with Held(str(tmp_path)) as held:
+            with contextlib.closing(Held(str(tmp_path))) as held:
                 assert held.take(["core 2"]) and not held.take(["core 3", "core 1"])
                 process.kill()
                 process.wait()

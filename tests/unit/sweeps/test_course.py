@@ -3,7 +3,7 @@
 import pytest
 
 from official_trainer.config import Problem, resolve
-from official_trainer.sweeps import refusals
+from official_trainer.sweeps import course
 from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Space
@@ -14,7 +14,7 @@ LOW = Problem("is above high", "low", origin=None)
 
 
 def drawn(refusal, *, prunes=False):
-    return refusals.drawn(3, lambda attempt: Trial(number=3, values={"low": attempt}), refusal, prunes=prunes)
+    return course.drawn(3, lambda attempt: Trial(number=3, values={"low": attempt}), refusal, prunes=prunes)
 
 
 def test_values_that_are_refused_are_drawn_again():
@@ -64,6 +64,6 @@ def test_what_is_tried_before_the_first_trial_is_a_draw_that_the_experiment_take
         return Trial(number=0, values={"low": attempt})
 
     def accepted(most):
-        return refusals.accepted(draw, lambda values: LOW if values["low"] < most else None)
+        return course.accepted(draw, lambda values: LOW if values["low"] < most else None)
 
     assert accepted(3) == {"low": 3} and accepted(1000) is None
