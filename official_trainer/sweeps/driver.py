@@ -18,6 +18,7 @@ import os
 import sched
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from official_trainer import files
 from official_trainer.config import Problem
@@ -58,7 +59,9 @@ class Plan:
     Attributes:
       directory: of the sweep.
       config: the file of the sweep.
+      study: draws and prunes.
       objective: what trials are compared by.
+      identity: what may not change while the sweep lasts; `trials` and `parallel` may.
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
       check: returns the command that tries such a trial without training it; empty for none.
       refusal: returns why the experiment's config refuses values; None if it takes them.
@@ -69,7 +72,9 @@ class Plan:
 
     directory: str
     config: SweepConfig
+    study: Study
     objective: Objective
+    identity: Mapping[str, Any]
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
     check: Callable[[str, Mapping[str, Value]], Sequence[str]]
     refusal: Callable[[Mapping[str, Value]], Problem | None]
@@ -81,9 +86,9 @@ class Plan:
 class Driver:
     """Runs trials of one sweep, which other drivers may run too; each trial is claimed."""
 
-    def __init__(self, plan: Plan, study: Study, observer: Observer, slots: Slots, found: Mapping[int, Trial]) -> None:
-        """Takes what is done, who decides, what shows it, the devices of trials, and those that are on record."""
-        self._plan, self._study, self._observer, self._slots = plan, study, observer, slots
+    def __init__(self, plan: Plan, observer: Observer, slots: Slots, found: Mapping[int, Trial]) -> None:
+        """Takes what is done, what shows it, the devices of trials, and those that are on record."""
+        self._plan, self._study, self._observer, self._slots = plan, plan.study, observer, slots
         self._trials = dict(found)
         self._running: dict[int, Process] = {}
         self._evaluations: dict[int, list[Evaluation]] = {}

@@ -140,7 +140,7 @@ def sweep(
         swept = subject.Function(name=os.path.basename(reference), reference=reference)
     planned = subject.planned(swept, resolved, directory)
     names = names_of(resolved.config.space)
-    sweeps.run(*planned, Observer() if quiet else PlainLines(names, functools.partial(print, flush=True)))
+    sweeps.run(planned, Observer() if quiet else PlainLines(names, functools.partial(print, flush=True)))
     return Sweep(directory)
 
 

@@ -3,6 +3,8 @@
 Owns: the space, what is compared, and the commands of trials for both; the plan of a sweep.
 Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`cli/`), the function's process
 (`sweeps/function_trial.py`).
+
+Both have the same properties and methods, which are described at `Experiment`.
 """
 
 from __future__ import annotations
@@ -10,117 +12,28 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from official_trainer import files
 from official_trainer.config import ConfigError, Problem, Resolved, RuntimeConfig, TrainerConfig, fields, flat
 from official_trainer.config.errors import Origin
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
-from official_trainer.sweeps import continuable, sweep
+from official_trainer.sweeps import continuable
 from official_trainer.sweeps import space as spaces
 from official_trainer.sweeps.continuable import Settled
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
 from official_trainer.sweeps.population import Population
-from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem, user_origin
+from official_trainer.sweeps.settings import Objective, objective_of, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import RUN, directory
 
 _GRACE_MARGIN_SECONDS = 10.0
 _CALLER = "official_trainer.sweeps.function_trial"
-
-
-class Subject(Protocol):
-    """What is swept."""
-
-    @property
-    def name(self) -> str:
-        """As it is recorded."""
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """What may not change while a sweep lasts, beside the sweep's own settings."""
-
-    @property
-    def grace_seconds(self) -> float:
-        """How long a trial may save after a signal."""
-
-    def space(self, settings: Resolved) -> Space:
-        """Returns what is drawn."""
-
-    def population(self, settings: Resolved, space: Space) -> Settled:
-        """Returns what is known of a population before it is trained."""
-
-    def objective(self, settings: Resolved) -> Objective:
-        """Returns what trials are compared by."""
-
-    def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
-        """Returns why values are not taken; None if they are."""
-
-    def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
-        """Returns the command of a trial, a module and its arguments."""
-
-    def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
-        """Returns the command that tries a trial without training it; none if there is no such command."""
-
-
-class Planned(NamedTuple):
-    """What `sweep.run` takes.
-
-    Attributes:
-      plan: what the sweep does.
-      study: draws and prunes.
-      identity: what may not change while it lasts.
-    """
-
-    plan: Plan
-    study: Study
-    identity: Mapping[str, Any]
-
-
-def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool = False) -> Planned:
-    """Returns what a sweep does.
-
-    Args:
-      subject: what is swept.
-      settings: a resolved `SweepConfig`.
-      directory: of the sweep.
-      joins: whether other drivers may work on it at the same time.
-
-    Raises:
-      UserError: the settings, or the space, have a problem.
-    """
-    space, objective = subject.space(settings), subject.objective(settings)
-    tries: Sequence[str] = ()
-    if settings.config.population is not None:
-        config, tries = subject.population(settings, space)
-        settings = dataclasses.replace(settings, config=config)
-    study = Study(space, settings, objective)
-    absolute = files.absolute  # the user's code may leave the folder of the sweep
-    plan = Plan(
-        directory=directory,
-        config=settings.config,
-        course=_course(study, space, objective, settings.config, directory),
-        objective=objective,
-        command=lambda model_dir, values: subject.command(absolute(model_dir), space, values),
-        check=lambda model_dir, values: [
-            *subject.check(absolute(model_dir), space, values, objective),
-            *(f"--continue_with={each}" for each in tries),
-        ],
-        refusal=lambda values: subject.refusal(space, values, objective),
-        grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
-        joins=joins,
-    )
-    return Planned(plan, study, sweep.identity_of(subject.name, subject.recorded, plan))
-
-
-def _course(study: Study, space: Space, objective: Objective, config: SweepConfig, directory: str) -> Course:
-    if config.population is None:
-        return Course(study, study.trials)
-    return Population(study, space, objective, config=config, directory=directory)
+_FIXED = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "population", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,21 +56,26 @@ class Experiment:
 
     @property
     def recorded(self) -> Mapping[str, Any]:
+        """What may not change while a sweep lasts, beside the settings of the sweep."""
         gin = self.gin.sources if self.gin else ()
         return {"config": flat(self.resolve(()).config), "gin": [str(each) for each in gin]}
 
     @property
     def grace_seconds(self) -> float:
+        """How long a trial may save after a signal."""
         return float(self.resolve(()).config.runtime.stop_grace_seconds)
 
     def space(self, settings: Resolved) -> Space:
+        """Returns what is drawn."""
         self._ready(())
         return spaces.read(settings.config.space, _place_in(settings), self._ready)
 
     def population(self, settings: Resolved, space: Space) -> Settled:
+        """Returns what is known of a population before it is trained."""
         return continuable.settled(settings, space, self.resolve, _place_in(settings))
 
     def objective(self, settings: Resolved) -> Objective:
+        """Returns what trials are compared by."""
         resolved = self.resolve(())
         sections = [resolved.config.task, *getattr(resolved.config.task, "task_routines", ())]
         sections += getattr(resolved.config, "eval_tasks", ())
@@ -171,6 +89,7 @@ class Experiment:
         return objective
 
     def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
+        """Returns why values are not taken; None if they are."""
         try:
             resolved = self._ready(space.overrides(values))
         except ConfigError as error:
@@ -178,9 +97,11 @@ class Experiment:
         return step_problem(objective, resolved.config.trainer)
 
     def command(self, model_dir: str, space: Space, values: Mapping[str, Value]) -> Sequence[str]:
+        """Returns the command of a trial, a module and its arguments."""
         return ["official_trainer", "train", *self.words("train", model_dir, space.overrides(values))]
 
     def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
+        """Returns the command that tries a trial without training it; none if there is no such command."""
         words = self.words("check", model_dir, space.overrides(values))
         return ["official_trainer", "check", *words, *(f"--metric={each}" for each in objective.directions)]
 
@@ -231,6 +152,51 @@ class Function:
 
     def check(self, model_dir: str, space: Space, values: Mapping[str, Value], objective: Objective) -> Sequence[str]:
         return []
+
+
+Subject = Experiment | Function
+
+
+def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool = False) -> Plan:
+    """Returns what a sweep does.
+
+    Args:
+      subject: what is swept.
+      settings: a resolved `SweepConfig`.
+      directory: of the sweep.
+      joins: whether other drivers may work on it at the same time.
+
+    Raises:
+      UserError: the settings, or the space, have a problem.
+    """
+    space, objective = subject.space(settings), subject.objective(settings)
+    tries: Sequence[str] = ()
+    if settings.config.population is not None:
+        config, tries = subject.population(settings, space)
+        settings = dataclasses.replace(settings, config=config)
+    config, study = settings.config, Study(space, settings, objective)
+    course = Course(study, study.trials)
+    if config.population is not None:
+        course = Population(study, space, objective, config=config, directory=directory)
+    described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}
+    identity = {"experiment": subject.name, "sweep": described, **subject.recorded}
+    absolute = files.absolute  # the user's code may leave the folder of the sweep
+    return Plan(
+        directory=directory,
+        config=config,
+        study=study,
+        course=course,
+        objective=objective,
+        identity=json.loads(json.dumps(identity)),
+        command=lambda model_dir, values: subject.command(absolute(model_dir), space, values),
+        check=lambda model_dir, values: [
+            *subject.check(absolute(model_dir), space, values, objective),
+            *(f"--continue_with={each}" for each in tries),
+        ],
+        refusal=lambda values: subject.refusal(space, values, objective),
+        grace_seconds=subject.grace_seconds + _GRACE_MARGIN_SECONDS,
+        joins=joins,
+    )
 
 
 def _place_in(settings: Resolved) -> Place:

@@ -26,20 +26,17 @@ from official_trainer.sweeps.driver import Driver, Plan
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.results import SWEEP
 from official_trainer.sweeps.slots import Held, Share, Slots
-from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.record import check_name
 
 _LOCK_SECONDS = 0.2
 
 
-def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observer) -> dict[int, Trial]:
+def run(plan: Plan, observer: Observer) -> dict[int, Trial]:
     """Runs a sweep, or continues it; returns its trials.
 
     Args:
       plan: what it does.
-      study: draws and prunes.
-      identity: see `identity_of`.
       observer: shows it; it is closed at the end.
 
     Raises:
@@ -57,41 +54,35 @@ def run(plan: Plan, study: Study, identity: Mapping[str, Any], observer: Observe
     files.make_dirs(plan.directory)
     with contextlib.ExitStack() as stack:
         if not plan.joins:
-            stack.push(_only_driver(plan.directory))
+            lock = DirectoryLock(plan.directory)
+            try:
+                stack.enter_context(lock)
+            except LockedError as error:
+                raise LockedError(f"{error} With --join, this one works on the same sweep beside it.") from error
         found = trials.read_all(plan.directory)
         there = devices.found(os.environ)
-        sweep_id, share = _describe(plan, identity, there, has_trials=bool(found))
-        study.check(found.values())
+        sweep_id, share = _describe(plan, there, has_trials=bool(found))
+        plan.study.check(found.values())
         if url := plan.config.storage:
-            observer = storage.observed(url, plan.directory, sweep_id, study, observer, has_trials=bool(found))
+            observer = storage.observed(url, plan.directory, sweep_id, plan.study, observer, has_trials=bool(found))
         stack.enter_context(contextlib.closing(observer))
         try:
             held = stack.enter_context(contextlib.closing(Held(plan.directory)))
             slots = Slots(there, share, plan.config.parallel, os.environ, held.take)
-            return Driver(plan, study, observer, slots, found).run()
+            return Driver(plan, observer, slots, found).run()
         finally:
             with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again
                 results.write(plan.directory)
 
 
-def _only_driver(directory: str) -> DirectoryLock:
-    """Returns the lock that a driver holds unless it has joined others."""
-    lock = DirectoryLock(directory)
-    try:
-        lock.acquire()
-    except LockedError as error:
-        raise LockedError(f"{error} With --join, this one works on the same sweep beside it.") from error
-    return lock
-
-
-def _describe(plan: Plan, identity: Mapping[str, Any], there: Devices, *, has_trials: bool) -> tuple[str, Share]:
+def _describe(plan: Plan, there: Devices, *, has_trials: bool) -> tuple[str, Share]:
     """Writes down what the sweep is, or refuses another one.
 
     Returns its id, by which a database knows it, and how many devices a trial gets, which the first process decides.
 
     Several drivers may start at the same time.
     """
-    path = files.join(plan.directory, SWEEP)
+    path, identity = files.join(plan.directory, SWEEP), plan.identity
     lock = DirectoryLock(plan.directory, name="description")
     while not lock.try_acquire():
         time.sleep(_LOCK_SECONDS)
@@ -102,41 +93,18 @@ def _describe(plan: Plan, identity: Mapping[str, Any], there: Devices, *, has_tr
             _refuse_changes(plan.directory, identity)
             identity = results.read_identity(plan.directory)
         sweep_id = str(identity.get("id") or (uuid.uuid4().hex if plan.config.storage else ""))
-        share = _recorded_share(plan.directory, identity) or Share.of(there, plan.config.parallel)
+        share = Share.of(there, plan.config.parallel)
+        if "devices" in identity:
+            try:
+                share = Share(**identity["devices"])
+            except TypeError as error:
+                raise results.unreadable(plan.directory, f"devices: {error}") from error
         described = {**identity, "devices": dataclasses.asdict(share)} | ({"id": sweep_id} if sweep_id else {})
         if not files.exists(path) or results.read_identity(plan.directory) != described:
             files.write_text_atomically(path, json.dumps(described, indent=2) + "\n")
     finally:
         lock.release()
     return sweep_id, share
-
-
-def _recorded_share(directory: str, identity: Mapping[str, Any]) -> Share | None:
-    if "devices" not in identity:
-        return None
-    try:
-        return Share(**identity["devices"])
-    except TypeError as error:
-        raise results.unreadable(directory, f"devices: {error}") from error
-
-
-def identity_of(name: str, recorded: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Returns what may not change while a sweep lasts; `trials` and `parallel` may.
-
-    Args:
-      name: of the experiment, or of the function.
-      recorded: what else is known of it.
-      plan: of the sweep.
-    """
-    sweep, objective = plan.config.as_dict(), plan.objective
-    fixed = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "population", "seed")
-    decided = dataclasses.asdict(objective)
-    found = {
-        "experiment": name,
-        "sweep": {name: sweep[name] for name in fixed} | {"objective": decided},
-        **recorded,
-    }
-    return dict(json.loads(json.dumps(found)))
 
 
 def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
     from official_trainer.sweeps.results import Results
-    from official_trainer.sweeps.subject import Planned
 
 USAGE = (
     "EXPERIMENT|show DIR|best DIR|retry DIR [N …]|stop DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] "
@@ -198,7 +197,7 @@ def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
       ConfigError: the file of the sweep or the experiment's configuration has a problem.
     """
     arguments.join = True
-    plan = _planned(arguments).plan
+    plan = _planned(arguments)
     if passwords_in(plan.config.storage):
         raise UsageError(
             f"storage={without_secrets(plan.config.storage)} has a password, which the files of the job would show; "
@@ -213,15 +212,15 @@ def worker_command(arguments: argparse.Namespace) -> verbs.WorkerCommand:
 def _sweep(arguments: argparse.Namespace) -> int:
     from official_trainer.sweeps import sweep
 
-    planned = _planned(arguments)
+    plan = _planned(arguments)
     with process.outliving_reader():
-        sweep.run(*planned, _observer(planned.plan, quiet=arguments.quiet))
-    _print_table(planned.plan.directory)
+        sweep.run(plan, _observer(plan, quiet=arguments.quiet))
+    _print_table(plan.directory)
     return int(ExitCode.DONE)
 
 
-def _planned(arguments: argparse.Namespace) -> Planned:
-    """Returns what a sweep does, what draws its values, and what stays the same while it lasts.
+def _planned(arguments: argparse.Namespace) -> Plan:
+    """Returns what a sweep does.
 
     Raises:
       UsageError: no directory is named.

@@ -71,7 +71,9 @@ def run(directory, processes, monkeypatch):
     plan = driver.Plan(
         directory=directory,
         config=resolved.config,
+        study=study,
         objective=OBJECTIVE,
+        identity={},
         command=lambda model_dir, values: [model_dir],
         check=lambda model_dir, values: [],
         refusal=lambda values: None,
@@ -80,7 +82,7 @@ def run(directory, processes, monkeypatch):
     )
     there = Devices(cores=(0,), gpus=())
     slots = Slots(there, Share.of(there, 1), 1, {})
-    return driver.Driver(plan, study, Observer(), slots, trials.read_all(directory)).run()
+    return driver.Driver(plan, Observer(), slots, trials.read_all(directory)).run()
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 4, 75, 143, -9])
