@@ -7,7 +7,6 @@ Does not own: what the change of a field means (`runs/resume/config_changes.py`)
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import Change
 from official_trainer.shown import shorten
 from official_trainer.sweeps.distributions import Dimension, Value
-from official_trainer.sweeps.settings import PopulationConfig, SweepConfig
+from official_trainer.sweeps.settings import SweepConfig
 from official_trainer.sweeps.space import Place, Resolve, Space
 
 
@@ -52,7 +51,22 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
     interval = config.population.interval or trainer.validation_interval
     generations = trainer.train_steps // interval
     total = config.population.size * generations
-    problems = [*_problems_of_steps(config.population, trainer, interval), *_problems_of_space(space, resolve, place)]
+    problems, tries = list(_problems_of_steps(trainer, interval)), []
+    for path in dict.fromkeys(each.of_list or each.path for each in space.dimensions):
+        changes = _changes(space, path, resolve)
+        variables = next((each for each in changes if each.kind == "variables"), None)
+        alone = next((each for each in space.dimensions if each.path == path and not each.needs), None)
+        if variables is not None and alone is not None:
+            tries += [f"{path}={alone.text(value)}" for value in alone.tried]
+        elif variables is not None:  # of a list, or of what is drawn with another field
+            before, after = (shorten(configuration.flow(each)) for each in (variables.before, variables.after))
+            what = "may change which variables there are, and a member continues the checkpoint of another one"
+            what += f" ({variables.path}: {before} -> {after})"
+            fix = "leave it out of the space of a population"
+            problems.append(Problem(what, path, fix=fix, origin=place((path,))))
+        elif changes and all(each.kind == "safe" for each in changes):
+            what = "does not change what is trained, so a population finds nothing there"
+            problems.append(Problem(what, path, fix="leave it out", origin=place((path,))))
     if not isinstance(config.objective.evaluation, str):
         what = "is a step, which only one generation has; write best or last"
         problems.append(Problem(what, "objective.evaluation"))
@@ -63,20 +77,19 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
         what = f"is {config.trials}, and {config.population.size} members in {generations} generations are {total}"
         problems.append(Problem(what, "trials", fix="leave it out: it follows from size, interval and train_steps"))
     if problems:
-        raise ConfigError([_placed(each, settings) for each in problems])
+        trail = settings.trail
+        raise ConfigError(
+            dataclasses.replace(each, origin=trail.origin(each.path))
+            if each.origin is None and each.path in trail.touched()
+            else each
+            for each in problems
+        )
     population = dataclasses.replace(config.population, interval=interval)
     config = dataclasses.replace(config, population=population, trials=total, sampler="RandomSampler")
-    return Settled(config, list(_tries(space, resolve)))
+    return Settled(config, tries)
 
 
-def _placed(problem: Problem, settings: Resolved) -> Problem:
-    """Returns a problem with the place in the file of the sweep."""
-    if problem.origin is not None or problem.path not in settings.trail.touched():
-        return problem
-    return dataclasses.replace(problem, origin=settings.trail.origin(problem.path))
-
-
-def _problems_of_steps(config: PopulationConfig, trainer: Any, interval: int) -> Iterator[Problem]:
+def _problems_of_steps(trainer: Any, interval: int) -> Iterator[Problem]:
     path = "population.interval"
     if not trainer.train_steps:
         yield Problem("needs to know when training ends", "population", fix="set trainer.train_steps")
@@ -88,48 +101,16 @@ def _problems_of_steps(config: PopulationConfig, trainer: Any, interval: int) ->
         yield Problem(what, path, fix="set one of the two, so that all generations are equally long")
 
 
-def _problems_of_space(space: Space, resolve: Resolve, place: Place) -> Iterator[Problem]:
-    for path in _fields(space):
-        changes = _changes(space, path, resolve)
-        variables = next((each for each in changes if each.kind == "variables"), None)
-        if variables is not None and _alone(space, path) is None:
-            what = "may change which variables there are, and a member continues the checkpoint of another one"
-            fix = "leave it out of the space of a population"
-            yield Problem(f"{what} ({_shown(variables)})", path, fix=fix, origin=place((path,)))
-        elif changes and all(each.kind == "safe" for each in changes):
-            what = "does not change what is trained, so a population finds nothing there"
-            yield Problem(what, path, fix="leave it out", origin=place((path,)))
-
-
-def _tries(space: Space, resolve: Resolve) -> Iterator[str]:
-    """Yields each value of the fields that may change which variables there are."""
-    for path in _fields(space):
-        each = _alone(space, path)
-        if each is not None and any(change.kind == "variables" for change in _changes(space, path, resolve)):
-            yield from (f"{path}={each.text(value)}" for value in each.tried)
-
-
-def _fields(space: Space) -> Sequence[str]:
-    return list(dict.fromkeys(each.of_list or each.path for each in space.dimensions))
-
-
-def _alone(space: Space, path: str) -> Dimension | None:
-    """Returns the dimension of a field that is drawn by itself; None for lists, and for what needs another field."""
-    return next((each for each in space.dimensions if each.path == path and not each.needs), None)
-
-
-def _shown(change: Change) -> str:
-    before, after = (shorten(configuration.flow(value)) for value in (change.before, change.after))
-    return f"{change.path}: {before} -> {after}"
-
-
 def _changes(space: Space, path: str, resolve: Resolve) -> Sequence[Change]:
     """Returns what differs in the experiment's config between the values that a field may have."""
     found: list[Change] = []
     before: Mapping[str, Any] | None = None
-    for values in _tried(space, path):
+    tried = [(each, value) for each in space.dimensions if path in (each.path, each.of_list) for value in each.tried]
+    for drawn, value in tried:  # in draws that differ in this field, and in what is drawn with it only
+        fixed = _needed(space, drawn) | {drawn.path: value}
+        values = {each.path: fixed.get(each.path, next(each.tried)) for each in space.dimensions}
         try:
-            resolved = resolve(space.overrides(values))
+            resolved = resolve(space.overrides(space.draw(lambda each: values[each.path])))  # noqa: B023
         except ConfigError:  # values that do not fit together are never drawn
             continue
         if before is not None:
@@ -137,20 +118,6 @@ def _changes(space: Space, path: str, resolve: Resolve) -> Sequence[Change]:
         else:
             before = config_changes.parse(configuration.dump(resolved))
     return found
-
-
-def _tried(space: Space, path: str) -> Iterator[Mapping[str, Value]]:
-    """Yields draws that differ in one field, and in what is drawn with it only."""
-    for each in space.dimensions:
-        if path in (each.path, each.of_list):
-            needed = _needed(space, each)
-            for value in each.tried:
-                fixed = needed | {each.path: value}
-                yield space.draw(functools.partial(_value, fixed))
-
-
-def _value(fixed: Mapping[str, Value], each: Dimension) -> Value:
-    return fixed.get(each.path, next(each.tried))
 
 
 def _needed(space: Space, each: Dimension) -> dict[str, Value]:

@@ -32,13 +32,13 @@ from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts, may_run_again
 from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import evaluations, rehearsal, tensorboard
+from official_trainer.sweeps import ranking, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
 from official_trainer.sweeps.course import Course, accepted, drawn
-from official_trainer.sweeps.evaluations import Evaluation
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import Observer
+from official_trainer.sweeps.ranking import Evaluation
 from official_trainer.sweeps.requests import STOP, StopRequest
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.slots import Slots
@@ -266,7 +266,7 @@ class Driver:
             return
         self._seen_bytes[number] = num_bytes
         for row in read_rows(path):
-            new = evaluations.read(row, self._plan.objective)
+            new = ranking.evaluation_in(row, self._plan.objective)
             if new is None or new.step <= (found[-1].step if found else self._plan.course.since(trial)):
                 continue
             found.append(new)
@@ -314,7 +314,7 @@ class Driver:
             self._end(trial, state="failed", reason=lacking)
         else:
             objective = self._plan.objective
-            found = evaluations.counted(trial.number, self._evaluations[trial.number], objective)
+            found = ranking.counted(trial.number, self._evaluations[trial.number], objective)
             if isinstance(found, str):
                 self._end(trial, state="pruned", reason=found)
                 return

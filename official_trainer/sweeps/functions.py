@@ -50,21 +50,18 @@ def reference_of(function: Callable[[TrialRun], object]) -> str:
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     place, script = module, sys.modules.get("__main__")
+    found = getattr(sys.modules.get(module), name, None)
     if module == "__main__" and getattr(script, "__spec__", None) is not None:
         place = script.__spec__.name  # type: ignore[union-attr] # of python -m
     elif module == "__main__":
         place = os.path.abspath(getattr(script, "__file__", None) or "")
-    if "." in name or "<" in name or not place.removesuffix(os.getcwd()) or _found(module, name) is not function:
+    if "." in name or "<" in name or not place.removesuffix(os.getcwd()) or found is not function:
         what = name or repr(function)
         raise SweepError(
             f"each trial is a process of its own, and it cannot import {what}. Write a function at the top level of a "
             "file, `def train(trial): …`, and import it from there in a notebook"
         )
     return f"{place}:{name}"
-
-
-def _found(module: str, name: str) -> Any:
-    return getattr(sys.modules.get(module), name, None)
 
 
 def load(reference: str) -> Callable[[TrialRun], object]:
@@ -76,20 +73,18 @@ def load(reference: str) -> Callable[[TrialRun], object]:
     place, _, name = reference.rpartition(":")
     token = _is_trial.set(True)
     try:
-        module = _script(place) if place.endswith(".py") else importlib.import_module(place)
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(_SCRIPT, place)
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[_SCRIPT] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
     finally:
         _is_trial.reset(token)
     if not callable(found := getattr(module, name, None)):
         raise SweepError(f"{place} has no function {name!r} any more; put it back, or begin a new sweep")
     return found
-
-
-def _script(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location(_SCRIPT, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[_SCRIPT] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def refuse_in_trial() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from official_trainer.shown import printable
+from official_trainer.sweeps import ranking
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer, PlainLines
 from official_trainer.sweeps.progress import Progress
@@ -25,7 +26,7 @@ _DRAW_SECONDS = 0.5
 _MARGIN = 2  # columns for the `^C` that a terminal echoes behind the last line
 _BEST, _NEWEST = 3, 3
 _ORDINALS = ("best", "2nd", "3rd")
-_STYLES = {"failed": "red", "pruned": "dim"}
+_STYLES = {"best": "green", "front": "green", "failed": "red", "pruned": "dim"}
 
 
 class Line(NamedTuple):
@@ -175,7 +176,7 @@ def _header(progress: Progress, width: int) -> str:
 
 
 def _best(progress: Progress) -> str:
-    best = progress.best
+    best = ranking.best(progress.ended.values(), progress.objective)
     if not best:
         return ""
     if progress.objective.others:
@@ -188,17 +189,19 @@ def _rows(progress: Progress, most: int) -> Iterator[_Row]:
     running = [progress.running[number] for number in sorted(progress.running)]
     several = bool(progress.objective.others)
     ordinals = ["front"] * _BEST if several else _ORDINALS
-    best = (progress.best if several else progress.ranked)[: min(_BEST, max(0, most - len(running)))]
+    order = ranking.best if several else ranking.ranked
+    best = order(progress.ended.values(), progress.objective)[: min(_BEST, max(0, most - len(running)))]
     others = [each for each in progress.ended.values() if each not in best]
     newest = others[::-1][: min(_NEWEST, max(0, most - len(running) - len(best)))]
     for now in running[:most]:
         step = "" if now.step is None else f"{now.step}/{now.end_step}" if now.end_step else str(now.step)
         yield _row(progress, now.trial, (now.doing, step, now.results), "cyan")
-    for ordinal, each in zip(ordinals, best, strict=False):
-        yield _row(progress, each, _end(each, ordinal), "green" if ordinal in ("best", "front") else "")
-    for each in newest:
-        state = "done" if each.state == "complete" else str(each.state)
-        yield _row(progress, each, _end(each, state), _STYLES.get(state, ""))
+    shown = [(each, ordinal) for ordinal, each in zip(ordinals, best, strict=False)]
+    shown += [(each, "done" if each.state == "complete" else str(each.state)) for each in newest]
+    for each, state in shown:
+        results = each.results or [value for _, value in each.reports[-1:]]
+        step = "" if each.step is None else str(each.step)
+        yield _row(progress, each, (state, step, results), _STYLES.get(state, ""))
 
 
 def _row(progress: Progress, trial: Trial, end: tuple[str, str, Sequence[float]], style: str) -> _Row:
@@ -206,8 +209,3 @@ def _row(progress: Progress, trial: Trial, end: tuple[str, str, Sequence[float]]
     state, step, results = end
     parent = [] if not progress.size else ["" if trial.parent is None else str(trial.parent)]
     return _Row((str(trial.number), state, step, *parent, *map(format_number, results)), trial.values, style)
-
-
-def _end(trial: Trial, state: str) -> tuple[str, str, Sequence[float]]:
-    results = trial.results or [value for _, value in trial.reports[-1:]]
-    return state, "" if trial.step is None else str(trial.step), results

@@ -82,10 +82,13 @@ class Population(Course):
         Raises:
           SweepError: no trial of the generation before has a result.
         """
-        generation = number // self._config.size
+        size = self._config.size
+        generation = number // size
         if generation == 0:
             return None
-        ranked = self._ranked(generation - 1, trials)
+        found = [trials[each] for each in range((generation - 1) * size, generation * size)]
+        ranked = ranking.ranked(found, self._objective)
+        ranked += [each for each in found if each not in ranked]
         good = [each for each in ranked if each.state == "complete"]
         if not good:
             raise SweepError(
@@ -94,38 +97,25 @@ class Population(Course):
                 "with another --model_dir. Or mend the cause: after `official-trainer sweep retry "
                 f"{self._directory} {' '.join(str(each.number) for each in ranked)}`, they run again"
             )
-        count = max(1, int(self._config.replaced * self._config.size)) if self._config.replaced else 0
-        own = number - self._config.size
+        count = max(1, int(self._config.replaced * size)) if self._config.replaced else 0
+        own = number - size
         kept = {each.number for each in ranked[: len(ranked) - count]}
         if trials[own].state == "complete" and own in kept:
             return own
         return self._random(number, "parent").choice(good[: max(1, count)]).number
 
     def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
-        return Trial(number=number, values=self._values(number, trials, attempt), attempt=attempt)
-
-    def _values(self, number: int, trials: Mapping[int, Trial], attempt: int) -> Mapping[str, Value]:
         parent = self.parent(number, trials)
-        anew = self._study.chooser(number, {}, attempt)
-        if parent is None:
-            return self._space.draw(anew)
-        values = trials[parent].values
-        if parent == number - self._config.size:
-            return dict(values)
-        chance = self._random(number, f"values/{attempt}")
+        before = trials[parent].values if parent is not None else {}
+        if parent is not None and parent == number - self._config.size:
+            return Trial(number=number, values=dict(before), attempt=attempt)
+        anew, chance = self._study.chooser(number, {}, attempt), self._random(number, f"values/{attempt}")
 
         def choose(each: Dimension) -> Value:
             is_redrawn, factor = chance.random() < self._config.redrawn, chance.choice(self._config.factors)
-            return anew(each) if is_redrawn or each.path not in values else moved(each, values[each.path], factor)
+            return anew(each) if is_redrawn or each.path not in before else moved(each, before[each.path], factor)
 
-        return self._space.draw(choose)
-
-    def _ranked(self, generation: int, trials: Mapping[int, Trial]) -> list[Trial]:
-        """Returns the trials of a generation, the best first, those without a result last."""
-        size = self._config.size
-        found = [trials[number] for number in range(generation * size, (generation + 1) * size)]
-        ranked = ranking.ranked(found, self._objective)
-        return ranked + [each for each in found if each not in ranked]
+        return Trial(number=number, values=self._space.draw(choose), attempt=attempt)
 
     def _random(self, number: int, what: str) -> random.Random:
         digest = hashlib.sha256(f"{self._seed}/{number}/{what}".encode()).digest()
@@ -134,7 +124,13 @@ class Population(Course):
     # Runs.
 
     def begin(self, trial: Trial, trials: Mapping[int, Trial], check: Callable[[], None]) -> bool:
-        self._remove_weights(trial.number // self._config.size, trials)
+        # Neither this generation nor the one before needs the weights of earlier ones, but those of the best.
+        size = self._config.size
+        past = [trials[number] for number in range(max(0, (trial.number // size - 1) * size))]
+        best, first = ranking.best(past, self._objective), max(0, len(past) - size)
+        for each in (*ranking.best(past[:first], self._objective), *past[first:]):
+            if each not in best:
+                copied_run.remove_weights(self._run_of(each.number))
         if trial.parent is None:
             return False
         source, target = self._run_of(trial.parent), self._run_of(trial.number)
@@ -162,15 +158,6 @@ class Population(Course):
 
     def _run_of(self, number: int) -> str:
         return files.join(trials.directory(self._directory, number), trials.RUN)
-
-    def _remove_weights(self, generation: int, found: Mapping[int, Trial]) -> None:
-        """Removes the weights that neither this generation nor the one before needs, but not those of the best."""
-        first = max(0, (generation - 2) * self._config.size)
-        past = [found[number] for number in range(max(0, (generation - 1) * self._config.size))]
-        best = ranking.best(past, self._objective)
-        for each in (*ranking.best(past[:first], self._objective), *past[first:]):
-            if each not in best:
-                copied_run.remove_weights(self._run_of(each.number))
 
 
 def moved(each: Dimension, value: Value, factor: float) -> Value:

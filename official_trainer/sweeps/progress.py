@@ -13,7 +13,6 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.files import RUN_FILE, STATUS_FILE
-from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.failures import Failure
 from official_trainer.sweeps.observer import Observer
@@ -127,9 +126,9 @@ class Progress(Observer):
         """How many trials have begun that do not run here: other processes work on them, or they are continued."""
         return len(self._begun - self.running.keys() - self.ended.keys())
 
-    def count(self, *states: str) -> int:
-        """Returns how many trials have ended in one of the states."""
-        return sum(each.state in states for each in self.ended.values())
+    def count(self, state: str) -> int:
+        """Returns how many trials have ended in a state."""
+        return sum(each.state == state for each in self.ended.values())
 
     @property
     def generation(self) -> tuple[int, int] | None:
@@ -143,16 +142,6 @@ class Progress(Observer):
     def elapsed_seconds(self) -> float:
         """Since the sweep was started, or started again."""
         return self._clock() - self._began
-
-    @property
-    def ranked(self) -> list[Trial]:
-        """The complete trials, the best first; of equal ones the earliest."""
-        return ranking.ranked(self.ended.values(), self.objective)
-
-    @property
-    def best(self) -> list[Trial]:
-        """The best of them; with several metrics all that no other one beats."""
-        return ranking.best(self.ended.values(), self.objective)
 
     @property
     def left_seconds(self) -> float | None:

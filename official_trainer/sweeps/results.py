@@ -7,6 +7,7 @@ Does not own: records (`trial.py`), the order of trials (`ranking.py`), tables (
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config import ConfigError
-from official_trainer.sweeps import evaluations, population, ranking
+from official_trainer.sweeps import population, ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.importance import importances
 from official_trainer.sweeps.observer import name_of, names_of
@@ -192,42 +193,27 @@ def _results(directory: str, objective: Objective, with_runs: bool) -> Iterator[
             yield Result(number=number, state="unreadable", trial=Trial(number=number, values={}), reason=why)
             continue
         if trial is not None:
-            yield _result(directory, objective, trial, with_runs)
+            yield _result(files.join(trials.directory(directory, number), trials.RUN), objective, trial, with_runs)
 
 
-def _result(directory: str, objective: Objective, trial: Trial, with_runs: bool) -> Result:
-    run_dir = files.join(trials.directory(directory, trial.number), trials.RUN)
-    result = Result(
+def _result(run_dir: str, objective: Objective, trial: Trial, with_runs: bool) -> Result:
+    step, numbers = trial.step, trial.results or tuple(value for _, value in trial.reports[-1:])
+    run: Mapping[str, Any] = {}
+    if trial.state is None:
+        with contextlib.suppress(OSError, SweepError):  # as far as they can be read
+            for row in read_rows(files.join(run_dir, "metrics.jsonl")):
+                step, numbers = ranking.evaluation_in(row, objective) or (step, numbers)
+    if with_runs or trial.state is None:
+        with contextlib.suppress(ModelDirError, OSError):
+            run = read_run(run_dir) or {}
+    steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
+    return Result(
         number=trial.number,
         state=trial.state or "not done",
         trial=trial,
-        results=trial.results or tuple(value for _, value in trial.reports[-1:]),
-        step=trial.step,
+        results=numbers,
+        step=step,
         reason=trial.reason,
-    )
-    if trial.state is None:
-        for step, numbers in _evaluations(run_dir, objective):
-            result = dataclasses.replace(result, step=step, results=numbers)
-    return _with_run(result, run_dir) if with_runs or trial.state is None else result
-
-
-def _evaluations(run_dir: str, objective: Objective) -> Iterator[evaluations.Evaluation]:
-    """Yields the evaluations of a run, as far as they can be read."""
-    try:
-        rows = read_rows(files.join(run_dir, "metrics.jsonl"))
-        yield from (found for row in rows if (found := evaluations.read(row, objective)) is not None)
-    except (OSError, SweepError):
-        return
-
-
-def _with_run(result: Result, run_dir: str) -> Result:
-    try:
-        run = read_run(run_dir) or {}
-    except (ModelDirError, OSError):
-        return result
-    steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
-    return dataclasses.replace(
-        result,
         steps=steps.get("current"),
         end_step=steps.get("end"),
         seconds=account.get("wall_seconds"),
@@ -242,6 +228,9 @@ def as_json(found: Results) -> dict[str, Any]:
     """Returns all that a report draws, as `docs/reference/files.md` describes it; `found` has to have its runs."""
     directions, names = found.objective.directions, found.names
     shares, reason = importances(found.space.dimensions, found.complete, directions.values())
+    spent = {each.number: each.steps or each.step or 0 for each in found.results}
+    pruned = [each for each in found.results if each.state == "pruned"]
+    saved = sum(max(0, (each.end_step or 0) - spent[each.number]) for each in pruned)
     return {
         "experiment": found.experiment,
         "metrics": directions,
@@ -259,7 +248,7 @@ def as_json(found: Results) -> dict[str, Any]:
         "best_so_far": list(_best_so_far(found)),
         "importances": shares,
         "importances_missing": reason,
-        "steps": _steps(found),
+        "steps": {"spent": sum(spent.values()), "without_pruning": sum(spent.values()) + saved},
     }
 
 
@@ -304,11 +293,3 @@ def _best_so_far(found: Results) -> Iterator[list[Any]]:
         if sign * value > best:
             best = sign * value
             yield [each.number, encode(value)]
-
-
-def _steps(found: Results) -> dict[str, int]:
-    """Returns the steps that trials took, and those that they take if none is pruned."""
-    spent = {each.number: each.steps or each.step or 0 for each in found.results}
-    pruned = [each for each in found.results if each.state == "pruned"]
-    saved = sum(max(0, (each.end_step or 0) - spent[each.number]) for each in pruned)
-    return {"spent": sum(spent.values()), "without_pruning": sum(spent.values()) + saved}

@@ -25,7 +25,7 @@ from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.driver import Driver, Plan
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.results import SWEEP
-from official_trainer.sweeps.slots import Held, Share, Slots
+from official_trainer.sweeps.slots import Share, Slots
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.record import check_name
 
@@ -67,8 +67,7 @@ def run(plan: Plan, observer: Observer) -> dict[int, Trial]:
             observer = storage.observed(url, plan.directory, sweep_id, plan.study, observer, has_trials=bool(found))
         stack.enter_context(contextlib.closing(observer))
         try:
-            held = stack.enter_context(contextlib.closing(Held(plan.directory)))
-            slots = Slots(there, share, plan.config.parallel, os.environ, held.take)
+            slots = Slots(there, share, plan.config.parallel, os.environ)
             return Driver(plan, observer, slots, found).run()
         finally:
             with contextlib.suppress(OSError, SweepError):  # the trials are on record, and `sweep show` writes it again

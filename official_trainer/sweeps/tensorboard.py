@@ -32,7 +32,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
-def begin(directory: str, trial: Trial, space: Mapping[str, object]) -> None:
+def begin(directory: str, trial: Trial, space: Mapping[str, Any]) -> None:
     """Writes what was drawn for a trial, unless that is written.
 
     Args:
@@ -47,13 +47,13 @@ def begin(directory: str, trial: Trial, space: Mapping[str, object]) -> None:
         return
     names = names_of(space)
     drawn = fields_of(trial.values, names)
-    values = {names.get(path, path): _as_hparam(value, _choices(path, space)) for path, value in drawn.items()}
+    values = {names.get(path, path): _as_hparam(path, value, space) for path, value in drawn.items()}
     summary = load("tensorboard.plugins.hparams.summary_v2")
     row = summary.hparams_pb(values, trial_id="", start_time_secs=time.time())  # it is called as its folder
     _write(path, [(0, row)])
 
 
-def end(directory: str, trial: Trial, space: Mapping[str, object], objective: Objective) -> None:
+def end(directory: str, trial: Trial, space: Mapping[str, Any], objective: Objective) -> None:
     """Writes how a trial has ended: its results, or of one that is not complete the last value before its end.
 
     Args:
@@ -64,33 +64,24 @@ def end(directory: str, trial: Trial, space: Mapping[str, object], objective: Ob
     """
     begin(directory, trial, space)
     scalar = load("tensorboard.plugins.scalar.summary_v2")
-    found = (
-        [(trial.step or 0, trial.results)] if trial.results else [(at, (value,)) for at, value in trial.reports[-1:]]
-    )
-    measured = [
-        (step, scalar.scalar_pb(metric, value))
-        for step, results in found
-        for metric, value in zip(objective.directions, results, strict=False)
-        if math.isfinite(value)
-    ]
+    step, results = trial.step or 0, trial.results
+    if not results and trial.reports:
+        step, results = trial.reports[-1][0], trial.reports[-1][1:]
+    named = zip(objective.directions, results, strict=False)
+    measured = [(step, scalar.scalar_pb(metric, value)) for metric, value in named if math.isfinite(value)]
     path = files.join(trials.directory(directory, trial.number), trials.RESULT, _END)
     _write(path, [*measured, (0, session_end(is_success=trial.state == "complete"))])
 
 
-def _as_hparam(value: Value | Sequence[Value], choices: Sequence[str]) -> Value:
+def _as_hparam(path: str, value: Value | Sequence[Value], space: Mapping[str, Any]) -> Value:
     """Returns a value that TensorBoard takes: a number of a range, or among others, as one, to be drawn as such."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) else show(value)
-    choices = choices or (value,)
+    found, _ = distributions.read(path, space[path]) if path in space else ([], [])
+    choices = (found[0].choices if found else ()) or (value,)
     if all(map(_INTEGER.fullmatch, choices)):
         return str(as_hparam(int(value)))
     return float(value) if all(map(_NUMBER.fullmatch, choices)) else value
-
-
-def _choices(path: str, space: Mapping[str, Any]) -> Sequence[str]:
-    """Returns what a field is chosen among; empty for a range."""
-    found, _ = distributions.read(path, space[path]) if path in space else ([], [])
-    return found[0].choices if found else ()
 
 
 def _write(path: str, summaries: Sequence[tuple[int, Any]]) -> None:

@@ -165,29 +165,19 @@ def _read(sweep_dir: str, number: int) -> Trial:
         trial = Trial(**content, reports=reports, **numbers)
         if trial.number != number:
             raise ValueError(f"it is that of trial {trial.number}")
-        if not _is_whole(trial):
+        is_whole = (
+            isinstance(trial.values, dict)
+            and all(isinstance(each, str | int | float) for each in trial.values.values())
+            and trial.state in (None, *get_args(State))
+            and (trial.state != "complete" or trial.value is not None)
+            and all(each is None or isinstance(each, int) for each in (trial.step, trial.parent))
+            and isinstance(trial.reason, str)
+            and isinstance(trial.cause, str)
+        )
+        if not is_whole:
             raise ValueError("it is no record of a trial")
-    except KeyError as error:
-        raise SweepError(_unreadable(path, f"it lacks {error}")) from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise SweepError(_unreadable(path, str(error))) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        place = path.removesuffix(RECORD).rstrip("/")
+        raise SweepError(f"{path} cannot be read ({why}). Remove {place}: the trial is then run again.") from error
     return trial
-
-
-def _is_whole(trial: Trial) -> bool:
-    """Returns whether the parts of a record are what they have to be."""
-    numbers = (trial.step, trial.parent)
-    return (
-        isinstance(trial.values, dict)
-        and all(isinstance(each, str | int | float) for each in trial.values.values())
-        and trial.state in (None, *get_args(State))
-        and (trial.state != "complete" or trial.value is not None)
-        and all(each is None or isinstance(each, int) for each in numbers)
-        and isinstance(trial.reason, str)
-        and isinstance(trial.cause, str)
-    )
-
-
-def _unreadable(path: str, why: str) -> str:
-    place = path.removesuffix(RECORD).rstrip("/")
-    return f"{path} cannot be read ({why}). Remove {place}: the trial is then run again."

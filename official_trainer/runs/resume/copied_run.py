@@ -45,7 +45,7 @@ def copy(source: str, target: str, *, step: int, check: Callable[[], None] = lam
         what = problem or f"there is no {RUN_FILE}"
         raise ModelDirError(f"{source} cannot be continued from its checkpoint of step {step}: {what}")
     files.remove(target)
-    _copy_folder(source, target, _is_of_this_run, lambda other: other == step)
+    _copy_folder(source, target, step)
     files.write_text_atomically(files.join(target, POINTER), pointer_text(f"ckpt-{step}", [f"ckpt-{step}"]))
     check()
     own = record | {"run_id": uuid.uuid4().hex, "restarts": 0}
@@ -65,28 +65,26 @@ def remove_weights(model_dir: str) -> None:
     files.remove(files.join(model_dir, POINTER))
 
 
-def _copy_folder(
-    source: str,
-    target: str,
-    leaves: Callable[[str], bool] = lambda name: False,
-    takes: Callable[[int], bool] = lambda step: True,
-) -> None:
-    """Copies a folder with what is in it; of checkpoints those whose steps it takes, each with its manifest last."""
+def _copy_folder(source: str, target: str, step: int | None = None) -> None:
+    """Copies a folder with what is in it; of checkpoints each with its manifest last.
+
+    Args:
+      source: the folder.
+      target: its copy.
+      step: of a run directory, the only checkpoint that is copied; then what is of this very run or of its process
+        (a lock, its status, its name in a tracking service) is not.
+    """
     files.make_dirs(target)
     parts = {name: (step, part) for step, found in manifest.parts(source).items() for name, part in found.items()}
     for name in sorted(files.list_dir(source), key=lambda name: parts.get(name, (0, ""))[1] == ".manifest.json"):
         path, new = files.join(source, name), files.join(target, name)
+        is_own = name.startswith(".") or name.endswith(".json") or ".tmp-" in name
         if files.is_dir(path):
             if name not in _LEFT_OUT:
                 _copy_folder(path, new)
         elif name in parts:
-            step, part = parts[name]
-            if takes(step) and not manifest.is_leftover(part):
+            at, part = parts[name]
+            if step in (None, at) and not manifest.is_leftover(part):
                 (files.link_or_copy if part.startswith(_UNCHANGED) else files.copy)(path, new)
-        elif not leaves(name):
+        elif step is None or not is_own:
             files.copy(path, new)
-
-
-def _is_of_this_run(name: str) -> bool:
-    """Whether a file says what this very run or its process is: a lock, its status, its name in a tracking service."""
-    return name.startswith(".") or name.endswith(".json") or ".tmp-" in name

@@ -3,12 +3,10 @@
 import functools
 import json
 import os
-import shutil
 
 from tests.support import runs
 from tests.support.forked import Child, Command
 from tests.support.gpus import nvidia_smi
-from tests.support.sweeps import campaign
 from tests.support.sweeps.processes import Driver, command, script
 from tests.support.workspace import copy_workspace
 
@@ -63,23 +61,6 @@ if __name__ == "__main__":
 """
 
 
-MEETING = """
-import os, re, sys, time
-from pathlib import Path
-
-def meeting(self, build_model=PointsTask.build_model):
-    if number := re.search(r"trials/(\\d+)/run", " ".join(sys.argv)):
-        number, end = int(number[1]), time.monotonic() + 200
-        Path(f"seen-{number}").write_text(" ".join(map(str, sorted(os.sched_getaffinity(0)))))
-        while number and not Path(f"seen-{3 - number}").exists():  # trials 1 and 2 run at the same time
-            assert time.monotonic() < end
-            time.sleep(0.01)
-    return build_model(self)
-
-PointsTask.build_model = meeting
-"""
-
-
 def seen(folder, number):
     """Returns (pid, cores, variables) of each process of a trial."""
     rows = [line.split(";") for line in (folder / f"seen-{number}").read_text().splitlines()]
@@ -129,21 +110,3 @@ def test_a_sweep_that_continues_with_another_parallel_has_the_same_bits(tmp_path
     done = Child(command(*again), cwd=tmp_path, folder=tmp_path, first=first).wait()
     assert done.code == 0, done.out + done.err
     assert runs.differences(str(tmp_path / "again"), str(tmp_path / "out" / "trials" / "1" / "run")) == []
-
-
-def test_drivers_of_one_machine_give_their_trials_other_cores(tmp_path):
-    """N21: those that a sweep leaves idle which began with more trials at a time."""
-    shutil.copytree(campaign.WORKSPACE, tmp_path, dirs_exist_ok=True)
-    with open(tmp_path / "experiments" / "points.py", "a") as file:
-        file.write(MEETING)
-    (tmp_path / "space.yaml").write_text("space:\n  task.model.deep.dropout: float(0, 0.4)\nsampler: RandomSampler\n")
-    words = ("sweep", "points", "--space=space.yaml", "--model_dir=out")
-    first = Driver(command(*words, "--parallel=2", "--trials=1"), tmp_path, "first").wait()
-    assert first.code == 0, first.out + first.err
-    run = command(*words, "--parallel=1", "--trials=3", "--join")
-    for done in [each.wait() for each in [Driver(run, tmp_path, name) for name in ("one", "other")]]:
-        assert done.code == 0 and "other processes of this sweep" not in done.out, done.out + done.err
-    cores = [set((tmp_path / f"seen-{number}").read_text().split()) for number in (1, 2)]
-    count = len(os.sched_getaffinity(0))
-    assert [len(each) for each in cores] == [max(1, count // 2)] * 2
-    assert count == 1 or not cores[0] & cores[1]

@@ -1,16 +1,11 @@
 """How the devices of a machine are shared out between trials that train side by side."""
 
-import contextlib
-import subprocess
-import sys
-
 import pytest
 
 from official_trainer.distributed.cluster import GIVEN_GPUS, SKYPILOT_GPUS
 from official_trainer.distributed.devices import Devices
+from official_trainer.sweeps.slots import Share, Slots
 from official_trainer.processes.starter import Slot
-from official_trainer.sweeps.slots import Held, Share, Slots
-from tests import ROOT
 
 
 def devices(cores, gpus=0):
@@ -115,55 +110,3 @@ def test_only_a_number_of_devices_is_one(content):
     """N21: in `sweep.json`, which people may change."""
     with pytest.raises(TypeError, match="which is no number of devices"):
         Share(**content)
-
-
-def beside_others(there, share, parallel, directory, held):
-    """Returns the cores and GPUs of the slots of one more process, and the last line that is said."""
-    held.append(Held(str(directory)))
-    slots = Slots(there, share, parallel, {}, held[-1].take)
-    taken = [slots.free([])]
-    while (slot := slots.free(taken)) is not None:
-        taken.append(slot)
-    return [(slot.cores, slot.environ.get("CUDA_VISIBLE_DEVICES")) for slot in taken], list(slots.lines())[-1]
-
-
-def test_processes_of_one_sweep_take_other_devices_as_long_as_there_are_some(tmp_path):
-    """N21: then they share them, and say so; what one gives back is free."""
-    there, share, held = devices(4, 4), Share(cores=2, gpus=1), []
-    (tmp_path / "link").symlink_to(tmp_path)
-    one, line = beside_others(there, share, 1, tmp_path, held)
-    assert one == [((8, 9), "GPU-0")] and line.startswith("each trial has 2 of 4 cores")
-    other, line = beside_others(there, share, 2, tmp_path / "link", held)
-    assert other == [((10, 11), "GPU-1"), ((8, 9), "GPU-0")]
-    what = "other processes of this sweep have the cores and GPUs of this machine, and share them with"
-    assert line == f"{what} 1 of 2 slots of this one"
-    assert beside_others(there, share, 1, tmp_path, held)[1] == f"{what} 1 of 1 slot of this one"
-    held[0].close()
-    third, line = beside_others(there, share, 1, tmp_path, held)
-    assert third == one and what not in line
-    assert beside_others(there, share, 1, tmp_path / "of another sweep", held)[0] == one
-    for each in held:
-        each.close()
-
-
-def test_a_process_that_is_killed_has_no_devices_any_more(tmp_path):
-    """N21: also where it leaves the directory as it was."""
-    takes = f"""
-import signal
-from official_trainer.sweeps.slots import Held
-
-held = Held({str(tmp_path)!r})
-print(held.take(["core 1"]), flush=True)
-signal.pause()
-"""
-    with subprocess.Popen([sys.executable, "-c", takes], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "True\n"
-            with contextlib.closing(Held(str(tmp_path))) as held:
-                assert held.take(["core 2"]) and not held.take(["core 3", "core 1"])
-                process.kill()
-                process.wait()
-                assert held.take(["core 3", "core 1"]) and held.take(["core 3"])
-        finally:
-            process.kill()
-    assert list(tmp_path.iterdir()) == []
