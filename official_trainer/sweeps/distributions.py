@@ -89,8 +89,7 @@ class Dimension:
         """Returns a number with a step as its bounds would be written: 0.3, not 0.30000000000000004."""
         if self.kind != "float" or self.step is None:
             return value
-        low, step = decimal.Decimal(repr(self.low)), decimal.Decimal(repr(self.step))
-        return float(low + step * round((float(value) - self.low) / self.step))
+        return float(_exact(self.low) + _exact(self.step) * round((float(value) - self.low) / self.step))
 
     @property
     def tried(self) -> Iterator[Value]:
@@ -144,14 +143,10 @@ def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[M
         )
         return []
     choices = written["choice"]
-    texts = tuple(map(flow, choices.values()))
     if len(choices) < 2:
         mistakes.append(Mistake("needs two choices or more"))
         return []
-    if len(choices) > _MOST_CHOICES:
-        mistakes.append(_too_many(tuple(choices)))
-        return []
-    return [Dimension(path, "choice", choices=tuple(choices), texts=texts)]
+    return _choice(path, tuple(choices), tuple(map(flow, choices.values())), mistakes)
 
 
 def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
@@ -162,7 +157,10 @@ def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
         return []
     kind, words = call[1], split(call[2])
     if kind == "choice":
-        return _choice(path, words, mistakes)
+        if len(words) < 2 or len(set(words)) < len(words) or not all(words):
+            mistakes.append(Mistake("needs two choices or more, all different"))
+            return []
+        return _choice(path, tuple(words), (), mistakes)
     if kind == "list":
         return _list(path, words, mistakes)
     if len(words) not in ((2, 3) if kind in ("int", "float") else (2,)):
@@ -170,43 +168,32 @@ def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
         return []
     count = len(mistakes)
     numbers = [_number(word, int if kind in INTEGERS else float, mistakes) for word in words]
-    if len(mistakes) == count:
-        mistakes += _range_mistakes(kind, numbers)
     if len(mistakes) > count:
         return []
     low, high, *step = numbers
+    if not low < high:
+        mistakes.append(Mistake("has an empty range; the first bound must be below the second"))
+    elif kind in LOGARITHMIC and low <= 0:
+        other = "int" if kind in INTEGERS else "float"
+        mistakes.append(Mistake("needs bounds above 0", fix=f"write {other}(low, high), or another bound"))
+    elif step and (step[0] <= 0 or (_exact(high) - _exact(low)) % _exact(step[0]) != 0):
+        mistakes.append(Mistake("needs a step above 0 that leads from one bound to the other"))
+    if len(mistakes) > count:
+        return []
     return [Dimension(path, kind, low, high, step[0] if step else 1 if kind in INTEGERS else None)]
 
 
-def _range_mistakes(kind: str, numbers: Sequence[float]) -> Iterator[Mistake]:
-    low, high, *step = numbers
-    if not low < high:
-        yield Mistake("has an empty range; the first bound must be below the second")
-    elif kind in LOGARITHMIC and low <= 0:
-        other = "int" if kind in INTEGERS else "float"
-        yield Mistake("needs bounds above 0", fix=f"write {other}(low, high), or another bound")
-    elif step and (step[0] <= 0 or _rest(low, high, step[0])):
-        yield Mistake("needs a step above 0 that leads from one bound to the other")
+def _exact(number: float) -> decimal.Decimal:
+    return decimal.Decimal(repr(number))
 
 
-def _rest(low: float, high: float, step: float) -> bool:
-    width = decimal.Decimal(repr(high)) - decimal.Decimal(repr(low))
-    return width % decimal.Decimal(repr(step)) != 0
-
-
-def _choice(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:
-    if len(words) < 2 or len(set(words)) < len(words) or not all(words):
-        mistakes.append(Mistake("needs two choices or more, all different"))
+def _choice(path: str, choices: tuple[str, ...], texts: tuple[str, ...], mistakes: list[Mistake]) -> list[Dimension]:
+    if len(choices) > _MOST_CHOICES:
+        what = f"has {len(choices):,} choices, each of which is checked; at most {_MOST_CHOICES:,} are allowed"
+        fix = "write a range for numbers, such as int(low, high, step)"
+        mistakes.append(Mistake(what, choices[_MOST_CHOICES], fix=fix))
         return []
-    if len(words) > _MOST_CHOICES:
-        mistakes.append(_too_many(words))
-        return []
-    return [Dimension(path, "choice", choices=tuple(words))]
-
-
-def _too_many(choices: Sequence[str]) -> Mistake:
-    what = f"has {len(choices):,} choices, each of which is checked; at most {_MOST_CHOICES:,} are allowed"
-    return Mistake(what, choices[_MOST_CHOICES], fix="write a range for numbers, such as int(low, high, step)")
+    return [Dimension(path, "choice", choices=choices, texts=texts)]
 
 
 def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:

@@ -239,7 +239,10 @@ class _Reading:
             elif own[0].of_list:
                 self._check_list(each, before)
             else:
-                self._check_numbers(each, before)
+                for value in own[0].tried:
+                    sets = [*before, f"{each.path}={own[0].text(value)}"]
+                    if self._try(each, value, sets, _fix(own[0], value)) is None:
+                        break
         self._reported.check()
         return Space(tuple(drawn))
 
@@ -270,9 +273,12 @@ class _Reading:
         needs: dict[str, tuple[Value, ...]] = {}
         for one_of, branch in _branches(self._config, field.place):
             usual = fields.find(self._config, one_of).type
-            around = [each for each in self._around(one_of) if each.path != field.path]
-            types = {each: self._types(each, one_of) for each in around}
-            deciding = {each.path: found for each, found in types.items() if set(found.values()) != {usual}}
+            types: dict[str, dict[Value, str | None]] = {}  # of the fields around, with each of their choices
+            for (path, value), (resolved, _) in self._chosen.items():
+                around = self._fields.get(path)
+                if around is not None and path != field.path and is_inside(one_of, around.place):
+                    types.setdefault(path, {})[value] = fields.find(resolved.config, one_of).type
+            deciding = {path: found for path, found in types.items() if set(found.values()) != {usual}}
             for path, found in deciding.items():
                 allowed = tuple(value for value, chosen in found.items() if chosen == branch)
                 needs[path] = tuple(value for value in allowed if value in needs.get(path, allowed))
@@ -286,16 +292,6 @@ class _Reading:
             del self._fields[field.path]
             return None
         return tuple(needs.items())
-
-    def _around(self, place: str) -> list[_Field]:
-        """Returns the fields whose choices may set something at a place."""
-        chosen = {path for path, _ in self._chosen}
-        return [each for each in self._fields.values() if each.path in chosen and is_inside(place, each.place)]
-
-    def _types(self, field: _Field, one_of: str) -> dict[Value, str | None]:
-        """Returns the branch of a one-of with each choice of a field."""
-        configs = {value: found.config for (path, value), (found, _) in self._chosen.items() if path == field.path}
-        return {value: fields.find(config, one_of).type for value, config in configs.items()}
 
     def _before(self, needs: Iterable[tuple[str, tuple[Value, ...]]]) -> list[str]:
         """Returns the overrides with which a field is drawn that needs these."""
@@ -316,7 +312,12 @@ class _Reading:
                 return
             for value in needs.get(other.path, other.choice.choices):
                 resolved, override = self._chosen.get((other.path, str(value)), (None, ""))
-                if resolved is not None and any(_overlap(path, field.place) for path in _set_by(resolved, override)):
+                origins = [(path, resolved.trail.last(path)) for path in resolved.trail.touched()] if resolved else []
+                if any(
+                    origin is not None and (origin.kind, origin.text) == ("flag", override)
+                    for path, origin in origins
+                    if is_inside(path, field.place) or is_inside(field.place, path)
+                ):
                     what = f"is also set by {other.path}, where that is {value}"
                     self._reported.says(field.path, Problem(what, fix="leave it out of one of them"))
                     return
@@ -343,13 +344,6 @@ class _Reading:
             if other is not None:
                 self._reported.mistake(field.path, Mistake(f"{other} and {value} are the same value", value))
             earlier[value] = held
-
-    def _check_numbers(self, field: _Field, before: Sequence[str]) -> None:
-        (each,) = field.dimensions
-        for value in each.tried:
-            sets = [*before, f"{field.path}={each.text(value)}"]
-            if self._try(field, value, sets, _fix(each, value)) is None:
-                return
 
     def _check_list(self, field: _Field, before: Sequence[str]) -> None:
         length, *items = field.dimensions
@@ -380,15 +374,3 @@ def _branches(config: Any, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, OneOf) and key != "type":
             yield place, str(key)
         value, place = fields.child(value, key), fields.join(place, key)
-
-
-def _set_by(resolved: Resolved, override: str) -> Iterator[str]:
-    """Yields the paths that an override sets."""
-    for path in resolved.trail.touched():
-        origin = resolved.trail.last(path)
-        if origin is not None and origin.kind == "flag" and origin.text == override:
-            yield path
-
-
-def _overlap(one: str, other: str) -> bool:
-    return is_inside(one, other) or is_inside(other, one)
