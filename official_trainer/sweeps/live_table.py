@@ -157,13 +157,15 @@ def layout(progress: Progress, names: Mapping[str, str], width: int, height: int
 def _header(progress: Progress, width: int) -> str:
     """Returns the counts, the best and the times, the least important ones only where there is room for them."""
     left, generation = progress.left_seconds, progress.generation
+    best = ranking.best(progress.ended.values(), progress.objective)
+    said = f"best {format_number(best[0].results[0])} (trial {best[0].number})" if best else ""
     counts = {"running": len(progress.running), "open": progress.open}
     counts |= {state: progress.count(state) for state in ("pruned", "failed")}
     parts = {
         "generation": "" if generation is None else f"generation {generation[0]}/{generation[1]}",
         "done": f"{progress.done}/{progress.asked} done",
         **{name: f"{count} {name}" for name, count in counts.items() if count},
-        "best": _best(progress),
+        "best": f"front of {len(best)}" if best and progress.objective.others else said,
         "elapsed": format_seconds(progress.elapsed_seconds),
         "left": "" if left is None else f"eta {format_seconds(left)}",
     }
@@ -173,15 +175,6 @@ def _header(progress: Progress, width: int) -> str:
         if len(text) <= width:
             break
     return text
-
-
-def _best(progress: Progress) -> str:
-    best = ranking.best(progress.ended.values(), progress.objective)
-    if not best:
-        return ""
-    if progress.objective.others:
-        return f"front of {len(best)}"
-    return f"best {format_number(best[0].results[0])} (trial {best[0].number})"
 
 
 def _rows(progress: Progress, most: int) -> Iterator[_Row]:

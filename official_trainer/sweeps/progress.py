@@ -34,7 +34,6 @@ class Running:
       step: its last known step; None before.
       end_step: its last step; None while that is not known.
       results: of the metrics that are compared, in its last evaluation; empty before.
-      waits: whether its process has ended, and is to be started again.
     """
 
     trial: Trial
@@ -43,7 +42,6 @@ class Running:
     step: int | None = None
     end_step: int | None = None
     results: Sequence[float] = ()
-    waits: bool = False
 
 
 class Progress(Observer):
@@ -92,8 +90,7 @@ class Progress(Observer):
             self.running[trial.number].results = results
 
     def wait(self, trial: Trial, how: str, seconds: float) -> None:
-        running = self.running[trial.number]
-        running.doing, running.waits = "wait", True
+        self.running[trial.number].doing = "wait"
 
     def end(self, trial: Trial, result: str, failure: Failure | None = None) -> None:
         self.ended[trial.number] = trial

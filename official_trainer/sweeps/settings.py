@@ -211,7 +211,7 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         raise ConfigError([Problem("no metric is named", "objective.metric", fix=fix)])
     if metric in wanted.others:
         what = f"names {metric!r}, which is compared already; leave it out"
-        raise ConfigError([_problem(settings, what, "objective.others")])
+        raise ConfigError([Problem(what, "objective.others", origin=user_origin(settings, "objective.others"))])
     known = {kept: _DIRECTIONS[trainer.best_checkpoint_metric_comp]}
     given = {metric: wanted.direction, **wanted.others}
     found = {name: direction or known.get(name) for name, direction in given.items()}
@@ -220,15 +220,11 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         what = f"it is not declared which values of {name!r} are better"
         fix = "set it to max or min; only for trainer.best_checkpoint_eval_metric is it known without"
         path = "objective.direction" if name == metric else fields.path_of(("objective", "others", name))
-        problems.append(_problem(settings, what, path, fix=fix))
+        problems.append(Problem(what, path, fix=fix, origin=user_origin(settings, path)))
     if problems:
         raise ConfigError(problems)
     first, *others = ((name, direction) for name, direction in found.items() if direction is not None)
     return Objective(*first, wanted.evaluation, FrozenDict(others))
-
-
-def _problem(settings: Resolved, what: str, path: str, fix: str = "") -> Problem:
-    return Problem(what, path, fix=fix, origin=user_origin(settings, path))
 
 
 def user_origin(resolved: Resolved, path: str) -> Origin | None:

@@ -159,7 +159,9 @@ class Database:
         if owner == self._sweep_id:
             other = study.user_attrs.get(_DIRECTORY, self._directory)
             with contextlib.suppress(OSError, ValueError):  # it was moved, or is on another machine
-                if not self._is_here(other) and files.read_json(files.join(other, results.SWEEP)).get("id") == owner:
+                names = [path.removeprefix("file://") for path in (other, self._directory)]
+                is_here = names[0] == names[1] or (not any(map(files.is_url, names)) and os.path.samefile(*names))
+                if not is_here and files.read_json(files.join(other, results.SWEEP)).get("id") == owner:
                     path = files.join(self._directory, results.SWEEP)
                     raise ForeignStudyError(  # each of the two would write it anew
                         f"{self.shown} holds the study of the sweep in {other}, of which {self._directory} is a copy. "
@@ -171,10 +173,6 @@ class Database:
             f"{self.shown} holds a study {self.name!r} of another sweep; name another database, or "
             f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
         )
-
-    def _is_here(self, other: str) -> bool:
-        paths = [path.removeprefix("file://") for path in (other, self._directory)]
-        return paths[0] == paths[1] or (not any(map(files.is_url, paths)) and os.path.samefile(*paths))
 
     def _write(self, storage: Any, wanted: list[Trial]) -> None:
         import optuna

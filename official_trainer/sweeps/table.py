@@ -36,7 +36,12 @@ def lines(found: Results, content: Mapping[str, Any], width: int, *, by_rank: bo
     """
     if not found.results:
         return ["no trial has started yet"]
-    below = [*_reasons(found.results), *_importances(content, found.names), *_steps(content)]
+    below = list(_reasons(found.results))
+    if shares := content["importances"]:
+        below.append("importance: " + ", ".join(f"{name_of(each, found.names)} {shares[each]:.0%}" for each in shares))
+    spent, without = content["steps"]["spent"], content["steps"]["without_pruning"]
+    if without > spent:
+        below.append(f"pruning saved {without - spent} of {without} steps")
     wrap = [each for line in below for each in wrapped(" ".join(line.split()), width, indent="  ").split("\n")]
     return [*table(found, width, by_rank=by_rank), *([""] if below else []), *wrap]
 
@@ -67,19 +72,6 @@ def _reasons(shown: Sequence[Result]) -> Iterator[str]:
         yield f"trial {each.number} {each.state}: {each.reason}"
     if len(said) > _MOST_REASONS:
         yield f"and {len(said) - _MOST_REASONS} more such trials"
-
-
-def _importances(content: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
-    shares = content["importances"]
-    if shares:
-        texts = (f"{name_of(path, names)} {share:.0%}" for path, share in shares.items())
-        yield f"importance: {', '.join(texts)}"
-
-
-def _steps(content: Mapping[str, Any]) -> Iterator[str]:
-    spent, without = content["steps"]["spent"], content["steps"]["without_pruning"]
-    if without > spent:
-        yield f"pruning saved {without - spent} of {without} steps"
 
 
 def rows_of(
@@ -123,7 +115,9 @@ def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str]
     drawn = [fields_of(values, names) for values in rows]
     paths = [path for path in names if any(path in values for values in drawn)]
     paths += dict.fromkeys(path for values in drawn for path in values if path not in names)
-    texts = {path: [_shown(values.get(path)) for values in drawn] for path in paths} | {_LEFT_OUT: ["…"] * len(rows)}
+    texts = {path: [show(values[path]) if path in values else "-" for values in drawn] for path in paths}
+    texts = {path: [_shortened(" ".join(each.split()), _WIDEST_CELL) for each in texts[path]] for path in texts}
+    texts[_LEFT_OUT] = ["…"] * len(rows)
     telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
     fewer = (_ends(telling, count) for count in range(len(telling) - 1, 0, -1))
     for kept in (paths, telling, *fewer):
@@ -131,7 +125,7 @@ def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str]
         for widest in (max(map(len, called), default=0), *range(_WIDEST_CELL, _LEAST_CELL - 1, -1)):
             short = _titles(called, widest)
             columns = [[title, *texts[path]] for title, path in zip(short, kept, strict=True)]
-            if _wide(columns) <= room:
+            if sum(max(map(len, column)) + len(GAP) for column in columns) - len(GAP) <= room:
                 return columns
     return []
 
@@ -140,14 +134,6 @@ def _ends(paths: Sequence[str], count: int) -> list[str]:
     """Returns so many of the first and last paths, and what stands for those between."""
     first, last = (count + 1) // 2, count // 2
     return [*paths[:first], _LEFT_OUT, *paths[len(paths) - last :]]
-
-
-def _wide(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) for column in columns) + len(GAP) * max(0, len(columns) - 1)
-
-
-def _shown(value: Value | Sequence[Value] | None) -> str:
-    return "-" if value is None else _shortened(" ".join(show(value).split()), _WIDEST_CELL)
 
 
 def _titles(names: Sequence[str], widest: int) -> list[str]:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig, Resolved
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
-    from official_trainer.sweeps.results import Results
 
 USAGE = (
     "EXPERIMENT|show DIR|best DIR|retry DIR [N …]|stop DIR [--space=FILE|'PATH=log(1e-5, 1e-1)'] [--trials=N] [flags] "
@@ -112,6 +111,7 @@ def _print_table(directory: str, *, by_rank: bool = False) -> None:
 
 
 def _best(directory: str, arguments: argparse.Namespace) -> None:
+    from official_trainer.cli import sweep_table
     from official_trainer.sweeps import results
     from official_trainer.sweeps.trial import describe
 
@@ -123,34 +123,23 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
     elif len(found.best) > 1 and arguments.write:
         numbers = ", ".join(str(each.number) for each in found.best)
         raise UsageError(f"of several metrics, trials {numbers} are the best; choose one with --trial=N")
-    elif len(found.best) > 1:
-        terminal.show("\n".join(_front(found)))
+    elif len(found.best) > 1:  # none of them beats another
+        front = {each.number for each in found.best}
+        only = dataclasses.replace(found, results=tuple(each for each in found.results if each.number in front))
+        table = sweep_table.table(only, terminal.width() or _WIDTH, by_rank=True)
+        end = "each of these is the best in its way; --trial=N prints the values of one"
+        terminal.show("\n".join([*table, "", end]))
         return
     else:
         (chosen,) = found.best
     state = describe(chosen, found.objective.metric) if chosen.state else "not done"
     head = f"# trial {chosen.number} of {directory}, {state.partition(chr(10))[0]}"
-    text = "\n".join([head, *_cores(found.get(chosen.number).cores), *found.again(chosen)])
+    count = found.get(chosen.number).cores
+    on = f"# on {count} core{'' if count == 1 else 's'}; on another number, its last bits may differ"
+    text = "\n".join([head, *([] if count is None else [on]), *found.again(chosen)])
     if arguments.write:
         files.write_text_atomically(os.path.expanduser(arguments.write), f"{text}\n")
     terminal.show(text)
-
-
-def _cores(count: int | None) -> list[str]:
-    """Returns on how many cores a trial ran."""
-    if count is None:
-        return []
-    return [f"# on {count} core{'' if count == 1 else 's'}; on another number, its last bits may differ"]
-
-
-def _front(found: Results) -> list[str]:
-    """Returns the trials of which none beats another, and what to do with them."""
-    from official_trainer.sweeps import table as sweep_table
-
-    front = {each.number for each in found.best}
-    only = dataclasses.replace(found, results=tuple(each for each in found.results if each.number in front))
-    table = sweep_table.table(only, terminal.width() or _WIDTH, by_rank=True)
-    return [*table, "", "each of these is the best in its way; --trial=N prints the values of one"]
 
 
 def _retry(directory: str, arguments: argparse.Namespace) -> None:
@@ -270,7 +259,12 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
     from official_trainer.sweeps.settings import SweepConfig
 
     given = [(text, text.partition("=")) for text in arguments.space or ()]
-    inline = [("--space", _place(path.strip()), text.strip()) for _, (path, equals, text) in given if equals]
+    quoted = "space.'{}'"  # where the distribution of a field is in a `SweepConfig`
+    inline = [
+        ("--space", quoted.format(path.strip().replace("'", "''")), text.strip())
+        for _, (path, equals, text) in given
+        if equals
+    ]
     names = ("trials", "parallel", "storage")
     values = [(f"--{name}", name, str(getattr(arguments, name))) for name in names]
     return config.resolve(
@@ -278,11 +272,6 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
         config_files=[text for text, (_, equals, _) in given if not equals],
         flags=[*inline, *(each for each in values if each[2] != "None")],
     )
-
-
-def _place(path: str) -> str:
-    """Returns where the distribution of a field is in a `SweepConfig`."""
-    return "space.'" + path.replace("'", "''") + "'"
 
 
 def _resolved(experiment: str, arguments: argparse.Namespace, base: ExperimentConfig, sets: Sequence[str]) -> Resolved:
