@@ -16,7 +16,6 @@ from tests.support.workspace import copy_workspace
 from tests.system.sweeps.test_sweep import (
     command,
     done,
-    has_row,
     kill,
     records,
     run_pid,
@@ -92,18 +91,6 @@ def test_each_child_is_its_parent_resumed_by_hand(unbroken, workspace):
         assert f"trial {each['number']} {begins}: " in out
         assert [step for step, _ in each["reports"]] == [each["number"] // SIZE * 10 + 10]
     assert [f"generation {number} of 3" in out for number in (1, 2, 3)] == [True] * 3
-
-
-def test_weights_of_the_past_are_removed_but_not_those_of_the_best(unbroken, workspace):
-    """N35: those of the last two generations stay, and the best of those before; the rows of all trials."""
-    directory, out = unbroken
-    trials = found(directory)
-    best_of_first = max(trials[0], trials[1], key=lambda each: each["value"])["number"]
-    held = {number for number in trials if list(run_of(directory, number).rglob("ckpt-*.index"))}
-    assert held == {best_of_first, 2, 3, 4, 5}
-    assert all(has_row(directory, number) for number in trials)
-    code, table, _ = command(workspace, "show", "unbroken")
-    assert code == 0 and out.endswith(table) and table.split()[:5] == ["#", "state", "step", "gen", "from"]
 
 
 def test_the_best_is_trained_again_by_its_script(unbroken, workspace):

@@ -73,13 +73,3 @@ def test_a_database_that_is_stopped_stops_nothing_and_catches_up(tmp_path, datab
     code, output = done(driver(tmp_path, database))
     assert code == 0 and "storage=" not in output
     database.expect_trials(tmp_path / "sweep")
-
-
-@needs_postgresql
-def test_a_database_that_is_down_is_named_before_the_first_trial(tmp_path, database):
-    """N21: without its password."""
-    database.stop()
-    code, output = done(driver(tmp_path, database))
-    assert code == 2, output
-    assert "storage=env:SWEEP_DB cannot be used" in output and "Start the database" in output
-    assert "secret" not in output and not (tmp_path / "sweep" / "trials").exists()

@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -159,49 +158,6 @@ def test_tensorboard_has_one_table_of_the_sweep(unbroken):
         assert list((directory / "trials" / str(each["number"]) / "run" / "validation").glob("*.tfevents.*"))
 
 
-def test_the_values_of_the_best_trial_train_it_again(unbroken, workspace):
-    """N21: `best --write` is a file for `--config_file`, with the bits of the numbers."""
-    directory, _ = unbroken
-    code, out, err = command(workspace, "best", "unbroken", "--write=best.yaml")
-    assert code == 0, err
-    complete = [json.loads(text) for text in records(directory).values()]
-    best = max(
-        (each for each in complete if each["state"] == "complete"), key=lambda each: (each["value"], -each["number"])
-    )
-    flags = ("--config_file=configs/smoke/digits_mlp.yaml", "--config_file=best.yaml", "trainer.export.at_end=false")
-    shown = []
-    for words in (("digits_mlp", *flags), (f"unbroken/trials/{best['number']}/run",)):
-        code, text, err = done(start_verb(workspace, "show", *words, "--json"))
-        assert code == 0, err
-        shown.append(json.loads(text)["config"])
-    assert shown[0] == shown[1]
-    assert f"# trial {best['number']} of unbroken" in out
-
-
-def test_killed_anywhere_it_ends_with_the_same_records(unbroken, workspace):
-    """N21: SIGKILL of the driver and of trials, SIGTERM; no trial is lost, repeated or different in a bit."""
-    directory = workspace / "killed"
-    words = (*WORDS, "--model_dir=killed")
-    for number in (0, 2):
-        driver = start(workspace, *words)
-        until(lambda: has_row(directory, number), driver)  # noqa: B023 - called in this iteration
-        kill(driver)
-    driver = start(workspace, *words)
-    until(lambda: run_pid(directory, 3), driver)
-    os.kill(run_pid(directory, 3), signal.SIGKILL)
-    until(lambda: has_row(directory, 3), driver)
-    os.kill(driver.process.pid, signal.SIGTERM)
-    code, out, err = done(driver)
-    assert code == 143, out + err
-    assert "trial 3 was killed by SIGKILL (out of memory?); it continues in 1 s" in out
-    assert "of 5 trials are done, the others have saved; the same command continues the sweep" in err
-    (directory / "results.json.tmp-1-0a345be7").touch()  # of a driver that was killed as it wrote
-    code, out, err = command(workspace, *words)
-    assert code == 0, out + err
-    assert records(directory) == records(unbroken[0])
-    assert not [*directory.glob("*.tmp-*")]
-
-
 def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
     """N21: like the changed config of a run; the number of trials may change."""
     for word, message in (
@@ -222,26 +178,6 @@ def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):
         code, _, err = command(workspace, *WORDS, "--model_dir=unbroken")
         assert code == 2 and "sweep.json cannot be read (devices: " in err and message in err, err
     described.write_text(whole)
-
-
-def test_mistakes_are_found_before_anything_starts(workspace):
-    """N21: exit code 2, the place, and no directory."""
-    for words, message in (
-        (["--space=task.model.mlp.droput=float(0, 1)"], "did you mean 'dropout'?"),
-        (["--space=none.yaml"], "there is no configuration file 'none.yaml'"),
-        (["--trials=0"], "--trials: trials: must be at least 1, got 0"),
-        (["--write=x.yaml"], "--write is for `official-trainer sweep best DIR`; leave it out"),
-        (["extra"], "unexpected argument 'extra': name one experiment"),
-    ):
-        code, _, err = command(workspace, *WORDS[:3], *words, "--model_dir=new")
-        assert code == 2 and message in err, err
-        assert not (workspace / "new").exists()
-    code, _, err = command(workspace, *WORDS)
-    assert code == 2 and "name a directory for the sweep: --model_dir=DIR" in err
-    code, _, err = command(workspace, *WORDS, "--model_dir=experiments")
-    assert code == 2 and "but no sweep; name a new directory" in err
-    code, _, err = command(workspace, "show", "experiments")
-    assert code == 2 and "experiments holds no sweep" in err
 
 
 def test_a_bug_ends_the_sweep_after_the_first_two_trials(workspace):
@@ -349,16 +285,3 @@ def test_the_directory_may_be_a_url(workspace, tmp_path):
         assert found == code and (code or "complete: accuracy" in out), out + err
         assert not code or "evaluation does not produce 'acuracy'" in err, err
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["results.json", "sweep.json", "trials"]
-
-
-def test_a_trial_whose_loss_is_not_finite_counts_as_pruned(workspace):
-    """N21: with its reason; the sweep goes on to its end."""
-    rate = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"
-    words = (*WORDS[:2], f"--space={rate}=choice(1e38, 2e38)", "--trials=1", "--model_dir=high", "--quiet")
-    code, out, err = command(workspace, *words)
-    assert code == 0, out + err
-    (found,) = [json.loads(text) for text in records(workspace / "high").values()]
-    assert (found["state"], found["reason"]) == ("pruned", "the loss is not finite")
-    assert "trial 0 pruned: the loss is not finite" in out
-    code, _, err = command(workspace, "best", "high")
-    assert code == 2 and "high has no complete trial yet; `official-trainer sweep show high` has all" in err

@@ -71,16 +71,6 @@ def test_a_trial_that_others_draw_counts_before_it_has_a_record(tmp_path):
         assert following(tmp_path, second, 2) is None
 
 
-def test_a_number_without_a_record_is_claimed_again(tmp_path):
-    """N21: its process died before it wrote one."""
-    trials_of_dead = claims(tmp_path)
-    assert following(tmp_path, trials_of_dead) == 0
-    trials_of_dead.release(0)
-    assert not trials.read_all(str(tmp_path)) and (tmp_path / "trials" / "0").is_dir()
-    with claims(tmp_path) as other:
-        assert following(tmp_path, other) == 0
-
-
 def test_a_removed_trial_does_not_make_one_too_many(tmp_path):
     """Its number is drawn anew only if the others are not enough; fewer trials leave one as it is."""
     for number, state in enumerate(("complete", None, "complete", None)):

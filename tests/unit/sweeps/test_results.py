@@ -39,14 +39,28 @@ def test_what_cannot_be_read_of_a_trial_is_said_in_its_place(tmp_path):
     json.dumps(results.as_json(results.read(str(tmp_path), with_runs=True)), allow_nan=False)
 
 
+WHOLE = {"space": SPACE, "population": None}
+
+
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"sweep": 1}', '{"sweep": {"objective": {}}}', json.dumps({"sweep": {"objective": OBJECTIVE}})]
+    ("text", "why"),
+    [
+        ("{", ""),
+        ("[]", "it holds no JSON object"),
+        ("{}", "it lacks 'sweep'"),
+        ('{"sweep": 5}', "'int' object is not subscriptable"),
+        (json.dumps({"sweep": WHOLE}), "it lacks 'objective'"),
+        (json.dumps({"sweep": WHOLE | {"objective": {"metric": "loss"}}}), "missing 2 required"),
+        (json.dumps({"sweep": {"objective": OBJECTIVE, "population": None}}), "it lacks 'space'"),
+        (json.dumps({"sweep": {"objective": OBJECTIVE, "space": []}}), "it lacks 'population'"),
+    ],
 )
-def test_a_damaged_description_is_an_error_with_its_path(text, tmp_path):
+def test_a_damaged_description_is_an_error_with_its_path(text, why, tmp_path):
     """N21: one line, and no traceback."""
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(SweepError, match=r"sweep.json cannot be read \(.*\); put a good copy back"):
+    with pytest.raises(SweepError, match=r"sweep.json cannot be read \(.*\); put a good copy back") as caught:
         results.read(str(tmp_path))
+    assert why in str(caught.value)
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(SweepError, match=r"holds no sweep \(there is no .*sweep.json\)"):
         results.read(str(tmp_path))

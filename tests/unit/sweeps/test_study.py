@@ -51,16 +51,6 @@ def test_a_draw_depends_on_the_number_and_on_earlier_trials_alone():
     assert study("seed=1").draw(0, {}).values != study().draw(0, {}).values
 
 
-def test_results_matter_once_there_are_enough():
-    """Not every draw is random: TPE reads the values of earlier trials."""
-    trials = finished(14)
-    turned = {
-        number: Trial(number=number, values=each.values, state="complete", value=-each.value)
-        for number, each in trials.items()
-    }
-    assert study().draw(14, trials) != study().draw(14, turned)
-
-
 def test_a_trial_below_the_median_is_pruned():
     """N21: of earlier trials only."""
     pruning = study("pruner=MedianPruner", "pruner_options={n_startup_trials: 3}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from official_trainer import cli
 from official_trainer.sweeps.trial import Trial
 from tests.support.sweeps.written import OBJECTIVE, RATE, ended, write_run, write_sweep
 
+SMOKE = "--config_file=configs/smoke/digits_mlp.yaml"
+WORDS = ("digits_mlp", SMOKE, "--model_dir=new")
 SEVERAL = {**OBJECTIVE, "others": {"validation_loss": "min"}}
 
 
@@ -62,8 +65,14 @@ def test_show_has_the_importance_once_there_are_enough_trials(tmp_path, sweep):
     (tmp_path / "results.json").mkdir()
     code, out, _ = sweep("show")
     assert code == 0 and out[-1] == "importance: initial_learning_rate 100%, model 0%"
-    write_sweep(tmp_path / "empty", [])
-    assert cli.main(["sweep", "show", str(tmp_path / "empty")]) == 0
+
+
+def test_a_sweep_without_a_complete_trial_has_no_best_one(tmp_path, sweep):
+    """N21: `show` has what there is."""
+    write_sweep(tmp_path, [])
+    assert sweep("show")[:2] == (0, ["no trial has started yet"])
+    code, _, err = sweep("best")
+    assert code == 2 and "DIR has no complete trial yet; `official-trainer sweep show DIR` has all" in err[0]
 
 
 def test_best_writes_the_values_of_the_best_or_of_one_trial(tmp_path, sweep):
@@ -137,9 +146,15 @@ def test_retry_and_stop_say_what_they_have_done(tmp_path, sweep):
         (["retry"], "name the directory of a sweep: official-trainer sweep retry DIR"),
         (["digits_mlp", "--write=x.yaml"], "--write is for `official-trainer sweep best DIR`; leave it out"),
         (["show", "nowhere"], "nowhere holds no sweep"),
+        (["digits_mlp", "extra"], "unexpected argument 'extra': name one experiment"),
+        (["digits_mlp", SMOKE], "name a directory for the sweep: --model_dir=DIR"),
+        ([*WORDS, "--space=task.model.mlp.droput=float(0, 1)"], "did you mean 'dropout'?"),
+        ([*WORDS, "--space=none.yaml"], "there is no configuration file 'none.yaml'"),
+        ([*WORDS, "--trials=0"], "--trials: trials: must be at least 1, got 0"),
+        ([*WORDS[:2], "--model_dir=experiments", f"--space={RATE}=log(1e-3, 1)"], "but no sweep; name a new directory"),
     ],
 )
-def test_what_a_word_does_not_take_is_refused(words, message, capsys):
-    """N21: with the word that does."""
+def test_mistakes_are_found_before_anything_starts(words, message, capsys):
+    """N21: exit code 2, what to write instead, and no directory."""
     assert cli.main(["sweep", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in capsys.readouterr().err and not Path("new").exists()
