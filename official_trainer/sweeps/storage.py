@@ -36,7 +36,7 @@ from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import url_problem
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
-from official_trainer.threads import RepeatingThread, run_bounded
+from official_trainer.threads import Call, run_bounded
 
 SWEEP_ID, DIGEST = "official_trainer_sweep", "official_trainer_digest"
 """User attributes: of the study, which sweep it is of; of a trial, what its record holds."""
@@ -45,11 +45,8 @@ _DIRECTORY = "directory"
 _DRIVERS = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql"), "grpc": ("grpc", "grpcio")}
 _CONNECT_SECONDS = 10
 _OPEN_SECONDS = 30.0
-_CLOSE_SECONDS = 10.0
-_SLOW_SECONDS = 60.0
-_AGAIN_SECONDS = 10.0
+_WRITE_SECONDS = 10.0
 _BUSY_SECONDS = 0.2
-_LOOK_SECONDS = 0.2
 _PAUSES_SECONDS = (0.5, 1.0)
 
 
@@ -92,18 +89,17 @@ class Database:
                     raise
                 time.sleep(pause)
 
-    def write(self, ended: Mapping[int, Trial]) -> bool:
-        """Makes the study hold these trials, up to the first that is missing; not while another process writes."""
+    def write(self, ended: Mapping[int, Trial]) -> None:
+        """Makes the study hold these trials, up to the first that is missing; waits while another process writes."""
         lock = DirectoryLock(self._directory, name="storage")
-        if not lock.try_acquire():
-            return False
+        while not lock.try_acquire():
+            time.sleep(_BUSY_SECONDS)
         try:
             with self._opened() as storage:
                 in_order = itertools.takewhile(ended.__contains__, itertools.count())  # others wait for those before
                 self._write(storage, [ended[number] for number in in_order])
         finally:
             lock.release()
-        return True
 
     def why(self, error: BaseException) -> str:
         """Returns an error in one line, without the password."""
@@ -204,75 +200,54 @@ class ForeignStudyError(SweepError):
 
 
 class Stored(Observer):
-    """Writes trials that have ended to a database, in a thread, beside what another observer shows."""
+    """Writes each trial that has ended to a database, beside what another observer shows."""
 
     def __init__(self, shown: Observer, database: Database) -> None:
         """Takes what shows the sweep too."""
         self._shown, self._database = shown, database
         self.start, self.report, self.wait, self.say = shown.start, shown.report, shown.wait, shown.say  # type: ignore[method-assign]
+        self.warn, self.look = shown.warn, shown.look  # type: ignore[method-assign]
         self._ended: dict[int, Trial] = {}
-        self._written: dict[int, Trial] | None = None
-        self._is_writing, self._since = False, 0.0  # since when it writes, or has written
-        self._error: Exception | None = None
-        self._has_warned = False
-        self._thread = RepeatingThread("sweep-storage", self._write, _LOOK_SECONDS)
-        self._thread.start()
+        self._tried: dict[int, Trial] | None = None
+        self._call: Call | None = None
+        self._error: BaseException | None = None
 
     def know(self, trials: Mapping[int, Trial]) -> None:
         self._shown.know(trials)
         self._ended = {number: each for number, each in trials.items() if each.state is not None}
+        if self._ended != self._tried:
+            self._write()
 
     def end(self, trial: Trial, result: str, failure: Any = None) -> None:
         self._shown.end(trial, result, failure)
-        self._ended = self._ended | {trial.number: trial}  # the thread may read the other one
-
-    def warn(self, text: str) -> None:
-        self._shown.warn(text)
-
-    def look(self) -> None:
-        self._shown.look()
-        is_slow = self._is_writing and time.monotonic() - self._since > _SLOW_SECONDS
-        error = _no_answer() if is_slow else self._error
-        if error is not None and not self._has_warned:
-            self.warn(
-                f"{self._database.shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. "
-                "The sweep goes on, and writes its trials there as soon as it can"
-            )
-            self._has_warned = True
-        elif error is None and self._has_warned and self._ended == self._written:
-            self.warn(f"{self._database.shown} has all trials again")
-            self._has_warned = False
+        self._ended = self._ended | {trial.number: trial}
+        self._write()
 
     def close(self) -> None:
-        self._thread.stop()
-
-        def write() -> None:
-            while not self._database.write(self._ended):  # another process writes what it knows
-                time.sleep(_BUSY_SECONDS)
-
-        call = run_bounded(write, _CLOSE_SECONDS, "sweep-storage-end")
-        if not call.is_done or call.error is not None:
-            error = call.error or _no_answer()
-            self.warn(
-                f"{self._database.shown} lacks trials of this sweep ({self._database.why(error)}). All are on record "
-                f"here. {self._database.fix(error)}; then the same command, given again, writes them there, also when "
-                "the sweep is done"
-            )
+        if self._error is not None or self._ended != self._tried:
+            self._write(is_last=True)
         self._shown.close()
 
-    def _write(self) -> None:
-        """Writes what is new, in the thread."""
-        now, ended = time.monotonic(), self._ended
-        if ended == self._written or (self._error is not None and now - self._since < _AGAIN_SECONDS):
-            return
-        self._is_writing, self._since, self._written = True, now, None
-        try:
-            if self._database.write(ended):
-                self._written = ended
-            self._error = None
-        except Exception as error:
-            self._error = error
-        self._is_writing = False
+    def _write(self, *, is_last: bool = False) -> None:
+        """Writes what has ended, for so long at most; what could not be written waits for the next trial that ends."""
+        self._tried = ended = self._ended
+        if self._call is None or self._call.is_done:  # else the one before still hangs
+            self._call = run_bounded(lambda: self._database.write(ended), _WRITE_SECONDS, "sweep-storage")
+        before, self._error = self._error, self._call.error if self._call.is_done else _no_answer()
+        error, shown = self._error, self._database.shown
+        if error is None and before is not None:
+            self.warn(f"{shown} has all trials again")
+        elif error is not None and is_last:
+            self.warn(
+                f"{shown} lacks trials of this sweep ({self._database.why(error)}). All are on record here. "
+                f"{self._database.fix(error)}; then the same command, given again, writes them there, also when the "
+                "sweep is done"
+            )
+        elif error is not None and before is None:
+            self.warn(
+                f"{shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. The sweep goes "
+                "on, and writes its trials there as soon as it can"
+            )
 
 
 def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Observer, *, has_trials: bool) -> Observer:

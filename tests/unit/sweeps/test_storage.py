@@ -79,7 +79,8 @@ def test_the_study_has_the_trials_in_their_order_as_they_are_recorded(place, stu
     directory, url = place
     database = storage.Database(url, directory, ID, study)
     known = by_number(trial(0), trial(1, "pruned"), trial(2, "failed"), trial(4))
-    assert database.write(known) and database.write(known)
+    database.write(known)
+    database.write(known)
     found = stored(url)
     assert [each.number for each in found] == [0, 1, 2]
     for one, record in zip(found, known.values(), strict=False):
@@ -89,7 +90,7 @@ def test_the_study_has_the_trials_in_their_order_as_they_are_recorded(place, stu
         assert one.user_attrs.get("reason", "") == record.reason
         assert one.user_attrs["run"] == f"{directory}/trials/{one.number}/run"
     assert found[0].distributions["rate"] == optuna.distributions.FloatDistribution(1e-3, 1, log=True)
-    assert database.write(known | by_number(trial(3)))
+    database.write(known | by_number(trial(3)))
     assert [each.number for each in stored(url)] == [0, 1, 2, 3, 4]
 
 
@@ -103,11 +104,20 @@ def test_a_study_that_differs_from_the_records_is_written_again(later, place, st
     assert [each.value for each in stored(url)] == [each.value for each in later.values()]
 
 
-def test_one_process_writes_at_a_time(place, study):
-    """N21: drivers that joined share one study."""
+def test_one_process_writes_at_a_time(place, study, monkeypatch):
+    """N21: drivers that joined share one study; nothing waits for long, and the next trial that ends is written."""
     directory, url = place
+    monkeypatch.setattr(storage, "_WRITE_SECONDS", 0.1)
+    heard = Heard()
+    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
     with DirectoryLock(directory, name="storage"):
-        assert not storage.Database(url, directory, ID, study).write(by_number(trial(0)))
+        observer.know(by_number(trial(0)))
+        assert "cannot be written: it does not answer. Look at the file" in heard.said[0]
+    monkeypatch.setattr(storage, "_WRITE_SECONDS", 60.0)
+    until(lambda: observer._call.is_done)
+    observer.end(trial(1), "complete")
+    assert heard.said[1:] == [f"storage={url} has all trials again"] and len(stored(url)) == 2
+    observer.close()
 
 
 def test_the_study_of_another_sweep_is_refused(place, study):
@@ -155,20 +165,17 @@ def test_a_copy_of_a_sweep_does_not_write_its_study(place, study, tmp_path):
 
 def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(place, study, tmp_path, monkeypatch):
     """N21: while the sweep runs."""
-    monkeypatch.setattr(storage, "_AGAIN_SECONDS", 0.0)
     directory, url = place
     heard = Heard()
     observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
     lose_database(tmp_path)
     observer.know(by_number(trial(0)))
-    until(lambda: observer.look() or heard.said)
-    observer.look()
+    observer.end(trial(1), "complete")
     why = "unable to open database file. Look at the file and at its folder. The sweep goes on, and writes its trials"
     assert heard.said == [f"storage={url} cannot be written: {why} there as soon as it can"]
     (tmp_path / "db.sqlite").rmdir()
-    until(lambda: observer.look() or len(heard.said) > 1)
     observer.close()
-    assert heard.said[1:] == [f"storage={url} has all trials again"] and len(stored(url)) == 1
+    assert heard.said[1:] == [f"storage={url} has all trials again"] and len(stored(url)) == 2
 
 
 def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
@@ -177,15 +184,14 @@ def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
     answers = threading.Event()
     heard = Heard()
     observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
-    for name in ("_SLOW_SECONDS", "_CLOSE_SECONDS", "_OPEN_SECONDS"):
+    for name in ("_WRITE_SECONDS", "_OPEN_SECONDS"):
         monkeypatch.setattr(storage, name, -1.0)
     monkeypatch.setattr(storage.Database, "write", lambda self, ended: answers.wait())
     monkeypatch.setattr(storage.Database, "check", lambda self: answers.wait())
     with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Look at the file"):
         storage.observed(url, directory, ID, study, heard, has_trials=False)
     observer.know(by_number(trial(0)))
-    until(lambda: observer.look() or heard.said)
-    observer.look()
+    observer.end(trial(1), "complete")
     assert [each.partition(". ")[0] for each in heard.said] == [f"storage={url} cannot be written: it does not answer"]
     observer.close()
     answers.set()
@@ -202,7 +208,7 @@ def test_a_database_that_fails_is_said_where_nothing_else_is(place, study, tmp_p
         observer.know(by_number(trial(0)))
         observer.close()
     printed = capsys.readouterr()
-    assert printed.err.startswith(f"warning: storage={url} lacks trials of this sweep (unable to open database file)")
+    assert f"warning: storage={url} lacks trials of this sweep (unable to open database file)" in printed.err
     assert "waiting" not in printed.err and not printed.out
 
 
