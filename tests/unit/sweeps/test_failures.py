@@ -62,17 +62,12 @@ def test_another_error_is_its_first_line(tmp_path):
     assert (printed.reason, printed.cause) == ("ended with exit code 1: two", "")
     refused = failure(tmp_path, None, ExitCode.CONFIG, last=["one", "error: a.b: must be 1", "  a.b=2", "      ^"])
     assert (refused.reason, refused.cause) == ("ended with exit code 2: a.b: must be 1", "")
+    lines, long = [], failure(tmp_path, "word " * 100)
+    PlainLines({}, lines.append).end(failed(0), f"failed: {long.reason}", long)
+    assert len(lines[0]) == 120 and lines[0].endswith("…")
 
 
-def test_one_line_is_one_line_of_the_terminal(tmp_path):
-    """N21: however long the message is."""
-    printed = []
-    found = failure(tmp_path, "word " * 100)
-    PlainLines({}, printed.append).end(failed(0), f"failed: {found.reason}", found)
-    assert len(printed[0]) == 120 and printed[0].endswith("…")
-
-
-def test_the_same_error_in_the_first_two_trials_ends_a_sweep():
+def test_the_same_error_in_the_first_two_trials_ends_a_sweep_and_so_do_five_failures_in_a_row():
     """N21: what is wrong, and how it goes on; a third trial would fail too."""
     alike = [failed(0, "ValueError at a.py:3", "a.py:3 in f: ValueError: x"), failed(1, "ValueError at a.py:3")]
     with pytest.raises(
@@ -84,6 +79,8 @@ def test_the_same_error_in_the_first_two_trials_ends_a_sweep():
     with pytest.raises(SweepError) as raised:
         refuse_more("runs/sweep", [failed(0, "data"), failed(1, "data")])
     assert raised.value.exit_code == ExitCode.DATA
+    with pytest.raises(SweepError, match="the last 5 trials failed; the last one: a reason"):
+        refuse_more("runs/sweep", [complete(0), *map(failed, range(1, 6))])
 
 
 @pytest.mark.parametrize(
@@ -100,12 +97,6 @@ def test_the_same_error_in_the_first_two_trials_ends_a_sweep():
 def test_other_failures_do_not_end_it(found):
     """N21: a combination that the config refuses, or a bug that not all trials meet."""
     refuse_more("runs/sweep", found)
-
-
-def test_five_failures_in_a_row_end_it():
-    """N21: whatever they are."""
-    with pytest.raises(SweepError, match="the last 5 trials failed; the last one: a reason"):
-        refuse_more("runs/sweep", [complete(0), *map(failed, range(1, 6))])
 
 
 def test_too_little_memory_is_no_reason_to_end_it(tmp_path):

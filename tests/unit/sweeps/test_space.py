@@ -128,27 +128,19 @@ def test_whole_sections_are_choices_with_names():
     model = resolved(found.overrides(values)).config.model
     assert (model.type, model.mlp) == ("mlp", MLP(units=2, dropout=0.5))
     assert resolved(found.overrides({"model": "conv"})).config.model.cnn == CNN(filters=3)
-
-
-def test_a_section_without_a_name_is_a_choice_too():
-    """Its text is its name."""
     found = read({"model": "choice({type: mlp, mlp: {units: 3}}, cnn)", "model.cnn.filters": "int(1, 2)"})
     assert drawn(found) == {"model": "{type: mlp, mlp: {units: 3}}"}
     assert resolved(found.overrides(drawn(found))).config.model.mlp.units == 3
 
 
 def test_the_length_of_a_list_is_drawn_and_then_each_item():
-    """N21: as many items as the length says; together they are one override."""
+    """N21: as many items as the length says; together they are one override, in a branch where that is chosen."""
     found = read({"layers": "list(1, 3, int(8, 32, 8))"})
     assert [each.path for each in found.dimensions] == ["layers[length]", "layers[0]", "layers[1]", "layers[2]"]
     values = found.draw(lambda each: 2 if each.is_length else 16)
     assert values == {"layers[length]": 2, "layers[0]": 16, "layers[1]": 16}
     assert found.overrides(values) == ["layers=[16, 16]"]
     assert drawn(read({"layers": "list(0, 2, choice(4, 5))"})) == {"layers[length]": 0}
-
-
-def test_a_list_in_a_branch_is_drawn_there():
-    """Its length and its items have the condition of the field."""
     found = read({"model": "choice(mlp, cnn)", "model.mlp.more": "list(1, 2, logint(1, 64))"})
     assert drawn(found, model="cnn") == {"model": "cnn"}
     assert drawn(found) == {"model": "mlp", "model.mlp.more[length]": 1, "model.mlp.more[0]": 1}

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
-import shutil
 import sqlite3
 import sys
 import threading
@@ -140,27 +138,6 @@ def test_a_sweep_writes_while_it_runs_and_at_its_end(place, study):
     observer.look()
     observer.close()
     assert [each.number for each in stored(url)] == [0, 1] and heard.said == []
-
-
-def test_a_copy_of_a_sweep_does_not_write_its_study(place, study, tmp_path):
-    """N21: each would write it anew; one that was moved, or that has two names, continues it."""
-    directory, url = place
-    Path(directory, "sweep.json").write_text(json.dumps({"id": ID}))
-    storage.Database(url, directory, ID, study).write(by_number(trial(0)))
-    copy = tmp_path / "copies" / "out"
-    shutil.copytree(directory, copy)
-    message = (
-        rf'holds the study of the sweep in {directory}, of which {copy} is a copy. Remove "id" from {copy}/sweep.j'
-    )
-    with pytest.raises(SweepError, match=message):
-        storage.observed(url, str(copy), ID, study, Observer(), has_trials=True)
-    shutil.rmtree(copy)
-    copy.symlink_to(directory)
-    for name in (str(copy), f"file://{directory}", f"{directory}/"):
-        storage.observed(url, name, ID, study, Observer(), has_trials=True).close()
-    copy.unlink()
-    Path(directory).rename(copy)
-    storage.observed(url, str(copy), ID, study, Observer(), has_trials=True).close()
 
 
 def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(place, study, tmp_path, monkeypatch):
