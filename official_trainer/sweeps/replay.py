@@ -38,7 +38,7 @@ class Replay:
           sampler: returns the one for the number of a trial and how often its draw was refused.
           suggest: has a trial of Optuna take values.
           draws: whether samplers are to draw again, because they write notes.
-          prunes: whether the pruner is to be asked about each report, because it does.
+          prunes: whether the pruner is to be asked again about each report, because it does.
         """
         self._study, self._sampler, self._suggest = study, sampler, suggest
         self._draws, self._prunes = draws, prunes
@@ -78,16 +78,16 @@ class Replay:
             if trial is None or trial.state is None or number in without:
                 continue
             if len(self._study.directions) == 1:  # reports are for pruners
-                self.report(asked, trial.reports)
+                self.report(asked, trial.reports, asks=self._prunes)
             del self._asked[number]
             self._study.tell(asked, trial.results or None, state=states[trial.state])
 
-    def report(self, asked: Any, reports: Sequence[Report]) -> bool:
-        """Reports evaluations of a trial; returns whether it is pruned after the last one."""
+    def report(self, asked: Any, reports: Sequence[Report], *, asks: bool = True) -> bool:
+        """Reports evaluations of a trial; returns whether it is pruned after the last one, if the pruner is asked."""
         is_pruned = False
         for step, value in reports:
             asked.report(value, step)
-            is_pruned = self._prunes and asked.should_prune()
+            is_pruned = asks and asked.should_prune()
         return bool(is_pruned)
 
     def _ask(self, number: int, trial: Trial | None) -> Any:

@@ -58,8 +58,6 @@ class Study:
         self._kind = SAMPLERS[config.sampler]
         maker = Maker(optuna, settings)
         maker.sampler(config.sampler, config.sampler_options, 0)
-        self._pruner = maker.pruner(config.pruner, config.pruner_options) if config.pruner else None
-        self._pruner_remembers = pruner_remembers(config.pruner, config.pruner_options)
         refuse_unlearned(space, settings)
         self._combinations = combinations(space, settings) if self._kind.visits else ()
         self.most = len(self._combinations) if self._kind.visits else None
@@ -72,11 +70,12 @@ class Study:
 
     def _try_pruner(self, settings: Resolved) -> None:
         """Asks the pruner once, because Optuna finds some wrong options only then."""
+        if self._config.pruner is None:
+            return
         values = self._space.draw(lambda each: next(iter(each.tried)))
         reports = ((1, 0.0), (2, 1.0))
         before = Trial(number=0, values=values, state="complete", value=1.0, reports=reports)
-        if self._pruner is None:
-            return
+        Maker(self._optuna, settings).pruner(self._config.pruner, self._config.pruner_options)
         try:
             self.prunes(Trial(number=1, values=values), reports, {0: before})
         except Exception as error:
@@ -112,14 +111,9 @@ class Study:
         self, number: int, trials: Mapping[int, Trial], attempt: int = 0, without: Sequence[int] = ()
     ) -> Callable[[Dimension], Value]:
         """Returns what draws the value of one dimension after the other; see `draw`."""
-        if self._kind.remembers or self._config.pruner == "HyperbandPruner":  # whose brackets TPE learns from
-            replay = self._replay()
-            replay.before(number, trials, without)
-            trial = replay.ask(number, attempt)
-        else:
-            study = self._study(number, trials)
-            study.sampler = self._sampler(number, attempt)
-            trial = study.ask()
+        replay = self._replay()
+        replay.before(number, trials, without)
+        trial = replay.ask(number, attempt)
         return functools.partial(suggested, trial)
 
     def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
@@ -129,21 +123,18 @@ class Study:
         sampler = Maker(self._optuna).sampler("QMCSampler", options, _seed(self._config.seed, attempt=attempt))
         sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
         every = {each.path: distribution(self._optuna, each) for each in self._space.dimensions}
-        study = self._study(0, {})
+        study = self._study()
         point = sampler.sample_relative(study, study.ask(), every)
         return self._space.draw(lambda each: point[each.path])
 
     def prunes(self, trial: Trial, reports: Sequence[tuple[int, float]], trials: Mapping[int, Trial]) -> bool:
         """Returns whether a trial is pruned after the last of its reports."""
-        if self._pruner is None:
+        if self._config.pruner is None:
             return False
-        if self._pruner_remembers:
-            known = {number: each for number, each in trials.items() if number < trial.number and each.state}
-            if self._live is None or not self._live.goes_on(trial, reports, known):
-                self._live = Live(self._replay(), trial, known)
-            return self._live.report(reports)
-        running = self.frozen(Trial(number=trial.number, values=trial.values, reports=tuple(reports)))
-        return bool(self._pruner.prune(self._study(trial.number, trials), running))
+        known = {number: each for number, each in trials.items() if number < trial.number and each.state}
+        if self._live is None or not self._live.goes_on(trial, reports, known):
+            self._live = Live(self._replay(), trial, known)
+        return self._live.report(reports)
 
     def _replay(self) -> Replay:
         """Returns a replay of nothing yet."""
@@ -152,11 +143,11 @@ class Study:
             for path in values:
                 suggested(trial, self._dimensions[path])
 
-        config, study = self._config, self._study(0, {})
+        config, study = self._config, self._study()
         if config.pruner:
             study.pruner = Maker(self._optuna).pruner(config.pruner, config.pruner_options)
-        draws, prunes = self._kind.remembers, self._pruner_remembers
-        return Replay(study, self._sampler, suggest, draws=draws, prunes=prunes)
+        prunes = pruner_remembers(config.pruner, config.pruner_options)
+        return Replay(study, self._sampler, suggest, draws=self._kind.remembers, prunes=prunes)
 
     @property
     def metrics(self) -> list[str]:
@@ -169,18 +160,16 @@ class Study:
         words = {"max": "maximize", "min": "minimize"}
         return [words[each] for each in self._objective.directions.values()]
 
-    def _study(self, number: int, trials: Mapping[int, Trial]) -> Any:
+    def _study(self) -> Any:
         storage = self._optuna.storages.InMemoryStorage()
-        study = self._optuna.create_study(directions=self.directions, storage=storage, study_name=_NAME)
-        study.add_trials([self.frozen(each) for _, each in sorted(trials.items()) if each.number < number])
-        return study
+        return self._optuna.create_study(directions=self.directions, storage=storage, study_name=_NAME)
 
     def frozen(self, trial: Trial, attributes: Mapping[str, Any] = FrozenDict()) -> Any:
-        """Returns a trial as Optuna has it, with user attributes."""
+        """Returns a trial that has ended as Optuna has it, with user attributes."""
         states = self._optuna.trial.TrialState
-        state = {None: "RUNNING", "complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}[trial.state]
+        assert trial.state is not None
         return self._optuna.trial.create_trial(
-            state=states[state],
+            state=states[{"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}[trial.state]],
             values=trial.results or None,
             params=dict(trial.values),
             distributions={path: distribution(self._optuna, self._dimensions[path]) for path in trial.values},

@@ -155,7 +155,9 @@ def test_it_is_the_answer_of_optuna_in_one_process(sampler, pruner):
     ours = swept(lambda: study(sampler, pruner))
     own = study(sampler, pruner)
     kept = optuna.create_study(
-        direction="maximize", study_name="sweep", pruner=own._pruner or optuna.pruners.NopPruner()
+        direction="maximize",
+        study_name="sweep",
+        pruner=own._replay()._study.pruner if pruner else optuna.pruners.NopPruner(),
     )
     for number in range(TRIALS):
         kept.sampler = own._sampler(number)
