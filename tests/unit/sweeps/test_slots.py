@@ -29,12 +29,8 @@ def test_each_trial_gets_as_many_cores_and_gpus_as_any_other_and_they_are_its_ow
         Slot(1, (11, 12, 13), {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-3"}),
     ]
     assert lines == ["2 trials at a time, each with 3 of 7 cores and 2 of 5 GPUs"]
-
-
-def test_a_trial_alone_has_all_devices():
-    """N21: nothing is bound, set or said."""
-    assert shared(devices(4, 2), 1) == ([Slot(0)], [])
-    assert shared(devices(0), 1) == ([Slot(0)], [])
+    for there in (devices(4, 2), devices(0)):  # of one at a time nothing is bound, set or said
+        assert shared(there, 1) == ([Slot(0)], [])
 
 
 def test_more_trials_than_devices_share_them():
