@@ -51,7 +51,7 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
     interval = config.population.interval or trainer.validation_interval
     generations = trainer.train_steps // interval
     total = config.population.size * generations
-    problems, tries = list(_problems_of_steps(trainer, interval)), []
+    problems, tries = list(_problems_of_file(settings, trainer, interval)), []
     for path in dict.fromkeys(each.of_list or each.path for each in space.dimensions):
         changes = _changes(space, path, resolve)
         variables = next((each for each in changes if each.kind == "variables"), None)
@@ -67,12 +67,6 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
         elif changes and all(each.kind == "safe" for each in changes):
             what = "does not change what is trained, so a population finds nothing there"
             problems.append(Problem(what, path, fix="leave it out", origin=place((path,))))
-    if not isinstance(config.objective.evaluation, str):
-        what = "is a step, which only one generation has; write best or last"
-        problems.append(Problem(what, "objective.evaluation"))
-    if config.sampler != "RandomSampler" and settings.origin("sampler").by_user:
-        what = "has no effect: a population draws at random at first, and then from the best members; remove it"
-        problems.append(Problem(what, "sampler"))
     if config.trials != total and settings.origin("trials").by_user and not problems:
         what = f"is {config.trials}, and {config.population.size} members in {generations} generations are {total}"
         problems.append(Problem(what, "trials", fix="leave it out: it follows from size, interval and train_steps"))
@@ -89,7 +83,7 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
     return Settled(config, tries)
 
 
-def _problems_of_steps(trainer: Any, interval: int) -> Iterator[Problem]:
+def _problems_of_file(settings: Resolved, trainer: Any, interval: int) -> Iterator[Problem]:
     path = "population.interval"
     if not trainer.train_steps:
         yield Problem("needs to know when training ends", "population", fix="set trainer.train_steps")
@@ -99,6 +93,12 @@ def _problems_of_steps(trainer: Any, interval: int) -> Iterator[Problem]:
     elif trainer.train_steps % interval or trainer.train_steps == interval:
         what = f"is {interval}, and trainer.train_steps={trainer.train_steps} is not 2 or more times that"
         yield Problem(what, path, fix="set one of the two, so that all generations are equally long")
+    if not isinstance(settings.config.objective.evaluation, str):
+        what = "is a step, which only one generation has; write best or last"
+        yield Problem(what, "objective.evaluation")
+    if settings.config.sampler != "RandomSampler" and settings.origin("sampler").by_user:
+        what = "has no effect: a population draws at random at first, and then from the best members; remove it"
+        yield Problem(what, "sampler")
 
 
 def _changes(space: Space, path: str, resolve: Resolve) -> Sequence[Change]:

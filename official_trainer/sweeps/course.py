@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from official_trainer.config import Problem
 from official_trainer.sweeps.distributions import Value
@@ -70,25 +70,9 @@ class Course:
         """
         return False
 
-    def words(self, trial: Trial) -> Sequence[str]:
-        """Returns what the command of a trial has in addition."""
-        return []
-
-    def since(self, trial: Trial) -> int:
-        """Returns the step above which evaluations are those of this trial."""
-        return -1
-
-    def lacks(self, trial: Trial) -> str:
-        """Returns what is missing in a run that ended without an error; empty if nothing is."""
-        return ""
-
-
-def accepted(
-    draw: Callable[[int], Trial], refusal: Callable[[Mapping[str, Value]], Problem | None]
-) -> Mapping[str, Value] | None:
-    """Returns the first values that the experiment takes; None if very many draws were refused."""
-    tried = (draw(attempt).values for attempt in range(MOST_ATTEMPTS))
-    return next((values for values in tried if refusal(values) is None), None)
+    def span(self, trial: Trial) -> tuple[int, int | None]:
+        """Returns the step above which evaluations are its own, and its last step; None for that of its config."""
+        return -1, None
 
 
 def drawn(

@@ -35,7 +35,7 @@ from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import ranking, rehearsal, tensorboard
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.claims import SETTLE_SECONDS, ClaimLostError, Claims
-from official_trainer.sweeps.course import Course, accepted, drawn
+from official_trainer.sweeps.course import Course, drawn
 from official_trainer.sweeps.failures import Failure, failure_of, refuse_more, unfinished
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.ranking import Evaluation
@@ -143,10 +143,13 @@ class Driver:
         directory = self._plan.directory
         if self._trials:
             return
-        values = accepted(functools.partial(self._plan.course.draw, 0, {}), self._plan.refusal)
-        if values is None or not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
+        draw = functools.partial(self._plan.course.draw, 0, {})
+        try:
+            values = drawn(0, draw, self._plan.refusal, prunes=False).values
+        except SweepError:  # very many draws were refused: they are recorded as pruned, or end the sweep
             return
-
+        if not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
+            return
         slot = self._slots.free([])
         assert slot is not None
         self._observer.say("trying one step and one evaluation")
@@ -240,10 +243,13 @@ class Driver:
         check = functools.partial(self._claims.check, trial.number, now=True)
         tensorboard.begin(self._plan.directory, trial, self._plan.config.space)
         is_new = course.begin(trial, self._trials, check)
-        command = (*self._plan.command(files.join(place, trials.RUN), trial.values), *course.words(trial))
+        _, until_step = course.span(trial)
+        command = [*self._plan.command(files.join(place, trials.RUN), trial.values)]
+        command += [] if until_step is None else [f"--until_step={until_step}"]
+        command += [] if trial.parent is None else ["--allow_config_change"]
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
-        member = Member(role=CHIEF, index=trial.number, argv=command, environ={})
+        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={})
         lines = Lines(lambda lines: None, output)
         process = Process(member, lines, Restarts(), slot=slot)
         self._running[trial.number] = process
@@ -265,9 +271,10 @@ class Driver:
         if (num_bytes := files.size_bytes(path)) == self._seen_bytes[number]:
             return
         self._seen_bytes[number] = num_bytes
+        since, _ = self._plan.course.span(trial)
         for row in read_rows(path):
             new = ranking.evaluation_in(row, self._plan.objective)
-            if new is None or new.step <= (found[-1].step if found else self._plan.course.since(trial)):
+            if new is None or new.step <= (found[-1].step if found else since):
                 continue
             found.append(new)
             self._observer.report(trial, *new)
@@ -304,14 +311,17 @@ class Driver:
 
     def _judge(self, trial: Trial, process: Process, code: int) -> None:
         """Records the end of a trial that ended by itself."""
+        _, until_step = self._plan.course.span(trial)
         if code == ExitCode.NON_FINITE:
             self._end(trial, state="pruned", reason="the loss is not finite")
         elif code:
             place = trials.directory(self._plan.directory, trial.number)
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
-        elif lacking := unfinished(self._run_of(trial)) or self._plan.course.lacks(trial):
-            self._end(trial, state="failed", reason=lacking)
+        elif why := unfinished(self._run_of(trial)):
+            self._end(trial, state="failed", reason=why)
+        elif until_step is not None and (step := newest_step(self._run_of(trial))) != until_step:
+            self._end(trial, state="failed", reason=f"its training ended at step {step}, not at {until_step}")
         else:
             objective = self._plan.objective
             found = ranking.counted(trial.number, self._evaluations[trial.number], objective)

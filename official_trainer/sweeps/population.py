@@ -135,26 +135,16 @@ class Population(Course):
             return False
         source, target = self._run_of(trial.parent), self._run_of(trial.number)
         try:
-            return copied_run.copy(source, target, step=self.since(trial), check=check)
+            return copied_run.copy(source, target, step=self.span(trial)[0], check=check)
         except ModelDirError as error:
             raise SweepError(
                 f"trial {trial.number} cannot continue trial {trial.parent}: {error}. Put it back, or begin a new "
                 "sweep with another --model_dir"
             ) from error
 
-    def words(self, trial: Trial) -> Sequence[str]:
-        changes = [] if trial.parent is None else ["--allow_config_change"]
-        return [f"--until_step={self._end(trial)}", *changes]
-
-    def since(self, trial: Trial) -> int:
-        return trial.number // self._config.size * self._interval
-
-    def lacks(self, trial: Trial) -> str:
-        step = newest_step(self._run_of(trial.number))
-        return "" if step == self._end(trial) else f"its training ended at step {step}, not at {self._end(trial)}"
-
-    def _end(self, trial: Trial) -> int:
-        return self.since(trial) + self._interval
+    def span(self, trial: Trial) -> tuple[int, int | None]:
+        since = trial.number // self._config.size * self._interval
+        return since, since + self._interval
 
     def _run_of(self, number: int) -> str:
         return files.join(trials.directory(self._directory, number), trials.RUN)

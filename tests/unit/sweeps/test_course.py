@@ -55,15 +55,3 @@ def test_another_attempt_draws_other_values_and_the_same_ones_in_another_process
     assert draws == [study().draw(2, {}, attempt).values for attempt in range(4)]
     assert len({each["rate"] for each in draws}) == 4
     assert all(type(each["units"]) is int and 1 <= each["units"] <= 64 for each in draws)
-
-
-def test_what_is_tried_before_the_first_trial_is_a_draw_that_the_experiment_takes():
-    """N21: also where others are recorded as pruned; none if it takes none."""
-
-    def draw(attempt):
-        return Trial(number=0, values={"low": attempt})
-
-    def accepted(most):
-        return course.accepted(draw, lambda values: LOW if values["low"] < most else None)
-
-    assert accepted(3) == {"low": 3} and accepted(1000) is None
