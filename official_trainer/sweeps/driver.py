@@ -203,7 +203,15 @@ class Driver:
             number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
             if number is None:
                 break
-            trial = trials.read(self._plan.directory, number) or self._new(number)
+            trial = trials.read(self._plan.directory, number)
+            if trial is None:
+                draw = functools.partial(course.draw, number, self._trials)
+                prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
+                trial = drawn(number, draw, self._plan.refusal, prunes=prunes)
+                trial = dataclasses.replace(trial, parent=course.parent(number, self._trials))
+                if trial.state is not None:
+                    self._observer.end(trial, describe(trial, self._plan.objective.metric))
+                self._record(trial)
             self._trials[number] = trial  # it may have changed: another driver may have had the claim before
             if trial.state is None:
                 self._start(trial, slot, processes)
@@ -215,18 +223,6 @@ class Driver:
         self._is_waiting = is_waiting
         self._look_seconds = time.monotonic() + _LOOK_SECONDS
         return self._wants_more()
-
-    def _new(self, number: int) -> Trial:
-        """Draws and records a trial."""
-        course = self._plan.course
-        draw = functools.partial(course.draw, number, self._trials)
-        prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
-        trial = drawn(number, draw, self._plan.refusal, prunes=prunes)
-        trial = dataclasses.replace(trial, parent=course.parent(number, self._trials))
-        if trial.state is not None:
-            self._observer.end(trial, describe(trial, self._plan.objective.metric))
-        self._record(trial)
-        return trial
 
     def _record(self, trial: Trial) -> None:
         self._claims.check(trial.number, now=True)

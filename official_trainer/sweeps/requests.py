@@ -125,23 +125,19 @@ def retry(directory: str, numbers: Sequence[int] = ()) -> list[int]:
         if each.state == "not done":
             raise SweepError(f"trial {each.number} is not done: the command of the sweep continues it")
     with contextlib.ExitStack() as held:
-        for each in chosen:
-            _hold(directory, each.number, held)
+        for each in chosen:  # neither a driver nor its own process may have one of them
+            place = trials.directory(directory, each.number)
+            try:
+                held.enter_context(DirectoryLock(place, flag="trial"))
+                if files.exists(run_dir := files.join(place, trials.RUN)):
+                    with DirectoryLock(run_dir, flag="run"):
+                        pass
+            except LockedError as error:
+                what = f"trial {each.number} is worked on, so it stays as it is: {error}"
+                raise SweepError(what, ExitCode.RETRY) from error
         for each in chosen:
             for name in (trials.RUN, trials.OUTPUT, trials.RESULT):  # before the record: a kill here can be repeated
                 files.remove(files.join(trials.directory(directory, each.number), name))
             kept = {name: getattr(each.trial, name) for name in ("number", "values", "parent", "attempt", "without")}
             trials.write(directory, Trial(**kept, retried=True))
     return [each.number for each in chosen]
-
-
-def _hold(directory: str, number: int, held: contextlib.ExitStack) -> None:
-    """Takes the lock of a trial, if neither a driver nor its own process has it."""
-    place = trials.directory(directory, number)
-    try:
-        held.enter_context(DirectoryLock(place, flag="trial"))
-        if files.exists(run_dir := files.join(place, trials.RUN)):
-            with DirectoryLock(run_dir, flag="run"):
-                pass
-    except LockedError as error:
-        raise SweepError(f"trial {number} is worked on, so it stays as it is: {error}", ExitCode.RETRY) from error
