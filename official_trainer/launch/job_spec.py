@@ -81,11 +81,10 @@ def check_placeholders(arguments: argparse.Namespace, base: Profile, *, starts: 
     from official_trainer import config
 
     resolved = _resolved(arguments, base)
-    texts = {path: value for path, value in config.flat(resolved.config).items() if isinstance(value, str)}
     found = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
-        for path, text in texts.items()
-        if PLACEHOLDER in text.lower()
+        for path, text in config.flat(resolved.config).items()
+        if isinstance(text, str) and PLACEHOLDER in text.lower()
     ]
     if found and starts:
         raise config.ConfigError(found)

@@ -305,8 +305,9 @@ def target_of(record: Record) -> Target[Any]:
         fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
     target = targets.get(record.target)
-    # Earlier versions say more of a job on Slurm, and of one on Kubernetes which kind it is; a TFJob cannot be managed.
-    gone = {"sweep", "sweep_at_once"} | ({"kind"} if record.profile.get("kind") == "jobset" else set())
+    # Earlier versions say more of a job, which is in its files; one on Kubernetes of kind TFJob cannot be managed.
+    gone = {"sweep", "sweep_at_once", *target.profile_class.REMOVED}
+    gone -= set() if record.profile.get("kind") in (None, "jobset") else {"kind"}
     values = {name: value for name, value in record.profile.items() if name not in gone}
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)

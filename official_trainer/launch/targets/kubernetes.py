@@ -36,7 +36,6 @@ _INSTANCE_LABEL = "app.kubernetes.io/instance"
 FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAIN)
 """Exit codes that end a job for good; a pod that a signal has killed is started again."""
 
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _FILE = "jobset.yaml"
 _BUCKET = "gs://"
 _CONTAINER = "trainer"
@@ -215,16 +214,10 @@ def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
         "successPolicy": success,
         "failurePolicy": failure,
-        "ttlSecondsAfterFinished": profile.ttl_seconds,
         "replicatedJobs": [_replicated_job(job, role, profile) for role in job.roles],
     }
-    labels = filled({**_labels(job, profile), _QUEUE_LABEL: profile.queue})
-    metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": labels})
+    metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": {_INSTANCE_LABEL: job.name}})
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": filled(spec)}
-
-
-def _labels(job: JobSpec, profile: KubernetesProfile) -> dict[str, str]:
-    return {**profile.labels, _INSTANCE_LABEL: job.name}
 
 
 def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
@@ -296,15 +289,11 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
         "restartPolicy": "Never",
         "securityContext": _security(profile),
         "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
-        "serviceAccountName": profile.service_account,
-        "priorityClassName": profile.priority_class,
-        "imagePullSecrets": [{"name": name} for name in profile.image_pull_secrets],
-        "nodeSelector": {**profile.node_selector, **_tpu_nodes(profile)},
-        "tolerations": [filled(toleration.as_dict()) for toleration in profile.tolerations],
+        "nodeSelector": _tpu_nodes(profile),
         "volumes": volumes,
         "containers": [filled({**_container(job, role, profile), "lifecycle": hook, "volumeMounts": mounts})],
     }
-    return {"metadata": {"labels": _labels(job, profile)}, "spec": filled(spec)}
+    return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
 
 
 def _security(profile: KubernetesProfile) -> dict[str, Any]:

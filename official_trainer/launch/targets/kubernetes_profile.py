@@ -1,6 +1,6 @@
 """The profile of a job on Kubernetes, and what the API server accepts in it.
 
-Owns: `KubernetesProfile` with its sections; the syntax of names and labels, as the API server checks it.
+Owns: `KubernetesProfile` with its sections; the syntax of names, as the API server checks it.
 Does not own: what a job needs of a profile, and commands and objects (`kubernetes.py`).
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from official_trainer.config import Config, FrozenDict, NonNegative
+from official_trainer.config import Config, FrozenDict
 from official_trainer.distributed.cluster import LAYOUT
 from official_trainer.launch.profile import VARIABLE, Profile
 from official_trainer.nearest import did_you_mean
@@ -24,7 +24,6 @@ LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # of a DNS-1123 name
 _NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
-_QUALIFIED = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _OUR_VARIABLES = frozenset(
     (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
@@ -77,31 +76,6 @@ class VolumeClaim(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Toleration(Config):
-    """A taint of nodes that pods tolerate.
-
-    Attributes:
-      key: of the taint; empty, with operator Exists, for all.
-      operator: Equal compares the value; Exists does not.
-      value: of the taint.
-      effect: of the taint; empty for all.
-    """
-
-    key: str = ""
-    operator: Literal["Equal", "Exists"] = "Equal"
-    value: str = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        if not self.key and self.operator == "Equal":
-            yield "key", "is empty, which is allowed with operator Exists only; name the taint"
-        if self.value and self.operator == "Exists":
-            yield "value", "is not compared with operator Exists; leave it out, or set the operator to Equal"
-        if self.key:
-            yield from label_problems("key", {self.key: self.value})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TPUSlice(Config):
     """The TPU of one host of GKE.
 
@@ -147,18 +121,10 @@ class KubernetesProfile(Profile):
       image: of the container, with this package.
       source: the code: `snapshot` for what is in the workspace when the job is submitted, `image` for what is in the
         image's working directory; null for a snapshot where the run directory is at gs://, else the image.
-      image_pull_secrets: names of Secrets for pulling the image.
-      service_account: of the pods; empty for the namespace's default.
-      queue: Kueue's local queue; empty for none.
-      priority_class: of the pods; empty for none.
-      labels: of the job and its pods.
-      node_selector: labels that nodes need.
-      tolerations: taints of nodes that pods tolerate, each with key, operator, value and effect.
       gpu_resource: the cluster's resource name for a GPU.
       tpu: a TPU of GKE for the only worker; null for none.
       volumes: that pods mount, each with claim, path and read_only.
       secrets: variables with values that stay in the cluster, by name, each with secret and key.
-      ttl_seconds: how long the cluster keeps a job that has ended; null for ever.
       pod: what is merged into the template of each pod, in Kubernetes' own words: `{metadata: …, spec: …}`.
       job: what is merged into the JobSet.
     """
@@ -167,23 +133,23 @@ class KubernetesProfile(Profile):
     namespace: str = ""
     image: str = ""
     source: Literal["snapshot", "image"] | None = None
-    image_pull_secrets: tuple[str, ...] = ()
-    service_account: str = ""
-    queue: str = ""
-    priority_class: str = ""
-    labels: dict[str, str] = FrozenDict()
-    node_selector: dict[str, str] = FrozenDict()
-    tolerations: tuple[Toleration, ...] = ()
     gpu_resource: str = "nvidia.com/gpu"
     tpu: TPUSlice | None = None
     volumes: tuple[VolumeClaim, ...] = ()
     secrets: dict[str, SecretKey] = FrozenDict()
-    ttl_seconds: NonNegative | None = None
     pod: dict[str, Any] = FrozenDict()
     job: dict[str, Any] = FrozenDict()
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "kind": "every job is a JobSet, so leave it out; the operator of a TFJob was replaced by Kubeflow Trainer"
+        "kind": "every job is a JobSet, so leave it out; the operator of a TFJob was replaced by Kubeflow Trainer",
+        "image_pull_secrets": "write pod: {spec: {imagePullSecrets: [{name: NAME}]}}",
+        "service_account": "write pod: {spec: {serviceAccountName: NAME}}",
+        "queue": "write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NAME}}}",
+        "priority_class": "write pod: {spec: {priorityClassName: NAME}}",
+        "labels": "write job: {metadata: {labels: {…}}}, and the same under pod",
+        "node_selector": "write pod: {spec: {nodeSelector: {…}}}",
+        "tolerations": "write pod: {spec: {tolerations: […]}}",
+        "ttl_seconds": "write job: {spec: {ttlSecondsAfterFinished: N}}",
     }
     secrets_go = "put it into a Secret, and under secrets"
 
@@ -194,16 +160,9 @@ class KubernetesProfile(Profile):
             yield "image", f"{what}; build one with launch/Dockerfile, push it, and name it, such as REGISTRY/trainer:1"
         if self.namespace and not _NAMESPACE.fullmatch(self.namespace):
             yield "namespace", "is not a valid namespace; use at most 63 lower-case letters, digits and dashes"
-        for field in ("service_account", "queue", "priority_class"):
-            if text := getattr(self, field):
-                yield from subdomain_problem(field, text)
-        for name in self.image_pull_secrets:
-            yield from subdomain_problem("image_pull_secrets", name)
         if not _DEVICE.fullmatch(self.gpu_resource):
             what = f"{self.gpu_resource!r} is not the name of a device; use a domain and a name"
             yield "gpu_resource", f"{what}, such as nvidia.com/gpu or amd.com/gpu"
-        for field in ("labels", "node_selector"):
-            yield from label_problems(field, getattr(self, field))
         yield from self._variable_problems()
         paths = [volume.path.rstrip("/") for volume in self.volumes]
         for path in sorted({path for path in paths if paths.count(path) > 1}):
@@ -211,8 +170,10 @@ class KubernetesProfile(Profile):
         for field in ("pod", "job"):
             for key in set(getattr(self, field)) - {"metadata", "spec"}:
                 yield field, f"{key} is no part of it; allowed: metadata, spec; write {field}: {{spec: {{{key}: …}}}}"
-        if self.tpu is not None:
-            yield from self._tpu_problems()
+        if self.tpu is not None and sum(self.counts.values()) > 1:
+            yield "tpu", "one process drives all chips of the host; leave out workers, chief, ps and evaluator"
+        if self.tpu is not None and self.resources.gpus:
+            yield "tpu", f"resources.gpus={self.resources.gpus} together with a TPU; keep one of the two"
 
     def _variable_problems(self) -> Iterator[tuple[str, str]]:
         for name in self.secrets:
@@ -225,28 +186,9 @@ class KubernetesProfile(Profile):
             for name in sorted(ours & set(getattr(self, field))):
                 yield field, f"{name} is set for each pod automatically; leave it out"
 
-    def _tpu_problems(self) -> Iterator[tuple[str, str]]:
-        if sum(self.counts.values()) > 1:
-            yield "tpu", "one process drives all chips of the host; leave out workers, chief, ps and evaluator"
-        if self.resources.gpus:
-            yield "tpu", f"resources.gpus={self.resources.gpus} together with a TPU; keep one of the two"
-
 
 def subdomain_problem(field: str, text: str) -> Iterator[tuple[str, str]]:
     """Yields the problem of an invalid object name: DNS-1123."""
     if not _SUBDOMAIN.fullmatch(text):
         what = f"{text!r} is not a valid object name" if text else "is not set"
         yield field, f"{what}; use lower-case letters, digits, `-` and `.`"
-
-
-def label_problems(field: str, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the problems of keys and values of labels."""
-    for key, value in labels.items():
-        prefix, slash, name = key.rpartition("/")
-        if slash and not _SUBDOMAIN.fullmatch(prefix):
-            yield field, f"{key!r} does not begin with a domain; use a key such as example.com/name"
-        elif not _QUALIFIED.fullmatch(name):
-            yield field, f"{key!r} is not a valid label name; use at most 63 letters, digits, `-`, `_` and `.`"
-        if value and not _QUALIFIED.fullmatch(value):
-            what = f"{key}: {value!r} is not a valid label value; use at most 63 letters, digits, `-`, `_` and `.`"
-            yield field, what

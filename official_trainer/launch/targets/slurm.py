@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from official_trainer.config import Between, Positive
 from official_trainer.distributed.cluster import CHIEF, LAYOUT, PS, WORKER
@@ -45,7 +45,6 @@ _OURS = {
     "array": "a sweep sets it to its workers, so leave it out",
     "chdir": "`job logs` looks for the files of the job in its folder, so leave it out",
     "clusters": "`job` has to ask the same cluster, so set SLURM_CLUSTERS in your shell",
-    "constraint": "set constraint",
     "cpus-per-task": "set resources.cpus",
     "error": "`job logs` looks for its files, so leave it out",
     "gpus-per-task": "set resources.gpus",
@@ -57,7 +56,6 @@ _OURS = {
     "open-mode": "a requeued job appends to the same files, so leave it out",
     "output": "`job logs` looks for its files, so leave it out",
     "partition": "set partition",
-    "qos": "set qos",
     "requeue": "set requeue",
     "no-requeue": "set requeue",
     "signal": "set signal_seconds",
@@ -82,44 +80,43 @@ class SlurmProfile(Profile):
     Attributes:
       partition: of the job; empty leaves it to Slurm, as for the other fields of sbatch.
       account: that the job is charged to.
-      qos: its quality of service.
-      constraint: features that its nodes need.
       time_limit: in the format of sbatch: minutes, or `days-hours:minutes:seconds`.
       nodes: number of nodes; None leaves it to Slurm.
       tasks_per_node: processes on each node; None leaves it to Slurm.
       signal_seconds: how long before the time limit processes get SIGTERM to save; None for their grace period.
       requeue: whether a job that ends with exit code 75 or 143 goes back to the queue, `max_restarts` times.
       python: the interpreter on the nodes; empty for the one that submits.
-      setup_script: a shell script that is sourced first.
-      setup: commands that run first, each as a list of words: `[[module, load, cuda]]`.
+      setup: commands that run first, each as a list of words: `[[module, load, cuda], [source, ./env.sh]]`.
       source: `snapshot`: the job runs the code as it was when it was submitted; `workspace`: as it is at each start.
       node_local: folders that each node has for itself, where run directories are refused.
-      sbatch: other options of sbatch, such as `--reservation=night`.
+      sbatch: other options of sbatch, such as `--qos=long` or `--constraint=intel`.
       srun: other options of srun for each step, such as those of a container.
     """
 
     partition: str = ""
     account: str = ""
-    qos: str = ""
-    constraint: str = ""
     time_limit: str = ""
     nodes: Positive | None = None
     tasks_per_node: Positive | None = None
     signal_seconds: Annotated[int, Between(1, _LONGEST_LEAD)] | None = None
     requeue: bool = True
     python: str = ""
-    setup_script: str = ""
     setup: tuple[tuple[str, ...], ...] = ()
     source: Literal["snapshot", "workspace"] = SNAPSHOT
     node_local: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm", "/run")
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "qos": "write sbatch: [--qos=NAME]",
+        "constraint": "write sbatch: [--constraint=FEATURES]",
+        "setup_script": "write setup: [[source, ./FILE]], whose path needs a slash",
+    }
     secrets_go = "set it in the shell that submits; sbatch passes it on"
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        for name in ("partition", "account", "qos", "constraint"):
+        for name in ("partition", "account"):
             if (value := getattr(self, name)) and not _WORD.fullmatch(value):
                 yield name, f"{value!r} cannot be on a line of #SBATCH; use letters, digits and .,:@%+/=&|*()[]-"
         ours = _abbreviated(_OURS)
@@ -289,8 +286,6 @@ def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
     yield f"cd -- {quote(job.cwd)} {failed}"
     for name, value in {**job.roles[0].environ, **own.environ}.items():  # all processes are given the same
         yield f"export {name}={quote(value)}"
-    if path := own.setup_script:  # bash would look on the PATH for one without a folder
-        yield f"source {quote(path if '/' in path else f'./{path}')} {failed}"
     for words in own.setup:
         yield f"{shlex.join(words)} {failed}"  # the command's name is quoted too, so it is no keyword of the shell
 
@@ -316,7 +311,7 @@ def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[s
         conditions.append("singleton")
     if conditions:
         yield f"--dependency={','.join(dict.fromkeys(conditions))}"
-    for name in ("partition", "account", "qos", "constraint"):
+    for name in ("partition", "account"):
         if value := getattr(own, name):
             yield f"--{name}={value}"
     if own.time_limit:

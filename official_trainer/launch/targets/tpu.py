@@ -143,16 +143,9 @@ class TpuTarget(Target[TpuProfile]):
             flags += [f"--node-id={name}", f"--runtime-version={tpu.runtime_version}"]
         else:
             flags += [f"--version={tpu.runtime_version}"]
-        flags += [f"--{word}" for word in ("spot", "reserved") if getattr(tpu, word)]
+        flags += ["--spot"] if tpu.spot else []
         flags += ["--internal-ips"] if tpu.internal_ips else []
-        values = {
-            "valid-until-duration": tpu.valid_until,
-            "network": tpu.network,
-            "subnetwork": tpu.subnetwork,
-            "service-account": tpu.service_account,
-            "labels": ",".join(f"{key}={value}" for key, value in tpu.labels.items()),
-        }
-        flags += [f"--{flag}={value}" for flag, value in values.items() if value]
+        flags += [f"--labels={','.join(f'{key}={value}' for key, value in tpu.labels.items())}"] if tpu.labels else []
         flags += [f"--metadata-from-file=startup-script={_STARTUP}", *tpu.gcloud]
         return self._gcloud("create", name, *flags, "--quiet")
 

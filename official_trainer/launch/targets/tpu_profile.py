@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
-from typing import Any
+from typing import Any, ClassVar
 
 from official_trainer.config import FrozenDict
 from official_trainer.launch.profile import SNAPSHOT, Profile, command_problems, flag_problems
@@ -23,17 +23,13 @@ _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_DURATION = re.compile(r"[0-9]+[smhd]")
-_OF_FIELDS = (
-    "project", "zone", "accelerator-type", "runtime-version", "network", "subnetwork", "internal-ips",
-    "service-account", "labels", "reserved", "spot",
-)  # fmt: skip
+_OF_FIELDS = ("project", "zone", "accelerator-type", "runtime-version", "internal-ips", "labels", "spot")
 _OF_CREATE = {
     **{name: f"set {name.replace('-', '_')}" for name in _OF_FIELDS},
     "version": "set runtime_version",
-    "valid-until-duration": "set valid_until",
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
 }
+_NOW_FLAGS = ("network", "subnetwork", "service_account")
 _TYPE = re.compile(r"v([0-9]+)[a-z]*-([0-9]+)")
 _LAST_GENERATION = 6
 """Of TPUs that Google's API creates, and for which there has been a release of TensorFlow."""
@@ -54,12 +50,7 @@ class TpuProfile(Profile):
       queued: whether a queued resource requests the slice, and waits for it.
       spot: whether Google may take it away, for a lower price.
       keep: whether a supervised slice is kept, and paid for, after its job has ended.
-      reserved: whether it is part of a reservation.
-      valid_until: how long a queued resource waits, such as 6h; empty for no limit.
-      network: of the machines; empty for the project's default.
-      subnetwork: of the machines; empty for the network's default.
       internal_ips: whether the machines have no external addresses; they need Cloud NAT then, to install.
-      service_account: with which the machines read and write; empty for the project's default.
       labels: of the slice.
       source: the code: `snapshot` for what is in the workspace when the job is submitted, `gs://….tar.gz`, or
         `git+https://…@COMMIT`, each with `experiments/` at its top.
@@ -68,7 +59,7 @@ class TpuProfile(Profile):
       python: version of Python.
       tensorflow_tpu: version of the package that is installed in place of tensorflow.
       libtpu: version of the library below it; it has to be the one of that release.
-      gcloud: other flags of the command that creates the slice, such as `--tags=train`.
+      gcloud: other flags of the command that creates the slice, such as `--service-account=NAME` or `--reserved`.
     """
 
     project: str = ""
@@ -79,12 +70,7 @@ class TpuProfile(Profile):
     queued: bool = True
     spot: bool = False
     keep: bool = False
-    reserved: bool = False
-    valid_until: str = ""
-    network: str = ""
-    subnetwork: str = ""
     internal_ips: bool = False
-    service_account: str = ""
     labels: dict[str, str] = FrozenDict()
     source: str = SNAPSHOT
     setup: tuple[tuple[str, ...], ...] = ()
@@ -94,6 +80,11 @@ class TpuProfile(Profile):
     libtpu: str = "0.0.14"
     gcloud: tuple[str, ...] = ()
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "reserved": "write gcloud: [--reserved]",
+        "valid_until": "write gcloud: [--valid-until-duration=6h]",
+        **{name: f"write gcloud: [--{name.replace('_', '-')}=NAME]" for name in _NOW_FLAGS},
+    }
     secrets_go = SECRETS_GO
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -113,13 +104,6 @@ class TpuProfile(Profile):
         elif found and int(found[1]) > _LAST_GENERATION:
             what = f"{self.accelerator_type!r} is a TPU for which there is no TensorFlow"
             yield "accelerator_type", f"{what}, and that this API does not create; use v6e or an earlier generation"
-        if self.spot and self.reserved:
-            yield "spot", "cannot be set together with reserved; keep one of the two"
-        if self.valid_until and not self.queued:
-            yield "valid_until", "has no effect with queued=false, which does not wait; leave one of them out"
-        if self.valid_until and not _DURATION.fullmatch(self.valid_until):
-            what = f"{self.valid_until!r} is not a valid duration; use a number and s, m, h or d, such as 6h"
-            yield "valid_until", what
         if self.source != SNAPSHOT and not self.source.startswith("gs://") and split_git(self.source) is None:
             what = f"{self.source!r} cannot be downloaded by a machine"
             yield "source", f"{what}; use {SNAPSHOT}, gs://….tar.gz or git+https://…@COMMIT"

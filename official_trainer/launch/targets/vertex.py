@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from official_trainer.config import FrozenDict, Positive
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER
@@ -35,14 +35,17 @@ from official_trainer.processes.job import Role
 
 JOB = "job.yaml"
 
-FIELDS = (
-    "baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
-    "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
-    "serviceAccount", "tensorboard", "workerPoolSpecs",
-)  # fmt: skip
-"""The names of the fields of the API's CustomJobSpec."""
+FIELDS = {
+    "": (
+        "baseOutputDirectory", "enableDashboardAccess", "enableWebAccess", "experiment", "experimentRun", "models",
+        "network", "persistentResourceId", "protectedArtifactLocationId", "reservedIpRanges", "scheduling",
+        "serviceAccount", "tensorboard", "workerPoolSpecs",
+    ),
+    "baseOutputDirectory": ("outputUriPrefix",),
+    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
+}  # fmt: skip
+"""The names of the fields of the API's CustomJobSpec, and of those in its sections."""
 
-_OURS = ("baseOutputDirectory", "network", "scheduling", "serviceAccount", "workerPoolSpecs")
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ACCELERATOR = re.compile(r"(?:NVIDIA|TPU)(?:_[A-Z0-9]+)+")
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
@@ -62,14 +65,8 @@ class VertexProfile(Profile):
       ps_machine_type: of parameter servers; empty for the same type.
       accelerator_type: the API's name of the GPU, such as NVIDIA_TESLA_T4.
       boot_disk_gb: size of the machines' disks; null leaves it to Vertex AI.
-      strategy: how machines are allocated; null leaves it to Vertex AI.
-      restart_job_on_worker_restart: whether all processes restart when Vertex AI replaces one machine.
-      timeout_hours: after which the job is ended; null leaves it to Vertex AI (7 days).
-      network: full name of the machines' network; empty for none.
-      service_account: with which the processes read and write; empty for Vertex AI's own.
-      base_output_directory: a gs:// URL from which Vertex AI derives `AIP_MODEL_DIR` and others; empty for none.
       labels: of the job.
-      spec: further fields of the API's CustomJobSpec, such as `tensorboard` or `enableWebAccess`.
+      spec: further fields of the API's CustomJobSpec, such as `serviceAccount` or `scheduling: {strategy: SPOT}`.
     """
 
     project: str = ""
@@ -80,15 +77,17 @@ class VertexProfile(Profile):
     ps_machine_type: str = ""
     accelerator_type: str = ""
     boot_disk_gb: Positive | None = None
-    strategy: Literal["STANDARD", "SPOT", "FLEX_START"] | None = None
-    restart_job_on_worker_restart: bool = False
-    timeout_hours: Positive | None = None
-    network: str = ""
-    service_account: str = ""
-    base_output_directory: str = ""
     labels: dict[str, str] = FrozenDict()
     spec: dict[str, Any] = FrozenDict()
 
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "strategy": "write spec: {scheduling: {strategy: SPOT}}",
+        "restart_job_on_worker_restart": "write spec: {scheduling: {restartJobOnWorkerRestart: true}}",
+        "timeout_hours": "write spec: {scheduling: {timeout: 3600s}}",
+        "network": "write spec: {network: NAME}",
+        "service_account": "write spec: {serviceAccount: NAME}",
+        "base_output_directory": "write spec: {baseOutputDirectory: {outputUriPrefix: 'gs://BUCKET/FOLDER'}}",
+    }
     secrets_go = SECRETS_GO
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -104,13 +103,15 @@ class VertexProfile(Profile):
             if resources != Resources(gpus=self.resources.gpus if section == "resources" else 0):
                 only = "cpus and memory_gib" if section == "resources" else "cpus, memory_gib and gpus"
                 yield section, f"machine_type and ps_machine_type determine the resources; leave {only} out"
-        if self.base_output_directory and not self.base_output_directory.startswith("gs://"):
-            yield "base_output_directory", f"{self.base_output_directory!r} is not a gs:// URL"
-        for key in self.spec:
-            if key in _OURS:
-                yield "spec", f"{key} is set from other fields of the profile; set those"
-            elif key not in FIELDS:
-                yield "spec", f"{key} is not a field of CustomJobSpec{did_you_mean(key, FIELDS)}"
+        if "workerPoolSpecs" in self.spec:
+            yield "spec", "workerPoolSpecs is set from other fields of the profile; set those"
+        for place, known in FIELDS.items():
+            part = self.spec.get(place, {}) if place else self.spec
+            if not isinstance(part, Mapping):
+                yield "spec", f"{place} is {part!r}, not a section; its fields are {', '.join(known)}"
+                continue
+            for key in part.keys() - set(known):
+                yield "spec", f"{key} is not a field of {place or 'CustomJobSpec'}{did_you_mean(key, known)}"
         yield from label_problems(self.labels)
 
 
@@ -191,21 +192,10 @@ _NEEDED = {
 
 def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
     """Returns the job as the API's CustomJobSpec."""
-    scheduling = {
-        "strategy": vertex.strategy,
-        "timeout": vertex.timeout_hours and f"{vertex.timeout_hours * 3600}s",
-        "restartJobOnWorkerRestart": vertex.restart_job_on_worker_restart or None,
-        "disableRetries": vertex.max_restarts == 0 or None,
-    }
-    spec = {
-        "workerPoolSpecs": _pools(job, vertex),
-        "scheduling": filled(scheduling),
-        "serviceAccount": vertex.service_account,
-        "network": vertex.network,
-        "baseOutputDirectory": filled({"outputUriPrefix": vertex.base_output_directory}),
-        **vertex.spec,
-    }
-    return filled(spec)
+    retries = {"disableRetries": True} if vertex.max_restarts == 0 else {}
+    spec = vertex.as_dict()["spec"]
+    scheduling = {**spec.get("scheduling", {}), **retries}
+    return filled({"workerPoolSpecs": _pools(job, vertex), **spec, "scheduling": scheduling})
 
 
 def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:

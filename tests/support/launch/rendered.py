@@ -21,18 +21,21 @@ KUBERNETES = {
     "jobset-workers": f"""{IMAGE}
 workers: 2
 namespace: research
-queue: team-a
-priority_class: batch
-service_account: trainer
-image_pull_secrets: [registry]
-labels: {{team: vision}}
-node_selector: {{disk: ssd}}
-tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
 resources: {{cpus: 8, memory_gib: 30, gpus: 2}}
 volumes: [{{claim: datasets, path: /data, read_only: true}}]
 environ: {{GREETING: costs $5, SWITCH: 'y', RATE: '1e3'}}
 secrets: {{WANDB_API_KEY: {{secret: wandb, key: api-key}}}}
-ttl_seconds: 86400
+pod:
+  metadata: {{labels: {{team: vision}}}}
+  spec:
+    priorityClassName: batch
+    serviceAccountName: trainer
+    imagePullSecrets: [{{name: registry}}]
+    nodeSelector: {{disk: ssd}}
+    tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+job:
+  metadata: {{labels: {{team: vision, kueue.x-k8s.io/queue-name: team-a}}}}
+  spec: {{ttlSecondsAfterFinished: 86400}}
 """,
     "jobset-servers": f"""{IMAGE}
 workers: 2

@@ -26,9 +26,7 @@ image_uri: us-docker.pkg.dev/my-project/images/trainer:1
 machine_type: n1-standard-8
 """
 FIELDS = {
-    "": vertex.FIELDS,
-    "baseOutputDirectory": ("outputUriPrefix",),
-    "scheduling": ("disableRetries", "maxWaitDuration", "restartJobOnWorkerRestart", "strategy", "timeout"),
+    **vertex.FIELDS,
     "workerPoolSpecs": ("containerSpec", "diskSpec", "machineSpec", "nfsMounts", "pythonPackageSpec", "replicaCount"),
     "containerSpec": ("args", "command", "env", "imageUri"),
     "env": ("name", "value"),
@@ -50,12 +48,14 @@ source: git+https://example.com/team/code.git@0123abc
 setup: [[systemctl, restart, tpu-runtime]]
 install: ['-r', requirements.lock]
 queued: false
-reserved: true
 internal_ips: true
-gcloud: [--tags=train, '--scopes=https://www.googleapis.com/auth/cloud-platform']
-network: train
-subnetwork: train-b
-service_account: trainer@my-project.iam.gserviceaccount.com
+gcloud:
+- --reserved
+- --tags=train
+- --scopes=https://www.googleapis.com/auth/cloud-platform
+- --network=train
+- --subnetwork=train-b
+- --service-account=trainer@my-project.iam.gserviceaccount.com
 labels: {team: vision, cost: a1}
 environ: {GREETING: "it's $5"}
 max_restarts: 3
@@ -71,14 +71,13 @@ ps_machine_type: n1-highmem-4
 accelerator_type: NVIDIA_TESLA_T4
 resources: {{gpus: 2}}
 boot_disk_gb: 200
-strategy: SPOT
-restart_job_on_worker_restart: true
-timeout_hours: 48
-network: projects/1/global/networks/train
-service_account: trainer@my-project.iam.gserviceaccount.com
-base_output_directory: gs://my-bucket/out
 labels: {{team: vision}}
-spec: {{enableWebAccess: true}}
+spec:
+  scheduling: {{strategy: SPOT, timeout: 172800s, restartJobOnWorkerRestart: true}}
+  serviceAccount: trainer@my-project.iam.gserviceaccount.com
+  network: projects/1/global/networks/train
+  baseOutputDirectory: {{outputUriPrefix: 'gs://my-bucket/out'}}
+  enableWebAccess: true
 environ: {{GREETING: costs $5}}
 max_restarts: 0
 """,

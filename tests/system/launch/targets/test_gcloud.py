@@ -77,7 +77,9 @@ class Watching:
 
 def test_a_slice_from_its_request_to_its_end(google, workspace, monkeypatch, capfd):
     """N20: submitted, preempted, deleted, made anew, ended, deleted: by `launch tpu` and `job supervise`."""
-    (workspace / "tpu.yaml").write_text(f"{TPU}name: digits\nspot: true\nvalid_until: 6h\nlabels: {{team: vision}}\n")
+    (workspace / "tpu.yaml").write_text(
+        f"{TPU}name: digits\nspot: true\ngcloud: [--valid-until-duration=6h]\nlabels: {{team: vision}}\n"
+    )
     words = ["--profile=tpu.yaml", "--submit", "--", "digits_mlp", "--model_dir=gs://my-bucket/run"]
     assert cli.main(["launch", "tpu", *words]) == 0
     said = capfd.readouterr().out

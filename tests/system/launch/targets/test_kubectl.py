@@ -244,8 +244,8 @@ def test_what_is_shown_is_what_is_handed_over(api, capfd):
 
 def test_a_profile_is_refused_at_its_line(api, capfd):
     """Before anything is asked of the cluster."""
-    assert launch(f"{PROFILE}queue: Team A\nnode_selectr: {{}}\n") == ExitCode.CONFIG
+    assert launch(f"{PROFILE}gpu_resource: gpu\nvolume: []\n") == ExitCode.CONFIG
     err = capfd.readouterr().err
-    assert "cluster.yaml:7: node_selectr: unknown field; did you mean 'node_selector'?" in err
-    assert "cluster.yaml:6: queue: 'Team A' is not a valid object name" in err
+    assert "cluster.yaml:7: volume: unknown field; did you mean 'volumes'?" in err
+    assert "cluster.yaml:6: gpu_resource: 'gpu' is not the name of a device" in err
     assert not api.requests

@@ -162,7 +162,7 @@ def test_without_servers_no_fragment_decides_what_is_waited_for():
 )
 def test_what_a_fragment_may_change(text):
     """Rights, resources and nodes, and what is added beside what is rendered; also of the pods of one role."""
-    assert problems_of(f"resources: {{memory_gib: 2}}\nnode_selector: {{disk: ssd}}\n{text}") == []
+    assert problems_of(f"resources: {{memory_gib: 2}}\n{text}") == []
 
 
 @pytest.mark.parametrize(

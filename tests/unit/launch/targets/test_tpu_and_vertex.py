@@ -39,9 +39,8 @@ def test_the_samples_are_fine(target, text):
     [
         ("zone: us-central1", "'us-central1' is not a valid zone; a zone ends with a letter, such as us-central2-b"),
         ("project: My Project", "'My Project' is not a valid project id; `gcloud projects list` lists yours"),
-        ("spot: true\nreserved: true", "cannot be set together with reserved; keep one of the two"),
-        ("valid_until: 6h\nqueued: false", "has no effect with queued=false, which does not wait"),
-        ("valid_until: six hours", "'six hours' is not a valid duration; use a number and s, m, h or d, such as 6h"),
+        ("reserved: true", "reserved: this field was removed; write gcloud: [--reserved]"),
+        ("network: train", "network: this field was removed; write gcloud: [--network=NAME]"),
         (
             "source: ./code",
             "'./code' cannot be downloaded by a machine; use snapshot, gs://….tar.gz or git+https://…@COMMIT",
@@ -61,7 +60,6 @@ def test_the_samples_are_fine(target, text):
         ("labels: {team: 'a,b=c'}", "team='a,b=c' is not a valid value; use at most 63 lower-case letters"),
         ("acelerator_type: v4-8", "did you mean 'accelerator_type'?"),
         ("gcloud: [tags=a]", "'tags=a' is not a valid flag; write --name or --name=value, each as one word"),
-        ("gcloud: [--service-account=a]", "--service-account is set from other fields of the profile; set service_acc"),
         ("gcloud: [--no-spot]", "--no-spot is set from other fields of the profile; set spot"),
         ("gcloud: [--version=x]", "--version is set from other fields of the profile; set runtime_version"),
         ("gcloud: [--async]", "--async is set from other fields of the profile; leave it out"),
@@ -209,13 +207,14 @@ def test_which_slices_have_several_hosts(accelerator_type, is_pod):
             "machine_type and ps_machine_type determine the resources; leave cpus and memory_gib out",
         ),
         ("ps_resources: {gpus: 4}", "leave cpus, memory_gib and gpus out"),
-        ("base_output_directory: /out", "'/out' is not a gs:// URL"),
+        ("strategy: SPOT", "strategy: this field was removed; write spec: {scheduling: {strategy: SPOT}}"),
         (
             "spec: {enableWebAcess: true}",
             "enableWebAcess is not a field of CustomJobSpec; did you mean enableWebAccess?",
         ),
-        ("spec: {scheduling: {}}", "scheduling is set from other fields of the profile; set those"),
-        ("strategy: SPOTT", "did you mean 'SPOT'?"),
+        ("spec: {workerPoolSpecs: []}", "workerPoolSpecs is set from other fields of the profile; set those"),
+        ("spec: {scheduling: {strateg: SPOT}}", "strateg is not a field of scheduling; did you mean strategy?"),
+        ("spec: {scheduling: SPOT}", "scheduling is 'SPOT', not a section; its fields are disableRetries, maxWait"),
         ("labels: {1: x}", "labels"),
     ],
 )
