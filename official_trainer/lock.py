@@ -120,6 +120,7 @@ class DirectoryLock:
         self._values: dict[str, Any] | None = None  # what the file holds while this object holds the lock
         self._renewed_seconds = 0.0
         self._lost_to: str | None = None
+        self._has_warned = False  # of a renewal that failed
         self._seen, self._seen_seconds = b"", 0.0  # of another holder, in `try_acquire`
 
     @property
@@ -146,10 +147,24 @@ class DirectoryLock:
           LockedError: another process holds it. Nothing was written.
           OSError: the directory is not there or cannot be written.
         """
-        assert not self._is_holder(), "acquired twice"
-        if not files.is_url(self._directory):
-            self._take_flock()
-        self._take(self._await_lease)
+        is_waiting, handovers = False, 0
+        while True:
+            before = self._seen
+            try:
+                if self._take():
+                    return
+            except BlockingIOError:
+                text, handovers = _look(self._path), handovers + 1
+                if text is not None or handovers == _HANDOVER_ATTEMPTS:
+                    raise self._refusal(text) from None
+                self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
+                continue
+            if is_waiting and self._seen != before:
+                raise self._refusal(self._seen)
+            if not is_waiting:
+                is_waiting, how_long = True, f"waiting {LEASE_SECONDS:g} seconds to see whether it still is"
+                _logger.warning("%s was in use by %s: %s", self._directory, _describe(self._seen), how_long)
+            self._sleep(_POLL_SECONDS)
 
     def try_acquire(self) -> bool:
         """Takes the lock if that needs no wait; returns whether it did.
@@ -160,25 +175,52 @@ class DirectoryLock:
         Raises:
           OSError: the directory is not there or cannot be written.
         """
-        assert not self._is_holder(), "acquired twice"
         try:
-            if not files.is_url(self._directory):
-                self._flock.take()
-        except BlockingIOError:
+            return self._take()
+        except (BlockingIOError, LockedError):  # another process has it, or took it at the same time
             return False
+
+    def _take(self) -> bool:
+        """Takes the lock, and renews it from then on; returns False if that needs a wait for the end of a lease.
+
+        Raises:
+          BlockingIOError: a process of this machine holds it.
+          LockedError: another process took it at the same time.
+        """
+        assert not self._is_holder(), "acquired twice"
+        if not files.is_url(self._directory):
+            self._flock.take()
         now = self._clock()  # before the look: this process may be stopped between the two
         seen = _look(self._path)
-        if not self._is_free(seen):
-            assert seen is not None
+        is_ours = self._flock.is_held and _parse(seen).get("machine") == _machine()
+        if seen is not None and not is_ours:
             if seen != self._seen:
                 self._seen, self._seen_seconds = seen, self._clock()
             if now - self._seen_seconds < LEASE_SECONDS:
                 self._flock.drop()
                 return False
+        self._lost_to, self._has_warned = None, False
+        self._values = {
+            "command": command_text(sys.orig_argv),
+            **self._description,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "machine": _machine(),
+            "owner": uuid.uuid4().hex,
+            "renewals": -1,
+        }
         try:
-            self._take(lambda: None)
-        except LockedError:  # another process took it at the same time
-            return False
+            if self._flock.is_held:  # else a temporary file may be that of another process that writes now
+                files.remove_temporaries(self._directory, os.path.basename(self._path))
+            self._write()
+            if _owner(text := _look(self._path)) not in (None, self._values["owner"]):
+                raise self._refusal(text)
+            self._renewing = RepeatingThread("directory-lock", self._renew_or_warn, RENEW_SECONDS)
+            self._renewing.start()
+        except BaseException:
+            self.release()
+            raise
         return True
 
     def renew(self) -> None:
@@ -260,80 +302,19 @@ class DirectoryLock:
             "at the old place by now."
         )
 
-    def _take_flock(self) -> None:
-        """Takes the kernel's lock, where there is such a lock."""
-        for attempts_left in reversed(range(_HANDOVER_ATTEMPTS)):
-            try:
-                self._flock.take()
-                return
-            except BlockingIOError:
-                text = _look(self._path)
-                if text is not None or not attempts_left:
-                    raise self._refusal(text) from None
-                self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
-
-    def _take(self, wait: Callable[[], None]) -> None:
-        """Writes this process down as the holder, once `wait` has returned, and renews that from then on."""
-        self._values = _new_values(self._description)
-        self._lost_to = None
-        try:
-            wait()
-            if self._flock.is_held:  # else a temporary file may be that of another process that writes now
-                files.remove_temporaries(self._directory, os.path.basename(self._path))
-            self._write()
-            if _owner(text := _look(self._path)) not in (None, self._values["owner"]):
-                raise self._refusal(text)
-            self._start_renewing()
-        except BaseException:
-            self.release()
-            raise
-
-    def _is_free(self, seen: bytes | None) -> bool:
-        """Returns whether what the lock file holds needs no wait."""
-        return seen is None or (self._flock.is_held and _parse(seen).get("machine") == _machine())
-
-    def _await_lease(self) -> None:
-        """Returns as soon as no process holds the lease; a holder that lives is a LockedError."""
-        seen = _look(self._path)
-        if self._is_free(seen):
-            return
-        _logger.warning(
-            "%s was in use by %s: waiting %g seconds to see whether it still is",
-            self._directory,
-            _describe(seen),
-            LEASE_SECONDS,
-        )
-        end_seconds = self._clock() + LEASE_SECONDS
-        is_over = False
-        while not is_over:
-            self._sleep(_POLL_SECONDS)
-            is_over = self._clock() >= end_seconds  # before the look: this process may be stopped between the two
-            text = _look(self._path)
-            if text is None:
-                return
-            if text != seen:
-                raise self._refusal(text)
-
     def _write(self) -> None:
         assert self._values is not None
         self._values["renewals"] += 1
         files.write_text_atomically(self._path, json.dumps(self._values, indent=2) + "\n", durable=False)
         self._renewed_seconds = self._clock()
 
-    def _start_renewing(self) -> None:
-        has_warned = False
-
-        def renew() -> None:
-            nonlocal has_warned
-            try:
-                self.renew()
-            except Exception as error:  # the next renewal may succeed; if not, the lease ends
-                if not has_warned:
-                    _logger.warning("%s could not be renewed: %s", self._path, error)
-                has_warned = True
-
-        self._renewing = RepeatingThread("directory-lock", renew, RENEW_SECONDS)
-        self._renewing.start()
+    def _renew_or_warn(self) -> None:
+        try:
+            self.renew()
+        except Exception as error:  # the next renewal may succeed; if not, the lease ends
+            if not self._has_warned:
+                _logger.warning("%s could not be renewed: %s", self._path, error)
+            self._has_warned = True
 
     def _refusal(self, text: bytes | None) -> LockedError:
         holder = _parse(text)
@@ -353,18 +334,6 @@ def own_folder(directory: str, prefix: str) -> Iterator[str]:
     Its name is `prefix` and random digits. This process holds the lock of the folder, so that `remove_abandoned` knows
     whether it lives.
     """
-    folder, lock = _begun(directory, prefix)
-    try:
-        yield folder
-    finally:
-        try:
-            files.remove(folder)
-        finally:
-            lock.release()
-        files.remove(folder)  # on a URL, the lock may have been renewed meanwhile
-
-
-def _begun(directory: str, prefix: str) -> tuple[str, DirectoryLock]:
     for attempts_left in reversed(range(_HANDOVER_ATTEMPTS)):
         folder = files.join(directory, f"{prefix}{secrets.token_hex(4)}")
         files.make_dirs(folder)
@@ -378,7 +347,14 @@ def _begun(directory: str, prefix: str) -> tuple[str, DirectoryLock]:
         except BaseException:  # such as that of a full disk
             files.remove(folder)
             raise
-    return folder, lock
+    try:
+        yield folder
+    finally:
+        try:
+            files.remove(folder)
+        finally:
+            lock.release()
+        files.remove(folder)  # on a URL, the lock may have been renewed meanwhile
 
 
 def remove_abandoned(directory: str, pattern: str, lock_of: Callable[[str], DirectoryLock] = DirectoryLock) -> None:
@@ -431,11 +407,15 @@ class _Flock:
             if isinstance(error, OSError) and error.errno in _NO_FLOCK:
                 return
             raise
-        if not _is_at(descriptor, self._path):  # the holder before has removed it: another one may be held by now
+        try:
+            is_there = os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:  # the holder before has removed it: another one may be held by now
             os.close(descriptor)
             raise BlockingIOError(errno.EWOULDBLOCK, "was removed", self._path)
         self._descriptor = descriptor
-        _close_when_forked(descriptor)
+        _held_descriptors().add(descriptor)
 
     def was_moved(self) -> bool:
         """Whether the directory of the file is not the one in which it was opened."""
@@ -465,7 +445,7 @@ class _Flock:
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        _descriptors.discard(descriptor)
+        _held_descriptors().discard(descriptor)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a child forked by native code shares it
         os.close(descriptor)
@@ -478,28 +458,6 @@ def _identity(directory: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Whether an open file is the one that has this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _new_values(description: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what a lock file holds before its first renewal."""
-    return {
-        "command": command_text(sys.orig_argv),
-        **description,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
-        "owner": uuid.uuid4().hex,
-        "renewals": -1,
-    }
 
 
 def _read(path: str) -> bytes | None:
@@ -548,20 +506,14 @@ def _machine() -> str:
         return socket.gethostname()
 
 
-_descriptors: set[int] = set()
-
-
-def _close_when_forked(descriptor: int) -> None:
-    """Makes sure that a forked child that outlives the holder does not keep its lock."""
-    _descriptors.add(descriptor)
-    _hook_fork()
-
-
 @functools.cache
-def _hook_fork() -> None:
-    os.register_at_fork(after_in_child=_close_descriptors)
+def _held_descriptors() -> set[int]:
+    """Returns the descriptors that a forked child closes: one that outlives the holder does not keep its lock."""
+    descriptors: set[int] = set()
 
+    def close() -> None:
+        while descriptors:
+            os.close(descriptors.pop())
 
-def _close_descriptors() -> None:
-    while _descriptors:
-        os.close(_descriptors.pop())
+    os.register_at_fork(after_in_child=close)
+    return descriptors
