@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -24,7 +24,7 @@ from official_trainer.shown import passwords_in
 from official_trainer.shown import without_secrets
 
 if TYPE_CHECKING:
-    from official_trainer.config import Problem, Resolved
+    from official_trainer.config import Resolved
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import JobSpec
     from official_trainer.runs.job import Job
@@ -60,7 +60,10 @@ def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     try:
         resolved = _resolved(arguments, base)
     except config.ConfigError as error:
-        raise config.ConfigError(_without_what_follows(error.problems)) from error
+        # Without those of fields that a file may set that could not be read.
+        is_unread = any(not problem.path for problem in error.problems)
+        shown = [each for each in error.problems if not each.path or (each.origin and each.origin.by_user)]
+        raise config.ConfigError(shown if is_unread else error.problems) from error
     for warning in resolved.warnings:
         terminal.report_error(str(warning), "warning", "yellow")
     profile: Profile = resolved.config
@@ -118,25 +121,17 @@ def _resolved(arguments: argparse.Namespace, base: Profile) -> Resolved:
     from official_trainer import config
 
     files_of_profile = [arguments.profile] if arguments.profile else []
-    return config.resolve(base, config_files=files_of_profile, flags=list(_profile_flags(arguments)))
-
-
-def _without_what_follows(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yields problems, without those of fields that a file may set that could not be read."""
-    is_unread = any(not problem.path for problem in problems)
-    for problem in problems:
-        if not is_unread or not problem.path or (problem.origin and problem.origin.by_user):
-            yield problem
-
-
-def _profile_flags(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Yields flag, field and value of the flags that override a profile."""
-    for name in ("workers", "ps", "max_restarts"):
-        if (number := getattr(arguments, name)) is not None:
-            yield f"--{name}", name, number
-    for name in ("chief", "evaluator"):
-        if (on := getattr(arguments, name)) is not None:
-            yield f"--{'' if on else 'no'}{name}", name, str(on).lower()
+    given = [
+        (f"--{name}", name, number)
+        for name in ("workers", "ps", "max_restarts")
+        if (number := getattr(arguments, name)) is not None
+    ]
+    given += [
+        (f"--{'' if on else 'no'}{name}", name, str(on).lower())
+        for name in ("chief", "evaluator")
+        if (on := getattr(arguments, name)) is not None
+    ]
+    return config.resolve(base, config_files=files_of_profile, flags=given)
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
@@ -225,13 +220,18 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     predicts = mode == "predict"  # each process uses its own devices, so any strategy is fine
     if not predicts:
         refuse_strategy(resolved, counts)
+    # As its chief sees it, without addresses; a single process is in no cluster.
+    addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
+    cluster = None
+    if not predicts and sum(map(len, addresses.values())) > 1:
+        cluster = Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")
     startable = Job(
         experiment=experiment,
         resolved=resolved,
         model_dir=model_dir,
         mode=mode,
         allow_config_change=arguments.allow_config_change,
-        cluster=None if predicts else _cluster_of(counts),
+        cluster=cluster,
         gin=gin,
         gpus=profile.resources.gpus,
     )
@@ -313,11 +313,3 @@ def refuse_strategy(resolved: Resolved, counts: dict[str, int]) -> None:
             f"runtime.distribution_strategy={strategy} does not train with {', '.join(names)}; "
             f"set runtime.distribution_strategy={fitting}, or leave it at auto"
         )
-
-
-def _cluster_of(counts: Mapping[str, int]) -> Cluster | None:
-    """Returns the cluster as its chief sees it, without addresses; None for a single process."""
-    addresses = {role: ("",) * counts[role] for role in (CHIEF, WORKER, PS) if counts[role]}
-    if sum(map(len, addresses.values())) == 1:
-        return None
-    return Cluster(addresses=addresses, role=next(iter(addresses)), index=0, source="launch")

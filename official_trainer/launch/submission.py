@@ -18,7 +18,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -152,7 +152,12 @@ def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record)
         record = start(folder, target, rendered.submit, record)
     except BaseException:
         if read(folder) == last:  # `job resume` submits the recorded job, so the folder must hold its files
-            _put_back(folder, before)
+            for path, content in before.items():
+                if content is None:
+                    _remove(path)
+                else:
+                    files.write_bytes_atomically(path, content, private=True)
+            remove_if_empty(folder)
         raise
     for name in set(last.files if last else ()) - {*rendered.files, RECORD}:
         _remove(os.path.join(folder, os.path.basename(name)))
@@ -168,7 +173,9 @@ def start(folder: str, target: Target[Any], commands: Sequence[Argv], record: Re
         what = f"ended with exit code {done.returncode}; its error is above" if done.returncode else ""
         if not done.returncode and number == len(commands) - 1:
             found = target.id_of(record.name, done.stdout)
-            what = "" if found else _without_id(target, output)
+            printed = repr(shorten(output, _LONGEST_COMMAND)) if output else "nothing"
+            check = f"check in {target.name} itself whether a job was started, and cancel it there"
+            what = "" if found else f"printed {printed} and no job id; {check}"
         is_bare_id = len(output.split()) == 1 and found in output  # which is printed in a sentence later
         if output and not is_bare_id:
             print(done.stdout.rstrip())
@@ -350,23 +357,6 @@ def read_all(root: str) -> tuple[list[Record], list[str]]:
 def now() -> str:
     """Returns the time for a record."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _without_id(target: Target[Any], output: str) -> str:
-    printed = repr(shorten(output, _LONGEST_COMMAND)) if output else "nothing"
-    return (
-        f"printed {printed} and no job id; check in {target.name} itself whether a job was started, and cancel it there"
-    )
-
-
-def _put_back(folder: str, before: Mapping[str, bytes | None]) -> None:
-    """Restores the content of files, and removes the folder if it is empty."""
-    for path, content in before.items():
-        if content is None:
-            _remove(path)
-        else:
-            files.write_bytes_atomically(path, content, private=True)
-    remove_if_empty(folder)
 
 
 def remove_if_empty(folder: str) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from official_trainer import files
@@ -24,15 +24,14 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode
 from official_trainer.launch import job_spec
+from official_trainer.launch.profile import Profile
 from official_trainer.launch import snapshot
 from official_trainer.launch import submission
 from official_trainer.launch import targets
-from official_trainer.launch.profile import Profile, Resources
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
-from official_trainer.runs.job import Job, check_ready
-from official_trainer.runs.predictions.shards import PredictionSettings
+from official_trainer.runs.job import check_ready
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
 from official_trainer.shown import first_few
@@ -51,7 +50,10 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
       UsageError: a flag has no effect, or the engine would not run the job as intended.
       EngineError: the engine's program is missing, or fails.
     """
-    _refuse_idle(arguments, target_class)
+    if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
+        raise UsageError(f"{' and '.join(given)} would have no effect with `launch {target_class.name}`; leave it out")
+    if arguments.submit and arguments.dry_run:
+        raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
     engine, job = checked(arguments, target_class)
     job_spec.check_placeholders(arguments, target_class.profile_class(), starts=arguments.submit)
     if arguments.submit:
@@ -82,21 +84,16 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     with submission.alone(folder):
         rendered = _replacing(folder, engine, rendered)
         with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
-            submitted = _started(folder, engine, rendered, record)
+            try:
+                submitted = submission.submit(folder, engine, rendered, record)
+            except KeyboardInterrupt:
+                what = f"{engine.name} may have {record.name} all the same; look there, and cancel it"
+                terminal.report_error(what, "note", "dim")
+                raise
     report_submitted(submitted, folder, engine)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
-
-
-def _started(folder: str, engine: Target[Any], rendered: Rendered, record: Record) -> Record:
-    """Returns the record of a job that it submits; says what is not known if that is interrupted."""
-    try:
-        return submission.submit(folder, engine, rendered, record)
-    except KeyboardInterrupt:
-        what = f"{engine.name} may have {record.name} all the same; look there, and cancel it"
-        terminal.report_error(what, "note", "dim")
-        raise
 
 
 def _replacing(folder: str, engine: Target[Any], rendered: Rendered) -> Rendered:
@@ -209,13 +206,6 @@ def report_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
         print("  official-trainer job " + " ".join(filter(None, (verb, record.name, flag))))
 
 
-def _refuse_idle(arguments: argparse.Namespace, engine: type[Target[Any]]) -> None:
-    if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
-        raise UsageError(f"{' and '.join(given)} would have no effect with `launch {engine.name}`; leave it out")
-    if arguments.submit and arguments.dry_run:
-        raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
-
-
 def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> tuple[Target[Any], JobSpec]:
     """Returns the target and the job, once it has passed the checks of its processes.
 
@@ -245,7 +235,11 @@ def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
         if not is_in(arguments.output, arguments.model_dir):
             what = f"--output={arguments.output} is not below --model_dir, which the processes of a job share"
             raise UsageError(f"{what}; name a folder below {arguments.model_dir}, or leave it out")
-    return job_spec.check_job(arguments, engine.profile, mode, _check_in(arguments.model_dir, prediction))
+    # The check has the directory's content if this machine sees it: a missing one is not created here, because the job
+    # may run elsewhere, and reading a URL would need TensorFlow.
+    is_unseen = files.is_url(arguments.model_dir) or not os.path.isdir(arguments.model_dir)
+    check = check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
+    return job_spec.check_job(arguments, engine.profile, mode, check)
 
 
 def _shared(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
@@ -267,15 +261,6 @@ def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
         elif kind := secret_in(word):
             what = f"{without_secrets(word)} holds what looks like {kind}, which the files of the job would show"
             yield f"{what}; leave it out, and {secrets_go}"
-
-
-def _check_in(model_dir: str, prediction: PredictionSettings) -> Callable[[Job], object]:
-    """Returns the check of a run in this directory, with the directory's content if this machine sees it.
-
-    A missing directory is not created here, because the job may run elsewhere; reading a URL would need TensorFlow.
-    """
-    is_unseen = files.is_url(model_dir) or not os.path.isdir(model_dir)
-    return check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
 
 
 def refuse_unless_ended(folder: str, engine: Target[Any], record: Record, so: str) -> None:
@@ -344,15 +329,13 @@ def _processes(profile: Profile, job: JobSpec) -> str:
     for is_server in (False, True):
         roles = [role for role in job.roles if (role.name == PS) == is_server]
         names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
-        gets = _resources(profile.resources_of(roles[0].name)) if roles else ""
+        if not roles:
+            continue
+        resources = profile.resources_of(roles[0].name)
+        cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
+        gets = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
+        gets += [f"{memory:g} GiB"] if memory else []
+        gets += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
         each = " each" if sum(role.count for role in roles) > 1 else ""
-        parts += [", ".join(names) + (f" with {gets}{each}" if gets else "")] if names else []
+        parts.append(", ".join(names) + (f" with {', '.join(gets)}{each}" if gets else ""))
     return "; ".join(parts)
-
-
-def _resources(resources: Resources) -> str:
-    cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
-    parts = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
-    parts += [f"{memory:g} GiB"] if memory else []
-    parts += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
-    return ", ".join(parts)

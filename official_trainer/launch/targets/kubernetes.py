@@ -85,14 +85,21 @@ class Kubernetes(Target[KubernetesProfile]):
             what = f"the pods get a snapshot from the run directory, and --model_dir={job.model_dir} is in no bucket"
             yield f"source: {what}; use a gs:// URL, or source: image, and an image with the workspace"
         yield from _unseen_files(job, profile)
-        yield from dict.fromkeys(_fragment_problems(job, profile))
+        found: list[str] = []
+        for role in job.roles:
+            template = _rendered_template(job, role, profile)
+            found += fragments.problems("pod", template, fragments.merged(template, profile.pod))
+        jobset = _rendered_jobset(job, profile)
+        found += fragments.problems("job", jobset, fragments.merged(jobset, profile.job))
+        yield from dict.fromkeys(found)
         if profile.tpu is not None:
             yield from idle_tpu(job)
 
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
         create = self._kubectl("create", f"--filename={_FILE}")
-        return Rendered(files={_FILE: dump_yaml(_jobset(job, self.profile))}, submit=(*fetch.uploads(job), create))
+        jobset = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
+        return Rendered(files={_FILE: dump_yaml(jobset)}, submit=(*fetch.uploads(job), create))
 
     def status(self, job_id: str) -> Argv:
         columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
@@ -185,21 +192,6 @@ def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
             yield f"{what}, which has a copy of the workspace, or put it on a volume"
 
 
-def _fragment_problems(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
-    """Yields what the fragments of a profile would change or add, and must not."""
-    for role in job.roles:
-        rendered = _rendered_template(job, role, profile)
-        yield from fragments.problems("pod", rendered, fragments.merged(rendered, profile.pod))
-    rendered = _rendered_jobset(job, profile)
-    yield from fragments.problems("job", rendered, fragments.merged(rendered, profile.job))
-
-
-def _jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the JobSet with the fragments of the profile."""
-    jobset: dict[str, Any] = fragments.merged(_rendered_jobset(job, profile), profile.job)
-    return jobset
-
-
 def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]:
     """Returns the JobSet: restarted as a whole, except those that restart alone (`_restarts_alone`)."""
     waited_for = [role.name for role in job.roles if role.name in (CHIEF, EVALUATOR)]
@@ -284,23 +276,19 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     grace_seconds = math.ceil(job.grace_seconds)
     # SIGTERM reaches those that serve only after the chief has had time to save their values.
     hook = {"preStop": {"sleep": {"seconds": grace_seconds}}} if serves else None
+    # The files of a volume get this group once, and not at every start, which takes long for many. NFS ignores it.
+    group = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if profile.volumes else {}
     mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
     spec = {
         "restartPolicy": "Never",
-        "securityContext": _security(profile),
+        # With the rights of its container these are the level `restricted` of Kubernetes.
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **group},
         "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
-        "nodeSelector": _tpu_nodes(profile),
+        "nodeSelector": profile.tpu.node_labels if profile.tpu else {},
         "volumes": volumes,
         "containers": [filled({**_container(job, role, profile), "lifecycle": hook, "volumeMounts": mounts})],
     }
     return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
-
-
-def _security(profile: KubernetesProfile) -> dict[str, Any]:
-    """Returns the rights of a pod, which with those of its container are the level `restricted` of Kubernetes."""
-    # The files of a volume get this group once, and not at every start, which takes long for many. NFS ignores it.
-    group = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if profile.volumes else {}
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **group}
 
 
 def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
@@ -350,15 +338,6 @@ def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:
     )
     requests = filled({"cpu": str(wanted.cpus or "")}) | limits  # a limit on cores would only slow a process down
     return filled({"requests": requests, "limits": limits})
-
-
-def _tpu_nodes(profile: KubernetesProfile) -> dict[str, str]:
-    tpu = profile.tpu
-    if tpu is None:
-        return {}
-    names = {"gke-tpu-accelerator": tpu.accelerator, "gke-tpu-topology": tpu.topology}
-    names |= {"gke-spot": "true"} if tpu.spot else {}
-    return {f"cloud.google.com/{name}": value for name, value in names.items()}
 
 
 def _storage(profile: KubernetesProfile, *, shares_memory: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

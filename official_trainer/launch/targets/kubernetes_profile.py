@@ -109,6 +109,13 @@ class TPUSlice(Config):
         """The number of chips."""
         return math.prod(map(int, self.topology.split("x")))
 
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """The labels of GKE's nodes that have it."""
+        names = {"gke-tpu-accelerator": self.accelerator, "gke-tpu-topology": self.topology}
+        names |= {"gke-spot": "true"} if self.spot else {}
+        return {f"cloud.google.com/{name}": value for name, value in names.items()}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KubernetesProfile(Profile):

@@ -216,8 +216,10 @@ class Slurm(Target[SlurmProfile]):
                 is_gone = is_one and "Invalid job id specified" in ran.stderr
                 yield GONE if is_gone else unknown(ran)
             elif words:
-                has_ended = _ENDED.issuperset(words)
-                yield JobState(Phase.ENDED if has_ended else Phase.RUNNING, _in_words(words))
+                counts = Counter(word.lower() for word in words)  # of an array, how many of its tasks are in which
+                parts = [f"{count} {word}" for word, count in counts.most_common()]
+                text = ", ".join(parts) if len(counts) > 1 else next(iter(counts))
+                yield JobState(Phase.ENDED if _ENDED.issuperset(words) else Phase.RUNNING, text)
             else:  # one job alone is listed or an error, unless a program in place of squeue hides it
                 yield GONE if _LIST.search(ran.stdout) and not is_one else unknown(ran)
 
@@ -234,12 +236,6 @@ class Slurm(Target[SlurmProfile]):
         return (("scancel", job_id),)
 
 
-def _in_words(states: Sequence[str]) -> str:
-    """Returns the state of a job; of an array, how many of its tasks are in which."""
-    counts = Counter(word.lower() for word in states)
-    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.most_common())
-
-
 def _script(job: JobSpec, own: SlurmProfile) -> str:
     """Returns the script for the first node of the allocation: the options of sbatch, then the template."""
     workers = None
@@ -248,6 +244,12 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         job = dataclasses.replace(job, roles=(dataclasses.replace(job.roles[0], count=1),))
     names = [role.name for role in job.roles]
     trained = [name for name in (CHIEF, WORKER) if name in names]
+    cpus, gpus = own.resources.cpus or 1, own.resources.gpus
+    resources = f"--cpus-per-task={cpus}"
+    if gpus and len(names) > 1:  # the step of each role gets all GPUs of its nodes, and its processes share them
+        resources += f" --gres=gpu:{gpus * (own.tasks_per_node or 0)}"
+    elif gpus:
+        resources += f" --gpus-per-task={gpus}"
     return script(
         "slurm.sh",
         blocks=["servers" if PS in names else "workers", *names],
@@ -262,22 +264,12 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         again="|".join(str(int(code)) for code in START_AGAIN),
         layout=LAYOUT,
         role=ROLE,
-        cpus=own.resources.cpus or 1,
-        resources=" ".join(_resources(job, own)),
+        cpus=cpus,
+        resources=resources,
         srun="".join(f" {shlex.quote(option)}" for option in own.srun),
-        shared_gpus=own.resources.gpus if len(names) > 1 else 0,
+        shared_gpus=gpus if len(names) > 1 else 0,
         server_seconds=_SERVER_SECONDS,
     )
-
-
-def _resources(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the options of srun for a step; each of several gets all GPUs of its nodes, and its processes share."""
-    gpus = own.resources.gpus
-    yield f"--cpus-per-task={own.resources.cpus or 1}"
-    if gpus and len(job.roles) > 1:
-        yield f"--gres=gpu:{gpus * (own.tasks_per_node or 0)}"
-    elif gpus:
-        yield f"--gpus-per-task={gpus}"
 
 
 def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:

@@ -153,8 +153,21 @@ class TpuTarget(Target[TpuProfile]):
 def startup_script(job: JobSpec, profile: TpuProfile) -> str:
     """Returns the script of a job with one process."""
     (role,) = job.roles
-    environ = {**_tpu_environ(job, profile), **role.environ, **profile.environ}
+    environ = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1"}
+    if profile.is_pod:
+        environ |= {"TPU_NAME": job.name, "TPU_LOAD_LIBRARY": "0"}
+    else:
+        version = ".".join(profile.python.split(".")[:2])
+        library = f"{FOLDER}/venv/lib/python{version}/site-packages/libtpu/libtpu.so"
+        environ |= {"TPU_NAME": "local", "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true"}
+        environ |= {"TF_PLUGGABLE_DEVICE_LIBRARY_PATH": library}
+    environ |= {**role.environ, **profile.environ}
     restarting = rerun.words(profile.max_restarts, finish="../startup.sh")
+    source = profile.source if job.archive is None else job.archive[1]
+    get = f"  gcloud storage cp {shlex.quote(source)} source.tar.gz\n  tar -xzf source.tar.gz -C source"
+    if (git := split_git(source)) is not None:
+        address, revision = map(shlex.quote, git)
+        get = f"  git clone --quiet {address} source\n  git -C source checkout --quiet {revision}"
     return script(
         "tpu_startup.sh",
         blocks=[*(["setup"] if profile.setup else []), *(["pod"] if profile.is_pod else [])],
@@ -163,7 +176,7 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
         place=shlex.quote(files.join(job.model_dir, PLACE)),
         grace=f"{job.grace_seconds:.0f}",
         commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
-        fetch=_fetch(profile.source if job.archive is None else job.archive[1]),
+        fetch=get,
         python=shlex.quote(profile.python),
         words=shlex.join(profile.install),
         tensorflow_tpu=shlex.quote(profile.tensorflow_tpu),
@@ -173,25 +186,3 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
         environ="\n".join(f"export {name}={shlex.quote(value)}" for name, value in environ.items()),
         argv=shlex.join((*restarting, "../venv/bin/python", "-m", *role.argv)),
     )
-
-
-def _fetch(source: str) -> str:
-    git = split_git(source)
-    if git is None:
-        return f"  gcloud storage cp {shlex.quote(source)} source.tar.gz\n  tar -xzf source.tar.gz -C source"
-    address, revision = map(shlex.quote, git)
-    return f"  git clone --quiet {address} source\n  git -C source checkout --quiet {revision}"
-
-
-def _tpu_environ(job: JobSpec, profile: TpuProfile) -> dict[str, str]:
-    """Returns the variables with which TensorFlow finds the TPU."""
-    always = {"PYTHONUNBUFFERED": "1", "TF_USE_LEGACY_KERAS": "1"}
-    if profile.is_pod:
-        return {**always, "TPU_NAME": job.name, "TPU_LOAD_LIBRARY": "0"}
-    version = ".".join(profile.python.split(".")[:2])
-    return {
-        **always,
-        "TPU_NAME": "local",
-        "NEXT_PLUGGABLE_DEVICE_USE_C_API": "true",
-        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": f"{FOLDER}/venv/lib/python{version}/site-packages/libtpu/libtpu.so",
-    }

@@ -143,8 +143,12 @@ class VertexTarget(Target[VertexProfile]):
     def render(self, job: JobSpec) -> Rendered:
         labels = ",".join(f"{key}={value}" for key, value in self.profile.labels.items())
         words = (f"--display-name={job.name}", f"--config={JOB}", *((f"--labels={labels}",) if labels else ()))
+        spec = self.profile.as_dict()["spec"]
+        retries = {"disableRetries": True} if self.profile.max_restarts == 0 else {}
+        scheduling = {**spec.get("scheduling", {}), **retries}
+        fields = {"workerPoolSpecs": _pools(job, self.profile), **spec, "scheduling": scheduling}
         return Rendered(
-            files={JOB: dump_yaml(_job_spec(job, self.profile))},
+            files={JOB: dump_yaml(filled(fields))},
             submit=(*fetch.uploads(job), self._gcloud("create", *words, "--format=value(name)")),
         )
 
@@ -188,14 +192,6 @@ _NEEDED = {
     "image_uri": "us-docker.pkg.dev/my-project/images/trainer:1",
     "machine_type": "n1-standard-8",
 }
-
-
-def _job_spec(job: JobSpec, vertex: VertexProfile) -> dict[str, Any]:
-    """Returns the job as the API's CustomJobSpec."""
-    retries = {"disableRetries": True} if vertex.max_restarts == 0 else {}
-    spec = vertex.as_dict()["spec"]
-    scheduling = {**spec.get("scheduling", {}), **retries}
-    return filled({"workerPoolSpecs": _pools(job, vertex), **spec, "scheduling": scheduling})
 
 
 def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:

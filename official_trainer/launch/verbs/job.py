@@ -200,23 +200,17 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
     with submission.alone(folder):
         submit.refuse_unless_ended(folder, target, submission.read(folder) or record, "so there is nothing to resume")
-        _check_code(record)
+        if record.code:
+            code = code_files.at(record.code)
+            changed = [] if code is None else code.changed(code.as_it_is().sums)
+            if code is None or changed:
+                what = f"where {first_few(changed)} changed" if changed else "which is gone"
+                fix = f"submit the job again: {shlex.join(record.argv)}"
+                raise UsageError(f"{record.name} runs the code in {record.code}, {what}; {fix}")
         commands = target.resume(record.id, record.submit)
         again = submission.start(folder, target, commands, dataclasses.replace(record, submitted_at=submission.now()))
     submit.report_submitted(again, folder, target)
     return int(ExitCode.DONE)
-
-
-def _check_code(record: Record) -> None:
-    """Refuses to start a job whose code is gone, or is not what was submitted."""
-    if not record.code:
-        return
-    code = code_files.at(record.code)
-    changed = [] if code is None else code.changed(code.as_it_is().sums)
-    if code is None or changed:
-        what = f"where {first_few(changed)} changed" if changed else "which is gone"
-        again = f"submit the job again: {shlex.join(record.argv)}"
-        raise UsageError(f"{record.name} runs the code in {record.code}, {what}; {again}")
 
 
 def _supervise(folder: str, target: Target[Any], record: Record) -> int:

@@ -17,7 +17,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -31,7 +31,6 @@ from official_trainer.nearest import nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
-    from official_trainer.launch.spec import JobSpec
     from official_trainer.processes.verdict import Outcome
 
 USAGE = (
@@ -137,8 +136,13 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.launch import targets
 
     known = (LOCAL, *targets.names())
-    if arguments.target not in known:
-        raise UsageError(_no_such_target(arguments.target, known))
+    if (name := arguments.target) not in known:
+        if name in _ELSEWHERE:
+            raise UsageError(f"launch {name}: {_ELSEWHERE[name]}")
+        near = nearest(name or "", known) or [LOCAL]
+        given = f", not {name}{did_you_mean(name, known)}" if name else ""
+        what = f"launch TARGET: expected one of {', '.join(known)}{given}"
+        raise UsageError(f"{what}\ntry: official-trainer launch {near[0]} --help")
     job_spec.refuse_idle(arguments)
     if arguments.target == LOCAL:
         if arguments.command in verbs.load_shared():
@@ -149,14 +153,6 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.launch import submit
 
     return submit.run(arguments, targets.get(arguments.target))
-
-
-def _no_such_target(target: str | None, known: Sequence[str]) -> str:
-    if target in _ELSEWHERE:
-        return f"launch {target}: {_ELSEWHERE[target]}"
-    near = nearest(target or "", known) or [LOCAL]
-    given = f", not {target}{did_you_mean(target, known)}" if target else ""
-    return f"launch TARGET: expected one of {', '.join(known)}{given}\ntry: official-trainer launch {near[0]} --help"
 
 
 def _run_here(arguments: argparse.Namespace) -> int:
@@ -187,7 +183,10 @@ def _run_here(arguments: argparse.Namespace) -> int:
     if ports:
         job = with_data_service(job, ports, journal)
     if arguments.dry_run:
-        _print_plan(job)
+        for member in local.place(job):
+            environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())
+            before = f"{environ} \\\n  " if environ else ""
+            print(f"# {member.name}\n{before}python -m {shlex.join(member.argv)}\n")
         return int(ExitCode.DONE)
     preload = () if arguments.spawn else PRELOAD
     options = Options(
@@ -260,12 +259,3 @@ def report(outcome: Outcome) -> None:
     if cause.last:
         message += "\n".join(["; its last lines:", *(f"    {line}" for line in cause.last)])
     terminal.report_error(message)
-
-
-def _print_plan(job: JobSpec) -> None:
-    from official_trainer.processes import local
-
-    for member in local.place(job):
-        environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())
-        before = f"{environ} \\\n  " if environ else ""
-        print(f"# {member.name}\n{before}python -m {shlex.join(member.argv)}\n")
