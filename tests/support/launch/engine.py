@@ -34,8 +34,6 @@ elif words[0] == "status":
         with open(os.path.join(here, "pids"), "a") as file:
             file.write(f"{os.getpid()}\\n")
         time.sleep(600)
-    elif how == "late":
-        time.sleep(0.2)
     elif how:
         sys.exit(print(how))
     missing = [word for word in words[1:] if not os.path.exists(os.path.join(jobs, word))]

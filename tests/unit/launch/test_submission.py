@@ -507,14 +507,6 @@ def test_a_job_whose_state_is_unknown_is_cancelled(workspace, capfd, unknown):
         assert err == f"note: {name}: {what}: {why}\n"
 
 
-def test_an_answer_that_comes_late(workspace, capfd, monkeypatch):
-    """N20: is waited for."""
-    name = submit(capfd)
-    assert cli.main(["job", "cancel", name]) == 0
-    monkeypatch.setenv("ENGINE_ANSWERS", "late")
-    assert submit(capfd) == name
-
-
 def test_a_job_that_the_engine_no_longer_has(workspace, capfd):
     """N20: has ended."""
     name = submit(capfd)
