@@ -1,18 +1,19 @@
 """All that a report shows, as one object of JSON: what the page reads, and nothing of it is markup.
 
 Owns: which runs are highlighted at first, and what the parts of the page hold. Does not own: the parts themselves
-(`words.py`, `curves.py`, `times.py`, `exhibits.py`), how they are drawn (`static/`), the file (`page.py`).
+(`words.py`, `curves.py`, `exhibits.py`), how they are drawn (`static/`), the file (`page.py`).
 """
 
 from __future__ import annotations
 
+import collections
 import datetime
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.reports import curves, exhibits, times, words
+from official_trainer.reports import curves, exhibits, gathered, words
 from official_trainer.reports.gathered import NO_RUNS, Gathered, Ranked
 from official_trainer.tracking.jsonl import encode
 
@@ -29,10 +30,26 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
       refresh_seconds: how often the page asks for a newer content; None for a page that stays as it is.
     """
     runs, chosen = found.runs, highlighted(found.runs)
-    accounts = [times.account(each, now_seconds=now_seconds) for each in runs]
+    accounts = [gathered.account(each, now_seconds=now_seconds) for each in runs]
     charts = curves.chart(runs, chosen, found.metric)
     pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
+    names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
+    columns = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
+    about_config, whole_config, about_sweep = "", None, ""
+    if len(runs) == 1:
+        about_config = "Each value with what set it: a default of the experiment, a file, or a flag."
+        config = runs[0].run.config
+        texts = {path: (flow(config[path]), config.origin(path)) for path in config}
+        whole_config = {path: f"{text}  # {origin}" if origin else text for path, (text, origin) in texts.items()}
+    if len(fields) > _MOST_FIELDS:
+        about_config = f"The first {_MOST_FIELDS} of {len(fields):,} fields."
+    if found.sweep is not None:
+        metrics = [
+            f"{name} ({'higher' if way == 'max' else 'lower'} is better)"
+            for name, way in found.sweep["metrics"].items()
+        ]
+        about_sweep = f"Trials are compared by {' and '.join(metrics)}."
     return {
         "title": _title(found),
         "made": _made(found.paths, now_seconds),
@@ -45,10 +62,10 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
             _run(place, each, account, found) for place, (each, account) in enumerate(zip(runs, accounts, strict=True))
         ],
         "runs_about": _about_runs(found, chosen),
-        "fields": _columns(found, fields),
+        "fields": [{"path": path, "name": names[path]} for path in fields if path in columns],
         "config_fields": fields[:_MOST_FIELDS],
-        "config_about": _about_config(found, fields),
-        "config": _whole_config(runs[0]) if len(runs) == 1 else None,
+        "config_about": about_config,
+        "config": whole_config,
         "highlighted": chosen,
         "charts": charts.charts,
         "curves_about": charts.about,
@@ -57,7 +74,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "checkpoints": exhibits.checkpoints(runs, chosen, found.folder),
         "checkpoints_about": f"Paths are below {found.folder}.",
         "sweep": found.sweep,
-        "sweep_about": _about_sweep(found),
+        "sweep_about": about_sweep,
         "links": exhibits.links(runs, chosen, found.folder),
     }
 
@@ -150,38 +167,3 @@ def _about_runs(found: Gathered, chosen: Sequence[int]) -> str:
         f"{len(chosen)} are highlighted in the charts, the best and those that still run; "
         "tick others in the table to see them there."
     )
-
-
-def _columns(found: Gathered, fields: Sequence[str]) -> list[dict[str, str]]:
-    """Returns the fields that are columns of the table: those that the most runs have."""
-    names = short_names(fields)
-    counts = {path: sum(path in each.differs for each in found.runs) for path in fields}
-    kept = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
-    return [{"path": path, "name": names[path]} for path in fields if path in kept]
-
-
-def _about_config(found: Gathered, fields: Sequence[str]) -> str:
-    if len(fields) > _MOST_FIELDS:
-        return f"The first {_MOST_FIELDS} of {len(fields):,} fields."
-    if len(found.runs) == 1:
-        return "Each value with what set it: a default of the experiment, a file, or a flag."
-    return ""
-
-
-def _whole_config(each: Ranked) -> dict[str, str]:
-    """Returns every field of a config as YAML, with what set it."""
-    config = each.run.config
-    shown = {}
-    for path in config:
-        origin = config.origin(path)
-        shown[path] = f"{flow(config[path])}  # {origin}" if origin else flow(config[path])
-    return shown
-
-
-def _about_sweep(found: Gathered) -> str:
-    if found.sweep is None:
-        return ""
-    metrics = [
-        f"{name} ({'higher' if way == 'max' else 'lower'} is better)" for name, way in found.sweep["metrics"].items()
-    ]
-    return f"Trials are compared by {' and '.join(metrics)}."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.reports.gathered import Ranked
@@ -55,9 +55,17 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
     for place, each in enumerate(runs):
         for split, named in each.run.curves.by_split.items():
             for name, curve in named.items():
-                if name != f"best_{metric}" and (shared := _chart_of(split, name, named)) is not None:
-                    found.setdefault(shared, []).append((place, "train" if split == "time" else split, name, curve))
-    order = sorted(found, key=lambda name: _order(name, found[name], metric))
+                if split == "time" and name == _SPEED:
+                    found.setdefault("examples per second", []).append((place, "train", name, curve))
+                elif split != "time" and name != f"best_{metric}":
+                    found.setdefault(shared_name(split, name, named), []).append((place, split, name, curve))
+    last = ("smoothed_loss", "batch_loss", "learning_rate", "examples per second")
+
+    def rank(name: str) -> tuple[Any, ...]:
+        is_evaluated = any(split != "train" for _, split, _, _ in found[name])
+        return name != metric, name != "loss", not is_evaluated, last.index(name) if name in last else -1, name
+
+    order = sorted(found, key=rank)
     shown = {name: found[name] for name in order[:_MOST_CHARTS]}
     notes = [f"{len(order) - _MOST_CHARTS} more metrics are not drawn."] if len(order) > _MOST_CHARTS else []
     if len(runs) > _MANY_RUNS and len(shown) > _CHARTS_OF_MANY:
@@ -78,33 +86,11 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
     return Charts(charts, " ".join(notes))
 
 
-def _chart_of(split: str, name: str, names: Collection[str]) -> str | None:
-    """Returns the chart of a metric; what training and evaluations both measure shares one. None for no chart."""
-    if split == "time":
-        return "examples per second" if name == _SPEED else None
-    return shared_name(split, name, names)
-
-
-def _order(name: str, curves: Sequence[tuple[int, str, str, Curve]], metric: str | None) -> tuple[Any, ...]:
-    is_evaluated = any(split != "train" for _, split, _, _ in curves)
-    last = ("smoothed_loss", "batch_loss", "learning_rate", "examples per second")
-    return name != metric, name != "loss", not is_evaluated, last.index(name) if name in last else -1, name
-
-
 def _drawn(place: int, split: str, name: str, curve: Curve, limit: int) -> dict[str, Any]:
+    """Returns a curve with the digits that a chart can show; a value that is not finite is a gap."""
     kept = thinned(curve.values, limit)
-    return {
-        "run": place,
-        "split": split,
-        "name": name,
-        "x": [curve.steps[i] for i in kept],
-        "y": [_short(curve.values[i]) for i in kept],
-    }
-
-
-def _short(value: float) -> float | None:
-    """Returns a number with the digits that a chart can show; None for one that is not finite, which is a gap."""
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    values = [float(f"{curve.values[i]:.5g}") if math.isfinite(curve.values[i]) else None for i in kept]
+    return {"run": place, "split": split, "name": name, "x": [curve.steps[i] for i in kept], "y": values}
 
 
 def thinned(values: Sequence[float], limit: int) -> list[int]:

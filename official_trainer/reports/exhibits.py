@@ -6,11 +6,12 @@ Owns: which of these a report shows, and as what. Does not own: reading them (`r
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shlex
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -27,6 +28,7 @@ _ABOUT_RUN = ("config", "environment", "parameters")
 """Texts at step 0 that describe a run for TensorBoard; the page has them in other places."""
 
 _PICTURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
+_RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")  # below the headings of a table
 _WEB = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
 
 
@@ -49,7 +51,10 @@ def media(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> tuple[l
             if each.kind == "histogram":
                 histograms[f"{each.split}: {each.name}"] = None
             elif each.step or each.kind != "text" or each.name not in _ABOUT_RUN:
-                newest[each.split, each.name, _place_in_batch(newest, each)] = each
+                place_in_batch = 0  # images of one name and step are a batch
+                while (old := newest.get((each.split, each.name, place_in_batch))) and old.step == each.step:
+                    place_in_batch += 1
+                newest[each.split, each.name, place_in_batch] = each
         pictures = 0
         for each in sorted(newest.values(), key=lambda each: -each.step):
             found = _exhibit(each)
@@ -77,14 +82,6 @@ def _tensorboard(runs: Sequence[Ranked], folder: str) -> str:
     return f"tensorboard --logdir={shlex.quote(runs[0].run.directory if len(runs) == 1 else folder)}"
 
 
-def _place_in_batch(newest: Mapping[tuple[str, str, int], Shown], each: Shown) -> int:
-    """Returns the number of an image among those of its name and step, which a batch of images has in common."""
-    number = 0
-    while (old := newest.get((each.split, each.name, number))) is not None and old.step == each.step:
-        number += 1
-    return number
-
-
 def _exhibit(each: Shown) -> dict[str, Any] | None:
     """Returns the content of an image or a text for the page; None for one that a browser cannot show."""
     if each.kind == "image":
@@ -95,26 +92,16 @@ def _exhibit(each: Shown) -> dict[str, Any] | None:
         source = f"data:image/{kind};base64,{base64.b64encode(each.content).decode()}"
         return {"kind": "image", "source": source, "width": width, "height": height}
     text = each.content.decode("utf-8", "replace")
-    if (table := _table(text)) is not None:
-        columns, rows = table
-        return {"kind": "table", "columns": columns, "rows": rows[:_MOST_ROWS]}
+    lines = text.strip().splitlines()
+    if len(lines) > 1 and all(line[:1] == line[-1:] == "|" for line in lines) and _RULE.fullmatch(lines[1]):
+        cells = [  # as `tracking.Table` writes them
+            [cell.strip().replace("<br>", "\n").replace("&#124;", "|") for cell in line[1:-1].split("|")]
+            for line in (lines[0], *lines[2:])
+        ]
+        if all(len(row) == len(cells[0]) for row in cells):
+            return {"kind": "table", "columns": cells[0], "rows": cells[1 : _MOST_ROWS + 1]}
     cut = f"{text[:_LONGEST_TEXT]}…" if len(text) > _LONGEST_TEXT else text
     return {"kind": "text", "text": cut}
-
-
-def _table(markdown: str) -> tuple[list[str], list[list[str]]] | None:
-    """Returns the columns and rows of a table as `tracking.Table` writes it; None for any other text."""
-    lines = markdown.strip().splitlines()
-    if len(lines) < 2 or not all(line.startswith("|") and line.endswith("|") for line in lines):
-        return None
-    if not re.fullmatch(r"\|(?:\s*:?-+:?\s*\|)+", lines[1]):
-        return None
-    cells = [[_plain(cell) for cell in line[1:-1].split("|")] for line in (lines[0], *lines[2:])]
-    return (cells[0], cells[1:]) if all(len(row) == len(cells[0]) for row in cells) else None
-
-
-def _plain(cell: str) -> str:
-    return cell.strip().replace("<br>", "\n").replace("&#124;", "|")
 
 
 def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
@@ -130,59 +117,43 @@ def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> l
             numbers = {"value": runs[place].best if is_best else None, "size_bytes": each.size_bytes or None}
             rows.append({"run": place, "kind": kind, "step": each.step, **numbers, "path": each.prefix})
         for exported in run.exports:
-            numbers = {"value": None, "size_bytes": _size(exported.path)}
-            kind = "export (SavedModel)"
+            inside = [os.path.join(above, name) for above, _, names in os.walk(exported.path) for name in names]
+            try:
+                size = sum(map(os.path.getsize, inside))
+            except OSError:
+                size = None
+            kind, numbers = "export (SavedModel)", {"value": None, "size_bytes": size}
             rows.append({"run": place, "kind": kind, "step": exported.step, **numbers, "path": exported.path})
     return [{**row, "path": os.path.relpath(row["path"], folder)} for row in rows]
-
-
-def _size(folder: str) -> int | None:
-    """Returns the bytes of all files below a folder."""
-    try:
-        return sum(os.path.getsize(os.path.join(above, name)) for above, _, names in os.walk(folder) for name in names)
-    except OSError:
-        return None
 
 
 def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
     """Returns where else the numbers of runs are: a command that shows them, or an address; as JSON takes them."""
     found: list[dict[str, Any]] = []
     if any(_has(each, "train") or _has(each, "validation") for each in runs):
-        found.append(_link(None, "TensorBoard", command=_tensorboard(runs, folder)))
+        found.append({"run": None, "tool": "TensorBoard", "command": _tensorboard(runs, folder), "url": ""})
     for place in chosen:
-        found += (_link(place, *rest) for rest in _trackers(runs[place]))
+        each, config = runs[place], runs[place].run.config
+        if _has(each, "mlflow.json"):
+            uris = [config[path] for path in config if re.fullmatch(r"trainer\.trackers\[.*\.tracking_uri", path)]
+            uri = _address(uris[-1] if uris else None)
+            store = (uris and uris[-1]) or f"sqlite:///{os.path.abspath(files.join(each.run.directory, 'mlflow.db'))}"
+            command = f"mlflow ui --backend-store-uri {shlex.quote(without_secrets(str(store)))}"
+            found.append({"run": place, "tool": "MLflow", "command": "" if uri else command, "url": uri})
+        if _has(each, "wandb.json"):
+            held: Mapping[str, Any] = {}
+            with contextlib.suppress(OSError, files.UnreadableFileError):
+                held = files.read_json(files.join(each.run.directory, "wandb.json"))
+            url = _address(held.get("url"))  # none of a run that was offline
+            command = f"wandb sync {shlex.quote(files.join(each.run.directory, 'wandb'))}/offline-run-*"
+            found.append({"run": place, "tool": "Weights & Biases", "command": "" if url else command, "url": url})
     return found
-
-
-def _link(place: int | None, tool: str, command: str = "", url: str = "") -> dict[str, Any]:
-    return {"run": place, "tool": tool, "command": command, "url": url}
 
 
 def _has(each: Ranked, name: str) -> bool:
     return os.path.exists(files.join(each.run.directory, name))
 
 
-def _trackers(each: Ranked) -> Iterator[tuple[str, str, str]]:
-    """Yields the tool, a command and an address of each service that a run wrote to."""
-    config: Mapping[str, Any] = each.run.config
-    settings = {path.rpartition(".")[2]: config[path] for path in config if path.startswith("trainer.trackers[")}
-    if _has(each, "mlflow.json"):
-        uri = settings.get("tracking_uri")
-        if isinstance(uri, str) and _WEB.match(uri) and "@" not in uri:
-            yield "MLflow", "", uri
-        else:
-            store = uri or f"sqlite:///{os.path.abspath(files.join(each.run.directory, 'mlflow.db'))}"
-            yield "MLflow", f"mlflow ui --backend-store-uri {shlex.quote(without_secrets(str(store)))}", ""
-    if _has(each, "wandb.json"):
-        offline = shlex.quote(files.join(each.run.directory, "wandb"))
-        url = _wandb_url(each)
-        yield "Weights & Biases", "" if url else f"wandb sync {offline}/offline-run-*", url
-
-
-def _wandb_url(each: Ranked) -> str:
-    """Returns the address of a run at Weights & Biases; empty if it was offline."""
-    try:
-        url = files.read_json(files.join(each.run.directory, "wandb.json")).get("url")
-    except (OSError, files.UnreadableFileError):
-        return ""
-    return url if isinstance(url, str) and _WEB.match(url) and "@" not in url else ""
+def _address(value: Any) -> str:
+    """Returns an address of the web that has no name or password in it; empty for anything else."""
+    return value if isinstance(value, str) and _WEB.match(value) and "@" not in value else ""

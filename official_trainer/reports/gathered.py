@@ -1,24 +1,28 @@
-"""The runs that a report is about: which folders they are in, what they are called, which one is the best.
+"""The runs that a report is about: which folders they are in, which one is the best, where their time went.
 
-Owns: finding the runs and the sweep that paths name, their order, the metric that decides.
-Does not own: reading a run (`reports/opened.py`) or a sweep (`sweeps/results.py`), what runs are called
-(`runs/differing.py`).
+Owns: finding the runs and the sweep that paths name, their order, the metric that decides; the account of time over all
+processes of a run, and goodput. Does not own: reading a run (`reports/opened.py`) or a sweep (`sweeps/results.py`), what
+runs are called (`runs/differing.py`), measuring time (`runs/health/time_account.py`).
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import datetime
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
+from official_trainer.runs import differing
 from official_trainer.reports import opened
 from official_trainer.reports.opened import NoRunYetError, OpenedRun
-from official_trainer.runs import differing
-from official_trainer.runs.recorded import is_step
+from official_trainer.runs.recorded import LONGEST_SECONDS, is_step
+
+_LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
 
 NO_RUNS = ("empty", "no run")
 """How folders stand that hold no run."""
@@ -99,75 +103,100 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         what = ", ".join(paths)
         why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
         raise NoRunYetError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
-    sweep = _sweep(paths)
+    sweep: dict[str, Any] | None = None
+    pruned: set[str] = set()
+    if len(paths) == 1 and os.path.exists(files.join(paths[0], files.SWEEP_FILE)):
+        from official_trainer.sweeps import results
+
+        sweep = results.as_json(results.read(paths[0], with_runs=True))
+        pruned = {files.join(paths[0], trial["run"]) for trial in sweep["trials"] if trial["state"] == "pruned"}
     directories = [os.path.abspath(run.directory) for run in runs]
     names = differing.names(directories)
     folder = os.path.commonpath(directories) if len(runs) > 1 else os.path.dirname(directories[0])
     fields = differing.differing([run.recorded for run in runs])
-    metric, direction = _metric(runs, sweep)
-    ranked = [_ranked(*each, metric) for each in zip(runs, names, fields, strict=True)]
-    ranked = [_with_best_of_curve(each, metric, direction) for each in ranked]
-    pruned = _pruned(paths, sweep)
-    ranked = [dataclasses.replace(each, is_pruned=each.run.directory in pruned) for each in ranked]
+    metric: str | None = None
+    direction: Literal["higher", "lower"] | None = None
+    deciding = collections.Counter((run.recorded.metric, run.recorded.direction) for run in runs if run.recorded.metric)
+    if sweep is not None:
+        metric, way = next(iter(sweep["metrics"].items()))
+        direction = "higher" if way == "max" else "lower"
+    elif deciding:
+        metric, direction = deciding.most_common(1)[0][0]
+    ranked = [
+        Ranked(
+            run=run, name=name, differs=differs, is_pruned=run.directory in pruned, **_numbers(run, metric, direction)
+        )
+        for run, name, differs in zip(runs, names, fields, strict=True)
+    ]
+
+    def rank(each: Ranked) -> tuple[Any, ...]:
+        best = each.best if each.best is not None and math.isfinite(each.best) else None
+        sign = 1 if direction == "lower" else -1
+        name = [part.zfill(9) if part.isdecimal() else part for part in each.name.replace("_", " ").split()]
+        return best is None, 0.0 if best is None else sign * best, each.status in NO_RUNS, name
+
     return Gathered(
         paths=list(paths),
         folder=folder,
-        runs=sorted(ranked, key=lambda each: _order(each, direction)),
+        runs=sorted(ranked, key=rank),
         metric=metric,
         direction=direction,
         sweep=sweep,
     )
 
 
-def _sweep(paths: Sequence[str]) -> dict[str, Any] | None:
-    """Returns all that a report draws of a sweep, if its directory is all that was named."""
-    from official_trainer.sweeps import results
-
-    if len(paths) != 1 or not os.path.exists(files.join(paths[0], results.SWEEP)):
-        return None
-    return results.as_json(results.read(paths[0], with_runs=True))
-
-
-def _pruned(paths: Sequence[str], sweep: Mapping[str, Any] | None) -> set[str]:
-    """Returns the directories of the trials that a sweep has pruned."""
-    trials = sweep["trials"] if sweep is not None else ()
-    return {files.join(paths[0], trial["run"]) for trial in trials if trial["state"] == "pruned"}
-
-
-def _metric(
-    runs: Sequence[OpenedRun], sweep: Mapping[str, Any] | None
-) -> tuple[str | None, Literal["higher", "lower"] | None]:
-    if sweep is not None:
-        name, direction = next(iter(sweep["metrics"].items()))
-        return name, "higher" if direction == "max" else "lower"
-    counts = collections.Counter((run.recorded.metric, run.recorded.direction) for run in runs if run.recorded.metric)
-    return counts.most_common(1)[0][0] if counts else (None, None)
-
-
-def _ranked(run: OpenedRun, name: str, differs: Mapping[str, str], metric: str | None) -> Ranked:
-    recorded = run.recorded
-    best, step = None, None
-    if recorded.metric == metric and isinstance(recorded.best, float):
-        best, held = recorded.best, run.record.get("best")
+def _numbers(run: OpenedRun, metric: str | None, direction: str | None) -> dict[str, Any]:
+    """Returns the best value of the metric with its step, by the record or else by the curve, and the last value."""
+    best, step, final = None, None, None
+    if run.recorded.metric == metric and isinstance(run.recorded.best, float):
+        best, held = run.recorded.best, run.record.get("best")
         step = held.get("step") if isinstance(held, Mapping) else None
-    return Ranked(run=run, name=name, differs=differs, best=best, best_step=step if is_step(step) else None)
+    curve = None if metric is None else run.curves.get("validation", metric)
+    if curve is not None and curve.values:
+        final = curve.values[-1]
+        points = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
+        if best is None and direction is not None and points:
+            best, step = (max if direction == "higher" else min)(points, key=lambda point: point[0])
+    return {"best": best, "best_step": step if is_step(step) else None, "final": final}
 
 
-def _with_best_of_curve(ranked: Ranked, metric: str | None, direction: str | None) -> Ranked:
-    """Adds the last value of the metric; and the best one, if the record has none."""
-    curve = None if metric is None else ranked.run.curves.get("validation", metric)
-    if curve is None or not curve.values:
-        return ranked
-    ranked = dataclasses.replace(ranked, final=curve.values[-1])
-    points = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
-    if ranked.best is not None or direction is None or not points:
-        return ranked
-    value, step = (max if direction == "higher" else min)(points, key=lambda point: point[0])
-    return dataclasses.replace(ranked, best=value, best_step=step)
+def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
+    """Returns the time of a run as JSON takes it; None without a record of it.
+
+    `parts` are the seconds of each part; `between` are those in which no process ran, or one that recorded nothing
+    because it was killed. `goodput` is the share of all of it that went into steps whose results were kept: steps that
+    were repeated after a kill count once.
+    """
+    record = each.run.record
+    total = _mapping(_mapping(record.get("time")).get("total"))
+    seconds = {
+        name: float(value)
+        for name, value in _mapping(total.get("seconds")).items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_SECONDS
+    }
+    if not seconds:
+        return None
+    wall = sum(seconds.values())
+    started, ended = each.run.recorded.started_seconds, record.get("finished")
+    end_seconds = now_seconds if each.status == "running" else None
+    if end_seconds is None and isinstance(ended, str):
+        with contextlib.suppress(ValueError):
+            end_seconds = datetime.datetime.fromisoformat(ended).timestamp()
+    between = 0.0 if started is None or end_seconds is None else end_seconds - started - wall
+    if between >= _LEAST_BETWEEN_SECONDS:
+        seconds["between"] = round(between, 1)
+    done, trained = each.run.recorded.step, total.get("steps")
+    kept = min(1.0, done / trained) if is_step(trained) and trained > 0 and done is not None else 1.0
+    attempts = _mapping(record.get("time")).get("attempts")
+    last = attempts[-1] if isinstance(attempts, list) and attempts and isinstance(attempts[-1], Mapping) else {}
+    all_seconds = sum(seconds.values())
+    return {
+        "parts": seconds,
+        "goodput": round(seconds.get("steps", 0.0) * kept / all_seconds, 4) if all_seconds > 0 else None,
+        "restarts": restarts if is_step(restarts := total.get("restarts")) else 0,
+        "verdict": verdict if isinstance(verdict := last.get("verdict"), str) else None,
+    }
 
 
-def _order(ranked: Ranked, direction: str | None) -> tuple[Any, ...]:
-    best = ranked.best if ranked.best is not None and math.isfinite(ranked.best) else None
-    sign = 1 if direction == "lower" else -1
-    name = [part.zfill(9) if part.isdecimal() else part for part in ranked.name.replace("_", " ").split()]
-    return best is None, 0.0 if best is None else sign * best, ranked.status in NO_RUNS, name
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,6 +1,6 @@
 """The summary of a report in words: how the runs stand, which is the best, what differs, what failed and why.
 
-Owns: the sentences. Does not own: facts about runs (`gathered.py`, `times.py`), messages of errors (`run.json`).
+Owns: the sentences. Does not own: facts about runs (`gathered.py`), messages of errors (`run.json`).
 """
 
 from __future__ import annotations
@@ -48,18 +48,12 @@ def summary(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[
 
     Args:
       found: the runs.
-      times: `times.account` of each.
+      times: `gathered.account` of each.
     """
-    sentences = [
-        ("", _overview(found)),
-        *_best(found),
-        *_sweep(found),
-        *_differences(found),
-        *_failures(found),
-        *_others(found),
-        *_code(found),
-        *_time(times),
-    ]
+    sentences = [*_standing(found), *_compared(found), *_troubles(found)]
+    if verdicts := [each["verdict"] for each in times if each is not None and each["verdict"]]:
+        many = "" if len(times) == 1 else f" ({_many(len(verdicts), 'run')})"
+        sentences.append(("note", f"Steps wait for data{many}: {verdicts[0]}."))
     if found.sweep is None:  # else a sentence may begin with a trial, which is no name of a folder
         return sentences
     return [(kind, text[:1].upper() + text[1:]) for kind, text in sentences]
@@ -92,27 +86,52 @@ def facts(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[tu
     return shown
 
 
-def _overview(found: Gathered) -> str:
-    runs = found.runs
+def _standing(found: Gathered) -> Iterator[Sentence]:
+    """Yields how the runs stand, and which is the best."""
+    runs, best = found.runs, found.best
     experiments = sorted({each.run.recorded.experiment for each in runs if each.run.recorded.experiment})
     of = f" of {first_few(experiments)}" if experiments else ""
     if len(runs) == 1:
-        only = runs[0]
-        state = STATUS_WORDS.get(only.status, only.status)
-        return f"{only.name}, a run{of}, is {state}: {_progress(only)}."
-    if found.sweep is not None:
-        states = collections.Counter(trial["state"] for trial in found.sweep["trials"])
-        what, counts = f"{len(found.sweep['trials'])} trials", _counted(states)
+        state = STATUS_WORDS.get(runs[0].status, runs[0].status)
+        yield "", f"{runs[0].name}, a run{of}, is {state}: {_progress(runs[0])}."
     else:
-        what, counts = f"{len(runs):,} runs", _counted(collections.Counter(each.status for each in runs))
-    return f"{what}{of}: {counts}."
+        states = [trial["state"] for trial in found.sweep["trials"]] if found.sweep else [each.status for each in runs]
+        counts = collections.Counter(states).most_common()
+        counted = ", ".join(f"{count} {name}" for name, count in counts)
+        if len(counts) == 1:
+            counted = f"{'both' if len(states) == 2 else 'all'} {counts[0][0]}"
+        yield "", f"{len(states):,} {'trials' if found.sweep else 'runs'}{of}: {counted}."
+    if best is None or best.best is None:
+        if len(runs) > 1:
+            why = (
+                "no run says which metric decides"
+                if found.metric is None
+                else f"no run has a value of {found.metric} yet"
+            )
+            yield "note", f"Which run is the best is not known: {why}."
+        return
+    reached = f"{found.metric} {show(best.best)}{_at(best)}"
+    if len(runs) == 1:
+        last = "" if best.final is None or best.final == best.best else f"; the last evaluation has {show(best.final)}"
+        yield "best", f"The best {reached}{last}."
+        return
+    compared = [each for each in runs if each.best is not None]
+    values = [each.best for each in runs if each.best is not None]
+    equal = [each.name for each in compared if each.best == best.best]
+    behind = ""
+    if len(compared) == 2:
+        behind = f" {compared[1].name} reached {show(values[1])}{_at(compared[1])}."
+    elif len(compared) > 2:
+        rest = f"the median is {show(statistics.median(values))}, the worst {show(values[-1])}"
+        behind = f" The next is {compared[1].name} with {show(values[1])}; {rest}."
+    if len(equal) > 1:
+        yield "best", f"{_listed(equal)} are equally good: {reached}; {found.direction} is better."
+    else:
+        yield "best", f"{best.name} is the best: {reached}; {found.direction} is better.{behind}"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    if len(counts) == 1:
-        ((name, count),) = counts.items()
-        return f"{'both' if count == 2 else 'all'} {name}"
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+def _at(each: Ranked) -> str:
+    return "" if each.best_step is None else f" at step {each.best_step:,}"
 
 
 def _progress(each: Ranked) -> str:
@@ -122,85 +141,39 @@ def _progress(each: Ranked) -> str:
     return f"step {step:,} of {end:,}" if end and end != step else f"{step:,} steps"
 
 
-def _best(found: Gathered) -> Iterator[Sentence]:
-    compared = [each for each in found.runs if each.best is not None]
-    best = found.best
-    if best is None or best.best is None:
-        if found.metric is not None and len(found.runs) > 1:
-            yield "note", f"Which run is the best is not known: no run has a value of {found.metric} yet."
-        elif len(found.runs) > 1:
-            yield "note", "Which run is the best is not known: no run says which metric decides."
-        return
-    step = "" if best.best_step is None else f" at step {best.best_step:,}"
-    reached = f"{found.metric} {show(best.best)}{step}"
-    if len(found.runs) == 1:
-        last = "" if best.final is None or best.final == best.best else f"; the last evaluation has {show(best.final)}"
-        yield "best", f"The best {reached}{last}."
-        return
-    equal = [each for each in compared if each.best == best.best]
-    if len(equal) > 1:
-        yield (
-            "best",
-            f"{_listed([each.name for each in equal])} are equally good: {reached}; {found.direction} is better.",
-        )
-    else:
-        yield "best", f"{best.name} is the best: {reached}; {found.direction} is better.{_behind(compared)}"
-
-
-def _behind(compared: Sequence[Ranked]) -> str:
-    """Returns how far the others are behind the best."""
-    values = [each.best for each in compared if each.best is not None]
-    if len(compared) == 2:
-        step = "" if compared[1].best_step is None else f" at step {compared[1].best_step:,}"
-        return f" {compared[1].name} reached {show(values[1])}{step}."
-    if len(compared) > 2:
-        median, worst = statistics.median(values), values[-1]
-        rest = f"the median is {show(median)}, the worst {show(worst)}"
-        return f" The next is {compared[1].name} with {show(values[1])}; {rest}."
-    return ""
-
-
-def _sweep(found: Gathered) -> Iterator[Sentence]:
-    if found.sweep is None:
-        return
-    names = {each["path"]: each["name"] for each in found.sweep["dimensions"]}
-    shares = sorted((found.sweep.get("importances") or {}).items(), key=lambda item: -item[1])
-    if shares:
-        words = [f"{names.get(path, path)} ({share:.0%})".replace("%", " %") for path, share in shares[:3]]
-        yield "", f"What told the best trials from the others most: {_listed(words)}."
-    elif missing := found.sweep.get("importances_missing"):
-        yield "", f"Which fields matter cannot be said: {missing}."
-    spent, whole = (found.sweep["steps"][name] for name in ("spent", "without_pruning"))
-    if whole > spent:
-        yield "", f"Pruning saved {1 - spent / whole:.0%} of the steps: {spent:,} were trained.".replace("%", " %")
-
-
-def _differences(found: Gathered) -> Iterator[Sentence]:
-    runs = found.runs
+def _compared(found: Gathered) -> Iterator[Sentence]:
+    """Yields what a sweep has found, and in which fields the runs differ."""
+    runs, sweep = found.runs, found.sweep
+    if sweep is not None:
+        names = {each["path"]: each["name"] for each in sweep["dimensions"]}
+        shares = sorted((sweep.get("importances") or {}).items(), key=lambda item: -item[1])
+        if shares:
+            words = [f"{names.get(path, path)} ({share:.0%})".replace("%", " %") for path, share in shares[:3]]
+            yield "", f"What told the best trials from the others most: {_listed(words)}."
+        elif missing := sweep.get("importances_missing"):
+            yield "", f"Which fields matter cannot be said: {missing}."
+        spent, whole = (sweep["steps"][name] for name in ("spent", "without_pruning"))
+        if whole > spent:
+            yield "", f"Pruning saved {1 - spent / whole:.0%} of the steps: {spent:,} were trained.".replace("%", " %")
     paths = list(dict.fromkeys(path for each in runs for path in each.differs))
+    names = short_names(paths)
     if not paths:
-        if len([each for each in runs if each.run.recorded.config]) > 1:
+        if sum(bool(each.run.recorded.config) for each in runs) > 1:
             yield "", "Their configs are equal, as far as they are known."
         return
-    if found.sweep is not None and found.best is not None:
-        yield "", f"{found.best.name} has {_values(found.best, paths)}."
-        return
-    names = short_names(paths)
-    if len(runs) == 2:
+    of_best = ""
+    if found.best is not None:
+        own = [f"{names[path]} {_value(found.best, path)}" for path in paths if path in found.best.differs]
+        of_best = f"{found.best.name} has {_listed(own, _MOST_FIELDS) or 'the values of its experiment'}."
+    if sweep is not None and of_best:
+        yield "", of_best
+    elif len(runs) == 2:
         pairs = [f"{names[path]} ({' → '.join(_value(each, path) for each in reversed(runs))})" for path in paths]
         before, after = runs[1].name, runs[0].name
         yield "", f"From {before} to {after}, {_many(len(paths), 'field')} changed: {_listed(pairs, _MOST_FIELDS)}."
-        return
-    listed = _listed([names[path] for path in paths], _MOST_FIELDS)
-    best = f" {found.best.name} has {_values(found.best, paths)}." if found.best is not None else ""
-    yield "", f"They differ in {_many(len(paths), 'field')}: {listed}.{best}"
-
-
-def _values(each: Ranked, paths: Sequence[str]) -> str:
-    names, own = short_names(paths), [path for path in paths if path in each.differs]
-    return (
-        _listed([f"{names[path]} {_value(each, path)}" for path in own], _MOST_FIELDS) or "the values of its experiment"
-    )
+    else:
+        listed = _listed([names[path] for path in paths], _MOST_FIELDS)
+        yield "", f"They differ in {_many(len(paths), 'field')}: {listed}.{of_best and f' {of_best}'}"
 
 
 def _value(each: Ranked, path: str) -> str:
@@ -208,8 +181,8 @@ def _value(each: Ranked, path: str) -> str:
     return show(float(text)) if _LONG_NUMBER.fullmatch(text) else shorten(text, _LONGEST_VALUE)
 
 
-def _failures(found: Gathered) -> Iterator[Sentence]:
-    """Yields why runs failed; those with one reason together."""
+def _troubles(found: Gathered) -> Iterator[Sentence]:
+    """Yields why runs failed, those with one reason together; which have not ended; what differs beside configs."""
     by_reason: dict[str, list[Ranked]] = {}
     for each in found.runs:
         if each.status in _FAILED:
@@ -223,38 +196,12 @@ def _failures(found: Gathered) -> Iterator[Sentence]:
         yield "failed", f"{names} {did}{at}: {why}."
     if rest := sum(len(runs) for _, runs in groups[_MOST_REASONS:]):
         yield "failed", f"{_many(rest, 'more run')} failed for other reasons."
-
-
-def reason(each: Ranked) -> str:
-    """Returns why a run failed, on one line, without the full stop."""
-    if each.status == "died":
-        return STATUS_WORDS["died"].partition(": ")[2]
-    error = error_of(each)
-    line = next((line.strip() for line in (error or "").splitlines() if line.strip()), "")
-    said = line or "; ".join(each.run.recorded.notes) or "it left no message"
-    return shorten(said, _LONGEST_REASON).rstrip(".")
-
-
-def error_of(each: Ranked) -> str | None:
-    """Returns the message of the error that ended a run; None if it has none."""
-    error = each.run.record.get("error")
-    return error if isinstance(error, str) and error.strip() else None
-
-
-def _others(found: Gathered) -> Iterator[Sentence]:
-    """Yields what needs a word about runs that neither ended nor failed."""
-    if len(found.runs) == 1:
-        return
     for status, words in STATUS_WORDS.items():
         named = [each.name for each in found.runs if each.status == status]
-        if named and status not in _FAILED:
+        if named and status not in _FAILED and len(found.runs) > 1:
             verb = "is" if len(named) == 1 else "are"
             kind = "running" if status == "running" else "note"
             yield kind, f"{_listed(named, 3)} {verb} {words}."
-
-
-def _code(found: Gathered) -> Iterator[Sentence]:
-    """Yields what differs between the runs other than their configs."""
     records = [each.run.record for each in found.runs]
     if len({str(each["git_revision"]) for each in records if each.get("git_revision")}) > 1:
         yield "note", "They ran with different revisions of the workspace, so more than their configs may differ."
@@ -271,11 +218,20 @@ def _code(found: Gathered) -> Iterator[Sentence]:
             yield "note", f"They ran with different versions of {package}: {_listed(known)}."
 
 
-def _time(times: Sequence[Mapping[str, Any] | None]) -> Iterator[Sentence]:
-    verdicts = [each["verdict"] for each in times if each is not None and each["verdict"]]
-    if verdicts:
-        many = "" if len(times) == 1 else f" ({_many(len(verdicts), 'run')})"
-        yield "note", f"Steps wait for data{many}: {verdicts[0]}."
+def reason(each: Ranked) -> str:
+    """Returns why a run failed, on one line, without the full stop."""
+    if each.status == "died":
+        return STATUS_WORDS["died"].partition(": ")[2]
+    error = error_of(each)
+    line = next((line.strip() for line in (error or "").splitlines() if line.strip()), "")
+    said = line or "; ".join(each.run.recorded.notes) or "it left no message"
+    return shorten(said, _LONGEST_REASON).rstrip(".")
+
+
+def error_of(each: Ranked) -> str | None:
+    """Returns the message of the error that ended a run; None if it has none."""
+    error = each.run.record.get("error")
+    return error if isinstance(error, str) and error.strip() else None
 
 
 def _listed(words: Sequence[str], most: int = 6) -> str:

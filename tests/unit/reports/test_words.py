@@ -2,13 +2,13 @@
 
 import pytest
 
-from official_trainer.reports import gathered, times, words
+from official_trainer.reports import gathered, words
 from tests.support.reports import kinds
 
 
 def summary(*paths):
     found = gathered.gather([str(path) for path in paths], now_seconds=kinds.NOW)
-    accounts = [times.account(each, now_seconds=kinds.NOW) for each in found.runs]
+    accounts = [gathered.account(each, now_seconds=kinds.NOW) for each in found.runs]
     return words.summary(found, accounts), words.facts(found, accounts)
 
 
