@@ -50,7 +50,14 @@ def text(cell: Cell, column: Column) -> str:
     if cell is None:
         return ""
     if isinstance(cell, Spread):
-        return _spread(cell)
+        if cell.deviation is None or not math.isfinite(cell.mean):
+            return show(cell.mean)
+        if cell.deviation == 0:
+            return f"{cell.mean:.4g} ± 0"
+        decimals = 1 - math.floor(math.log10(cell.deviation))  # of two digits of the deviation
+        if not 0 <= decimals <= 6:
+            return f"{cell.mean:.4g} ± {cell.deviation:.2g}"
+        return f"{cell.mean:.{decimals}f} ± {cell.deviation:.{decimals}f}"
     if column.text is not None:
         return column.text(cell)
     if isinstance(cell, float):
@@ -58,18 +65,6 @@ def text(cell: Cell, column: Column) -> str:
     if column.kind == "field" and _LONG_NUMBER.fullmatch(cell_text := str(cell)):  # as it is drawn in a sweep
         return f"{float(cell_text):.5g}"
     return printable(str(cell)).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _spread(cell: Spread) -> str:
-    """Returns a mean with as many decimals as two digits of the deviation have."""
-    if cell.deviation is None or not math.isfinite(cell.mean):
-        return show(cell.mean)
-    if cell.deviation == 0:
-        return f"{cell.mean:.4g} ± 0"
-    decimals = 1 - math.floor(math.log10(cell.deviation))
-    if not 0 <= decimals <= 6:
-        return f"{cell.mean:.4g} ± {cell.deviation:.2g}"
-    return f"{cell.mean:.{decimals}f} ± {cell.deviation:.{decimals}f}"
 
 
 def as_table(table: Table, width: int | None, paint: Paint) -> list[str]:
@@ -82,13 +77,18 @@ def as_table(table: Table, width: int | None, paint: Paint) -> list[str]:
       width: of the terminal; None for all columns, and one line for each row.
       paint: colours headings and the best numbers.
     """
-    cells = [list(map(_cell, row, table.columns)) for row in table.rows]
+    cells = [list(map(text, row, table.columns)) for row in table.rows]
+    for row in cells:
+        row[:] = [
+            cell if column.kind == "run" else shorten(cell, _LONGEST_CELL)
+            for cell, column in zip(row, table.columns, strict=True)
+        ]
     is_filled = [any(row[i] for row in cells) for i in range(len(table.columns))]
     shown = [i for i, column in enumerate(table.columns) if column.kind in ("run", "metric") or is_filled[i]]
     widths = {i: max(len(table.columns[i].title), *(len(row[i]) for row in cells)) for i in shown}
     chosen = _fitting(table, shown, widths, width)
     best = _best(table)
-    result = [paint(_line([table.columns[i].title for i in chosen], [widths[i] for i in chosen]), "bold")]
+    result = [paint(_GAP.join(table.columns[i].title.ljust(widths[i]) for i in chosen).rstrip(), "bold")]
     for number, row in enumerate(cells):
         line = []
         for i in chosen:
@@ -104,14 +104,6 @@ def as_table(table: Table, width: int | None, paint: Paint) -> list[str]:
     if not below:
         return result
     return [*result, "", *(part for line in below for part in wrapped(line, width).split("\n"))]
-
-
-def _cell(cell: Cell, column: Column) -> str:
-    return text(cell, column) if column.kind == "run" else shorten(text(cell, column), _LONGEST_CELL)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def _fitting(table: Table, shown: Sequence[int], widths: dict[int, int], width: int | None) -> list[int]:
@@ -184,19 +176,18 @@ def _plain(cell: Any) -> Any:
 def as_json(table: Table) -> str:
     """Returns an object with the columns, and the rows by their keys; values of fields as JSON has them."""
     columns = [{"key": each.key, "title": each.title, "direction": each.direction} for each in table.columns]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for row, notes in zip(table.rows, table.notes, strict=True):
-        pairs = zip(table.columns, row, strict=True)
-        rows.append({**{column.key: _value(cell, column) for column, cell in pairs}, "notes": list(notes)})
+        rows.append({})
+        for column, cell in zip(table.columns, row, strict=True):
+            value: Any = cell
+            if isinstance(cell, Spread):
+                value = {"mean": cell.mean, "std": cell.deviation, "n": cell.count}
+            elif column.kind == "field" and isinstance(cell, str):
+                value = None if cell == NOT_THERE else lines.value(cell)
+            rows[-1][column.key] = strict(value)
+        rows[-1]["notes"] = list(notes)
     return json.dumps({"columns": columns, "rows": rows, "remarks": list(table.remarks)}, indent=2, allow_nan=False)
-
-
-def _value(cell: Cell, column: Column) -> Any:
-    if isinstance(cell, Spread):
-        return strict({"mean": cell.mean, "std": cell.deviation, "n": cell.count})
-    if column.kind != "field" or not isinstance(cell, str):
-        return strict(cell)
-    return None if cell == NOT_THERE else strict(lines.value(cell))
 
 
 def _marked(table: Table, escaped: Callable[[str], str], bold: Callable[[str], str]) -> Iterator[list[str]]:
@@ -207,50 +198,36 @@ def _marked(table: Table, escaped: Callable[[str], str], bold: Callable[[str], s
         yield [bold(cell) if (number, i) in best else cell for i, cell in enumerate(cells)]
 
 
-def as_markdown(table: Table) -> str:
-    """Returns a table as GitHub shows it, the best of each metric in bold; notes are a list below it."""
-    return "\n".join(_markdown(table)) + "\n"
-
-
-def _markdown(table: Table) -> Iterator[str]:
-    columns = table.columns
-    yield f"| {' | '.join(_in_markdown(column.title) for column in columns)} |"
-    yield f"| {' | '.join('---:' if column.kind == 'metric' else '---' for column in columns)} |"
-    for line in _marked(table, _in_markdown, "**{}**".format):
-        yield f"| {' | '.join(line)} |"
-    named = [
-        f"{text(row[0], columns[0])}: {note}"
-        for row, notes in zip(table.rows, table.notes, strict=True)
-        for note in notes
-    ]
-    if below := [*table.remarks, *named]:
-        yield ""
-        yield from (f"- {_in_markdown(printable(line).replace(chr(10), ' '))}" for line in below)
-
-
 def _in_markdown(cell: str) -> str:
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", cell)
 
 
-def as_latex(table: Table) -> str:
-    """Returns a `tabular` for the package booktabs, the best of each metric in bold; notes are comments."""
-    return "\n".join(_latex(table)) + "\n"
-
-
-def _latex(table: Table) -> Iterator[str]:
-    columns = table.columns
-    yield f"\\begin{{tabular}}{{{''.join('r' if column.kind == 'metric' else 'l' for column in columns)}}}"
-    yield r"\toprule"
-    yield f"{' & '.join(_in_latex(column.title) for column in columns)} \\\\"
-    yield r"\midrule"
-    for line in _marked(table, _in_latex, r"\textbf{{{}}}".format):
-        yield f"{' & '.join(line)} \\\\"
-    yield r"\bottomrule"
-    yield r"\end{tabular}"
-    for row, notes in zip(table.rows, table.notes, strict=True):
-        yield from (f"% {printable(f'{row[0]}: {note}').replace(chr(10), ' ')}" for note in notes)
-    yield from (f"% {remark}" for remark in table.remarks)
-
-
 def _in_latex(cell: str) -> str:
     return "".join(_LATEX.get(char, char) for char in cell)
+
+
+def as_markdown(table: Table) -> str:
+    """Returns a table as GitHub shows it, the best of each metric in bold; notes are a list below it."""
+    columns = table.columns
+    titles = [_in_markdown(column.title) for column in columns]
+    rules = ["---:" if column.kind == "metric" else "---" for column in columns]
+    rows = [titles, rules, *_marked(table, _in_markdown, "**{}**".format)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    below = list(table.remarks)
+    for row, notes in zip(table.rows, table.notes, strict=True):
+        below += [f"{text(row[0], columns[0])}: {note}" for note in notes]
+    if below:
+        lines += ["", *(f"- {_in_markdown(printable(line).replace(chr(10), ' '))}" for line in below)]
+    return "\n".join(lines) + "\n"
+
+
+def as_latex(table: Table) -> str:
+    """Returns a `tabular` for the package booktabs, the best of each metric in bold; notes are comments."""
+    kinds = "".join("r" if column.kind == "metric" else "l" for column in table.columns)
+    lines = [f"\\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines += [f"{' & '.join(_in_latex(column.title) for column in table.columns)} \\\\", r"\midrule"]
+    lines += [f"{' & '.join(row)} \\\\" for row in _marked(table, _in_latex, r"\textbf{{{}}}".format)]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    for row, notes in zip(table.rows, table.notes, strict=True):
+        lines += [f"% {printable(f'{row[0]}: {note}').replace(chr(10), ' ')}" for note in notes]
+    return "\n".join([*lines, *(f"% {remark}" for remark in table.remarks)]) + "\n"

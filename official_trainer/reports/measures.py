@@ -1,7 +1,8 @@
-"""A number of a run that runs are compared by: a metric at its best, at the end, or at a step.
+"""What runs are compared by: a metric at its best, at the end, or at a step; and fields, by which some are chosen.
 
-Owns: how such a number is named, and finding it in what a run has recorded, as cheaply as that is possible. Does not
-own: reading rows (`recorded_curves.py`), which direction is better (the config or the user says it).
+Owns: how such a number is named, and finding it in what a run has recorded, as cheaply as that is possible; the
+language of conditions, and the names of fields in it. Does not own: reading rows (`recorded_curves.py`) and records
+(`runs/recorded.py`), which direction is better: the config says it, or the user; it is never guessed.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import contextlib
 import dataclasses
 import functools
 import math
+import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError
-from official_trainer.nearest import did_you_mean, nearest
+from official_trainer.config import lines
+from official_trainer.config.text import flow
+from official_trainer.errors import ExitCode
+from official_trainer.errors import UserError
+from official_trainer.nearest import did_you_mean
+from official_trainer.nearest import nearest
 from official_trainer.reports import recorded_curves as curves
-from official_trainer.reports.recorded_curves import Curve, Curves
+from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs.recorded import RecordedRun
 from official_trainer.shown import first_few, shorten
 from official_trainer.tracking import EVALUATION
@@ -108,10 +115,31 @@ class Measure:
         decides = run.metric is not None and self.metric == run.metric.replace("|", "/")
         if decides and self.at == "best" and self.direction == entry.direction and isinstance(run.best, float):
             return run.best
-        if self.at == "last" and (found := _final(run, self.metric)) is not None:
+        if self.at == "last" and run.status == "done" and (found := _final(run.record, self.metric)) is not None:
             return found
-        curve = _curve(entry, self.metric)
-        return None if curve is None else _at(curve, self.at, self.direction)
+        curve = entry.evaluations.get(EVALUATION, self.metric)
+        split, slash, name = self.metric.partition("/")
+        if curve is None and slash:
+            curve = entry.curves.get(split, name)
+        if curve is None:
+            return None
+        if isinstance(self.at, int):
+            return curve.at(self.at)
+        if self.at == "last":
+            return curve.values[-1]
+        numbers = [value for value in curve.values if not math.isnan(value)] or curve.values[-1:]
+        return max(numbers) if self.direction == "max" else min(numbers)
+
+
+def _final(record: Mapping[str, Any], metric: str) -> float | None:
+    """Returns a metric of the last evaluation of a run that is done, by its record."""
+    found: Any = record.get("final_metrics")
+    for name in [metric] if isinstance(found, dict) and metric in found else metric.split("/"):
+        found = found.get(name) if isinstance(found, dict) else None
+    try:
+        return None if isinstance(found, dict | list | bool | None) else float(found)
+    except ValueError:
+        return None
 
 
 def of_sweeps(places: Iterable[str]) -> dict[str, Direction]:
@@ -185,28 +213,85 @@ def _missing(measure: Measure, entries: Iterable[Entry]) -> MeasureError:
     return MeasureError(f"--metrics={measure.metric}: no run has recorded it{hint}")
 
 
-def _final(run: RecordedRun, metric: str) -> float | None:
-    """Returns a metric of the last evaluation of a run that is done, by its record."""
-    found: Any = run.record.get("final_metrics") if run.status == "done" else None
-    for name in [metric] if isinstance(found, dict) and metric in found else metric.split("/"):
-        found = found.get(name) if isinstance(found, dict) else None
-    try:
-        return None if isinstance(found, dict | list | bool | None) else float(found)
-    except ValueError:
-        return None
+# Fields of runs, and conditions on them: `trainer.train_steps>=500`, `optimizer.type=adam`, `status!=failed`.
+
+_CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+OWN: Mapping[str, Callable[[Entry], Any]] = {
+    "run": lambda entry: entry.name,
+    "experiment": lambda entry: entry.run.experiment,
+    "status": lambda entry: entry.run.status,
+    "step": lambda entry: entry.run.step,
+    "took": lambda entry: entry.run.duration_seconds,
+    "best": lambda entry: entry.run.best if isinstance(entry.run.best, float) else None,
+}
+"""What is known of each run beside its config; `took` in seconds."""
 
 
-def _curve(entry: Entry, metric: str) -> Curve | None:
-    if (found := entry.evaluations.get(EVALUATION, metric)) is not None:
-        return found
-    split, slash, name = metric.partition("/")
-    return entry.curves.get(split, name) if slash else None
+class FieldError(UserError, LookupError):
+    """A field that no run has, or a condition that means nothing."""
+
+    exit_code = ExitCode.CONFIG
 
 
-def _at(curve: Curve, at: str | int, direction: Direction | None) -> float | None:
-    if isinstance(at, int):
-        return curve.at(at)
-    if at == "last":
-        return curve.values[-1]
-    numbers = [value for value in curve.values if not math.isnan(value)] or curve.values[-1:]
-    return max(numbers) if direction == "max" else min(numbers)
+def kept(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
+    """Returns the runs that fulfil all conditions; a run that lacks a field fulfils `!=` alone.
+
+    Raises:
+      FieldError: a condition cannot be read, or no run has its field.
+    """
+    found = list(entries)
+    for text in conditions:
+        match = _CONDITION.fullmatch(text)
+        if match is None or not match[3]:
+            allowed = "write FIELD, one of = != < <= > >=, and a value; as in optimizer.type=adam"
+            raise FieldError(f"--where={text}: {allowed}")
+        name, sign, value = match.groups()
+        field = path_of(name, entries, "--where")
+        found = [entry for entry in found if _holds(value_of(entry, field), sign, lines.value(value), value)]
+    return found
+
+
+def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
+    """Returns the field that a name means: one of `OWN`, a path, or the end of exactly one path of these runs.
+
+    Raises:
+      FieldError: no run has such a field, or several have this end.
+    """
+    if name in OWN:
+        return name
+    paths = list(dict.fromkeys(path for entry in entries for path in entry.run.config))
+    if name in paths:
+        return name
+    ends = [path for path in paths if path.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise FieldError(f"{flag}={name}: several fields end so: {first_few(ends)}; write more of its path")
+    depth = name.count(".") + 1
+    near = nearest(name, [*OWN, *paths]) or nearest(name, {".".join(path.split(".")[-depth:]): None for path in paths})
+    hint = f"; did you mean {near[0]}?" if near else f"; beside fields of configs there are {', '.join(OWN)}"
+    raise FieldError(f"{flag}={name}: no run has such a field{hint}")
+
+
+def value_of(entry: Entry, field: str) -> Any:
+    """Returns what a run has in a field; None if it has no such field."""
+    return OWN[field](entry) if field in OWN else lines.value(entry.run.config.get(field))
+
+
+def _holds(value: Any, sign: str, wanted: Any, text: str) -> bool:
+    if sign in ("=", "!="):
+        is_equal = value == wanted or (isinstance(value, str) and value == text) or flow(value) == flow(wanted)
+        return is_equal if sign == "=" else not is_equal
+    numbers = [each for each in (value, wanted) if isinstance(each, int | float) and not isinstance(each, bool)]
+    if len(numbers) == 2:
+        return _COMPARISONS[sign](*numbers)
+    if not isinstance(wanted, int | float):
+        raise FieldError(f"{sign}{text}: only numbers are larger or smaller; use = or !=")
+    return False

@@ -1,7 +1,7 @@
 """A table of runs: the fields in which their configs differ, their metrics, time and status; also by groups.
 
-Owns: which columns and rows there are, and their order. Does not own: what is measured (`measures.py`), which runs are
-kept (`filters.py`), how a table is written (`formats.py`).
+Owns: which columns and rows there are, and their order. Does not own: what is measured and which runs are
+kept (`measures.py`), how a table is written (`formats.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config.text import flow, short_names
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode
+from official_trainer.errors import UserError
 from official_trainer.nearest import nearest
-from official_trainer.reports import filters
+from official_trainer.reports import measures
 from official_trainer.reports.measures import Direction, Entry, Measure
 from official_trainer.runs import differing, recorded
 from official_trainer.runs.recorded import RecordedRun
@@ -127,11 +128,16 @@ def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
     differs = dict.fromkeys(path for entry in found for path in entry.differs)
     paths = sorted(differs, key=is_seed) if fields is None else list(fields)
     names = short_names(paths)
+    several = len({entry.run.experiment for entry in found}) > 1
     columns = [
         Column(key="run", title="run", kind="run"),
         *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
         *(Column(key=path, title=printable(names[path]), kind="field") for path in paths),
-        *_facts(found),
+        *([Column(key="experiment", title="experiment", kind="fact")] if several else []),
+        Column(key="status", title="status", kind="fact"),
+        Column(key="step", title="step", kind="fact"),
+        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
+        Column(key=_SPEED, title="examples/s", kind="fact", text=recorded.speed_text),
     ]
     rows = [
         [
@@ -154,24 +160,13 @@ _FACTS: Mapping[str, Callable[[Entry], Cell]] = {
 }
 
 
-def _facts(found: Sequence[Entry]) -> list[Column]:
-    several = len({entry.run.experiment for entry in found}) > 1
-    return [
-        *([Column(key="experiment", title="experiment", kind="fact")] if several else []),
-        Column(key="status", title="status", kind="fact"),
-        Column(key="step", title="step", kind="fact"),
-        Column(key=_TOOK, title="took", kind="fact", text=recorded.duration_text),
-        Column(key=_SPEED, title="examples/s", kind="fact", text=recorded.speed_text),
-    ]
-
-
 def _field(entry: Entry, path: str) -> str | None:
-    if path in filters.OWN:
-        value = filters.value_of(entry, path)
+    if path in measures.OWN:
+        value = measures.value_of(entry, path)
         return None if value is None else str(value)
     if path in entry.differs:
         return entry.differs[path]
-    return flow(filters.value_of(entry, path)) if path in entry.run.config else None
+    return flow(measures.value_of(entry, path)) if path in entry.run.config else None
 
 
 def ordered(table: Table, order: str | None) -> Table:
@@ -190,7 +185,11 @@ def ordered(table: Table, order: str | None) -> Table:
     if order is None:
         chosen = next((i for i, column in enumerate(table.columns) if column.kind == "metric"), 0)
     else:
-        known = {word: i for i, column in reversed([*enumerate(table.columns)]) for word in _words(column)}
+        known: dict[str, int] = {}
+        for i, column in enumerate(table.columns):  # its title, also without an arrow, its key, and the metric alone
+            metric = column.key.rpartition(":")[0] or column.key
+            for word in (column.title, column.title.rstrip(" ↑↓"), column.key, metric):
+                known.setdefault(word, i)
         if name not in known:
             near = nearest(name, known)
             hint = f"; did you mean {near[0]}?" if near else f"; columns: {', '.join(c.title for c in table.columns)}"
@@ -201,11 +200,6 @@ def ordered(table: Table, order: str | None) -> Table:
     there.sort(key=lambda i: _sortable(table.rows[i][chosen]), reverse=falls)
     places = [*there, *(i for i, row in enumerate(table.rows) if _is_missing(row[chosen]))]
     return dataclasses.replace(table, rows=[table.rows[i] for i in places], notes=[table.notes[i] for i in places])
-
-
-def _words(column: Column) -> list[str]:
-    """Returns the names of a column: its title, also without an arrow, its key, and the metric alone."""
-    return [column.title, column.title.rstrip(" ↑↓"), column.key, column.key.rpartition(":")[0] or column.key]
 
 
 def _is_missing(cell: Cell) -> bool:
@@ -253,7 +247,17 @@ def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
                 took and took.mean,
             ]
         )
-    return Table(columns, rows, [()] * len(rows), tuple(_varying(groups.values(), fields)))
+    varying: dict[str, None] = {}
+    for members in groups.values():
+        for path in dict.fromkeys(path for member in members for path in member.differs):
+            several = len({member.differs.get(path) for member in members}) > 1
+            if several and path not in fields and not is_seed(path):
+                varying[path] = None
+    remarks = []
+    if varying:
+        listed = first_few([*map(printable, short_names([*varying]).values())])
+        remarks = [f"inside of groups these fields differ too: {listed}"]
+    return Table(columns, rows, [()] * len(rows), remarks)
 
 
 def _spread(values: Sequence[float | None]) -> Spread | None:
@@ -264,16 +268,3 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
         return Spread(math.nan, math.nan if len(numbers) > 1 else None, len(numbers))
     deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
     return Spread(statistics.fmean(numbers), deviation, len(numbers))
-
-
-def _varying(groups: Any, fields: Sequence[str]) -> list[str]:
-    """Returns a remark about fields that differ inside of groups, other than seeds and those of the groups."""
-    paths: dict[str, None] = {}
-    for members in groups:
-        for path in dict.fromkeys(path for member in members for path in member.differs):
-            several = len({member.differs.get(path) for member in members}) > 1
-            if several and path not in fields and not is_seed(path):
-                paths[path] = None
-    if not paths:
-        return []
-    return [f"inside of groups these fields differ too: {first_few([*map(printable, short_names(paths).values())])}"]

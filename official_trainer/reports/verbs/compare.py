@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         near = did_you_mean(written, _FORMATS)
         raise UsageError(f"--format={written}: expected one of {', '.join(_FORMATS)}{near}")
     places = _places(arguments)
-    from official_trainer.reports import filters, table
+    from official_trainer.reports import measures, table
 
     entries = table.entries(places, now_seconds=_now_seconds())
     if len(entries) < 2:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(places) == 2 == len(entries) and written in _PAIRS and not any(of_table):
         _show_pair(entries, arguments, as_json=written == "json")
         return 0
-    kept = filters.kept(entries, arguments.where or ())
+    kept = measures.kept(entries, arguments.where or ())
     if not kept:
         raise UsageError(f"none of {len(entries)} runs is left by --where={' --where='.join(arguments.where)}")
     _show_table(_table(kept, arguments), written)
@@ -115,18 +115,18 @@ def _show_pair(entries: list[Entry], arguments: argparse.Namespace, *, as_json: 
 
 
 def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
-    from official_trainer.reports import filters, measures, table
+    from official_trainer.reports import measures, table
 
     wanted = measures.of_runs(entries, _words(arguments.metrics), measures.of_sweeps(_places(arguments)))
     if arguments.group is not None:
         if arguments.fields is not None:
             raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
-        by = [filters.path_of(name, entries, "--group") for name in _words(arguments.group)]
+        by = [measures.path_of(name, entries, "--group") for name in _words(arguments.group)]
         made = table.grouped(entries, wanted, by)
     else:
         fields = None
         if arguments.fields is not None:
-            fields = [filters.path_of(name, entries, "--fields") for name in _words(arguments.fields)]
+            fields = [measures.path_of(name, entries, "--fields") for name in _words(arguments.fields)]
         made = table.of_runs(entries, wanted, fields)
     return table.ordered(made, arguments.sort)
 
