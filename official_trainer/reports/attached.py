@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.nearest import did_you_mean
@@ -22,6 +22,8 @@ from official_trainer.tracking.monitored import show
 _MOST_CHARTS = 4
 
 Charts = dict[str, dict[str, Curve]]
+Screen = Callable[[str, Charts], None]
+"""Shows a title and charts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,61 +49,42 @@ class UnknownChartError(UserError, LookupError):
     """A chart that is asked for, and which a run that has ended does not have."""
 
 
-class Screen(Protocol):
-    """Where curves are shown."""
-
-    def show(self, title: str, charts: Charts) -> None:
-        """Shows them in the place of the last ones."""
-
-    def say(self, text: str) -> None:
-        """Shows a last word."""
-
-
-class Notebook:
-    """A picture below the cell, which is replaced."""
-
-    def __init__(self) -> None:
-        self._place: object = None
-
-    def show(self, title: str, charts: Charts) -> None:
-        from IPython.display import HTML, display
-
-        picture = HTML(curve_plot.svg(charts, title))
-        if self._place is None:
-            self._place = display(picture, display_id=True)
-        else:
-            self._place.update(picture)  # type: ignore[attr-defined]
-
-    def say(self, text: str) -> None:
-        print(text)
-
-
-class Terminal:
-    """A line for each new last value of a curve."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def show(self, title: str, charts: Charts) -> None:
-        ends = [(name, split, curve) for name, curves in charts.items() for split, curve in curves.items()]
-        words = [f"{split} {name} {show(curve.values[-1])} (step {curve.steps[-1]})" for name, split, curve in ends]
-        line = "; ".join([title, *words])
-        if line != self._last:
-            print(line, flush=True)
-        self._last = line
-
-    def say(self, text: str) -> None:
-        print(text)
-
-
 def screen() -> Screen:
-    """Returns the notebook that this is called in, or else the terminal."""
+    """Returns what shows a title and charts in the place of the last ones.
+
+    In a notebook it is a picture below the cell, in a terminal a line for each new last value of a curve.
+    """
     try:
         from IPython import get_ipython
+        from IPython.display import HTML, display
     except ImportError:
-        return Terminal()
-    shell = get_ipython()
-    return Notebook() if shell is not None and hasattr(shell, "kernel") else Terminal()
+        shell = None
+    else:
+        shell = get_ipython()
+    place: list[Any] = []
+    if shell is not None and hasattr(shell, "kernel"):
+
+        def show_picture(title: str, charts: Charts) -> None:
+            lines = {
+                name: {split: (curve.steps, curve.values) for split, curve in curves.items()}
+                for name, curves in charts.items()
+            }
+            picture = HTML(curve_plot.svg(lines, title))
+            if place:
+                place[0].update(picture)
+            else:
+                place.append(display(picture, display_id=True))
+
+        return show_picture
+
+    def show_line(title: str, charts: Charts) -> None:
+        ends = [(name, split, curve) for name, curves in charts.items() for split, curve in curves.items()]
+        words = [f"{split} {name} {show(curve.values[-1])} (step {curve.steps[-1]})" for name, split, curve in ends]
+        if place != (line := ["; ".join([title, *words])]):
+            print(*line, flush=True)
+        place[:] = line
+
+    return show_line
 
 
 def attach(look: Callable[[], Look], names: Sequence[str], screen: Screen, pause: Callable[[], None]) -> None:
@@ -122,12 +105,12 @@ def attach(look: Callable[[], Look], names: Sequence[str], screen: Screen, pause
             title, charts = seen.title, chosen(seen, names)
             if missing := [name for name in names if name not in charts]:
                 title = f"{title}; no {missing[0]} yet"
-            screen.show(title, charts)
+            screen(title, charts)
             if not seen.is_running:
                 return
             pause()
         except KeyboardInterrupt:
-            screen.say("not refreshed any more; the run is not touched by that")
+            print("not refreshed any more; the run is not touched by that")
             return
 
 

@@ -1,7 +1,7 @@
 """The learning-rate finder: trains with a rate that rises from step to step, until the loss diverges.
 
 Owns: the training, and the override that a suggestion is written as. Does not own: what the curve suggests
-(`rate_curve.py`), the picture (`rate_plot.py`). Imports no TensorFlow by itself.
+(`rate_curve.py`). Imports no TensorFlow by itself.
 """
 
 from __future__ import annotations

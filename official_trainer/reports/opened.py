@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode
 from official_trainer.errors import UserError
@@ -247,7 +247,8 @@ class OpenedRun:
     @functools.cached_property
     def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints, by rising step; those in folders of their own are after those that a restart continues."""
-        found = [*_checkpoints(self.directory, "latest"), *_checkpoints(self._best_folder, "best")]
+        best = files.join(self.directory, str(self.config.get("trainer.best_checkpoint_export_subdir") or "best"))
+        found = [*_checkpoints(self.directory, "latest"), *_checkpoints(best, "best")]
         for folder in _folders(files.join(self.directory, "checkpoints")):
             found += _checkpoints(folder, "named")
         return [*found, *_checkpoints(files.join(self.directory, "averaged"), "averaged")]
@@ -265,7 +266,7 @@ class OpenedRun:
             metric=run.metric or "",
             value=run.best,
             direction=run.direction,
-            step=step if curves.is_step(step) else None,
+            step=step if recorded.is_step(step) else None,
             checkpoint=next((each for each in saved if each.step == step), None),
         )
 
@@ -350,25 +351,18 @@ class OpenedRun:
 
         def look() -> attached.Look:
             seen[0] = open(self.directory)
-            return seen[0]._look()
+            run = seen[0].recorded
+            end = f" of {run.end_step}" if run.end_step else ""
+            return attached.Look(
+                directory=self.directory,
+                title=f"{self.name}: {run.status}" + ("" if run.step is None else f", step {run.step}{end}"),
+                is_running=run.status == "running",
+                metric=run.metric or "",
+                charts=seen[0].curves.charts(),
+            )
 
         attached.attach(look, charts, attached.screen(), lambda: time.sleep(refresh_seconds))
         return seen[0]
-
-    def _look(self) -> attached.Look:
-        run = self.recorded
-        end = f" of {run.end_step}" if run.end_step else ""
-        return attached.Look(
-            directory=self.directory,
-            title=f"{self.name}: {run.status}" + ("" if run.step is None else f", step {run.step}{end}"),
-            is_running=run.status == "running",
-            metric=run.metric or "",
-            charts=self.curves.charts(),
-        )
-
-    @property
-    def _best_folder(self) -> str:
-        return files.join(self.directory, str(self.config.get("trainer.best_checkpoint_export_subdir") or "best"))
 
 
 def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None) -> OpenedRun:
@@ -443,45 +437,34 @@ def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:
         return
     for step, parts in sorted(found.items()):
         if ".manifest.json" in parts.values():
-            yield _described(folder, step, kind)
+            try:
+                held = manifest.read(folder, step)
+                damage = manifest.damage(folder, step, checksums=False)  # sizes of files, which tell most damage
+            except (UserError, ValueError, OSError) as error:
+                note = f"damaged: {files.reason_of(error) if isinstance(error, OSError) else error}"
+                yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), kind=kind, note=note)
+                continue
+            results = held.extra.get("logs") if kind == "best" else None
+            yield Checkpoint(
+                step=step,
+                prefix=manifest.prefix(folder, step),
+                kind=kind,
+                created=str(held.created),
+                size_bytes=sum(each["size_bytes"] for each in held.files.values()),
+                results=results if isinstance(results, dict) else {},
+                note=f"damaged: {damage}" if damage else "",
+            )
         elif not manifest.is_dead_save(parts):
             note = "without a manifest: Model Garden's, or damaged"
             yield Checkpoint(step=step, prefix=manifest.prefix(folder, step), kind=kind, note=note)
     for name in filter(_MODEL_GARDENS_BEST.fullmatch, others):
-        best_step = _step_in_info(folder)
-        if best_step is not None and best_step not in found:
+        try:
+            best_step = int(files.read_json(files.join(folder, garden.INFO))[garden.BEST_STEP])
+        except (OSError, UserError, KeyError, TypeError, ValueError):
+            continue
+        if best_step not in found:
             prefix = files.join(folder, name)
             yield Checkpoint(step=best_step, prefix=prefix, kind=kind, note="without a manifest: Model Garden's")
-
-
-def _described(folder: str, step: int, kind: Any) -> Checkpoint:
-    """Returns a checkpoint as its manifest describes it; sizes of files are compared, which tells most damage."""
-    prefix = manifest.prefix(folder, step)
-    try:
-        held = manifest.read(folder, step)
-        damage = manifest.damage(folder, step, checksums=False) or ""
-    except (UserError, ValueError, OSError) as error:
-        reason = files.reason_of(error) if isinstance(error, OSError) else str(error)
-        return Checkpoint(step=step, prefix=prefix, kind=kind, note=f"damaged: {reason}")
-    results = held.extra.get("logs") if kind == "best" else None
-    return Checkpoint(
-        step=step,
-        prefix=prefix,
-        kind=kind,
-        created=str(held.created),
-        size_bytes=sum(each["size_bytes"] for each in held.files.values()),
-        results=results if isinstance(results, dict) else {},
-        note=f"damaged: {damage}" if damage else "",
-    )
-
-
-def _step_in_info(folder: str) -> int | None:
-    from official_trainer.checkpoints import garden
-
-    try:
-        return int(files.read_json(files.join(folder, garden.INFO))[garden.BEST_STEP])
-    except (OSError, UserError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _folders(path: str) -> list[str]:

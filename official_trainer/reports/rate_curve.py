@@ -1,7 +1,7 @@
 """The loss over a rising learning rate, and the rates that its shape suggests.
 
 Owns: smoothing, when the loss has diverged, the two suggestions, the curve as JSONL. Does not own: the training
-(`find_lr.py`), the picture (`rate_plot.py`). Imports no TensorFlow.
+(`find_lr.py`), how a picture is drawn (`curve_plot.py`). Imports no TensorFlow.
 
 The method is that of Smith, "Cyclical Learning Rates for Training Neural Networks" (2015, arXiv:1506.01186), section
 3.3. The suggestions are those that fastai calls `valley` and `steep`.
@@ -13,8 +13,9 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+from official_trainer.runs import curve_plot
 from official_trainer.tracking.jsonl import encode
 
 _SMOOTHING = 0.9
@@ -61,7 +62,9 @@ class RateCurve:
         if not self._falls():
             return None
         end = self._lowest + 1
-        lengths = _falling_series(self.smoothed[:end])
+        losses, lengths = self.smoothed[:end], list[int]()  # of the longest series that ends at each place
+        for i, loss in enumerate(losses):
+            lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > loss), default=0))
         last = lengths.index(max(lengths))
         return self.rates[last - lengths[last] // 2]
 
@@ -97,10 +100,21 @@ class RateCurve:
         lines = (dict(zip(names, (number, *map(encode, row)), strict=True)) for number, row in enumerate(rows, 1))
         return "".join(f"{json.dumps(line)}\n" for line in lines)
 
+    def svg(self, title: str, marks: Mapping[str, float]) -> str:
+        """Returns a picture: losses of single steps, smoothed losses, and a line at each suggestion.
 
-def _falling_series(losses: Sequence[float]) -> list[int]:
-    """Returns for each place the length of the longest series of falling losses that ends there."""
-    lengths: list[int] = []
-    for i, loss in enumerate(losses):
-        lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > loss), default=0))
-    return lengths
+        The rates are on a logarithmic axis; losses far above the first ones are drawn at the border.
+
+        Args:
+          title: above the picture; any text.
+          marks: rates by what suggests them.
+        """
+        finite = [loss for loss in self.smoothed if math.isfinite(loss)]
+        top = max(finite[0], *finite[: max(1, len(finite) * 3 // 4)])
+        low = min(loss for loss in [*finite, *self.losses] if math.isfinite(loss))
+        top += 0.25 * (top - low or 1.0)
+        places = [math.log10(rate) for rate in self.rates]
+        drawn = {"each step": self.losses, "smoothed": self.smoothed}
+        lines = {name: (places, [min(loss, top) for loss in losses]) for name, losses in drawn.items()}
+        powers = {name: math.log10(rate) for name, rate in marks.items()}
+        return curve_plot.svg({"loss by learning rate": lines}, title, size=(760, 420), marks=powers)

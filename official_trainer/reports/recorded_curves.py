@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -105,14 +105,17 @@ def read(directory: str, *, splits: Collection[str] | None = None) -> Curves:
     notes: list[str] = []
     rows, is_there = [], False
     for folder in ("", EVALUATOR):
-        found = _rows(files.join(directory, folder, ROWS), splits, notes)
-        is_there = is_there or found is not None
-        rows += _final(found or ())
+        read = _rows(files.join(directory, folder, ROWS), splits, notes)
+        is_there = is_there or read is not None
+        rows += _final(read or ())
     if not is_there and not notes:
         return _of_event_files(directory, splits)
     if not rows and splits is None and not notes:
         notes.append(f"{ROWS} is empty")
-    return Curves(_by_split(rows), tuple(notes))
+    known: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["step"]):
+        known.setdefault(row["split"], {}).setdefault(row["step"], row)  # the run's own before those of its evaluator
+    return Curves({split: _curves(list(found.values())) for split, found in known.items()}, tuple(notes))
 
 
 def _rows(path: str, splits: Collection[str] | None, notes: list[str]) -> list[dict[str, Any]] | None:
@@ -147,13 +150,11 @@ def _parsed(lines: list[bytes]) -> list[dict[str, Any]]:
                 values.append(json.loads(line))
             except (ValueError, RecursionError):
                 continue
-    return [row for row in values if _is_row(row)]
-
-
-def _is_row(row: Any) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("split"), str):
-        return False
-    return is_step(row.get("step"))
+    return [
+        row
+        for row in values
+        if isinstance(row, dict) and isinstance(row.get("split"), str) and is_step(row.get("step"))
+    ]
 
 
 def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -174,17 +175,11 @@ def _final(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-def _by_split(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Curve]]:
-    known: dict[str, dict[int, Mapping[str, Any]]] = {}
-    for row in sorted(rows, key=lambda row: row["step"]):
-        known.setdefault(row["split"], {}).setdefault(row["step"], row)  # the run's own before those of its evaluator
-    return {split: _curves(list(found.values())) for split, found in known.items()}
-
-
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Returns the metrics in the rows of one split, which have different and rising steps."""
     steps = [row["step"] for row in rows]
-    times = [_time(row.get("time")) for row in rows]
+    recorded = [row.get("time") for row in rows]
+    times = [float(t) if isinstance(t, int | float) and 0 <= t < _LATEST_SECONDS else None for t in recorded]
     found: dict[str, Curve] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         if name in _ABOUT_ROW:
@@ -202,11 +197,6 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
         if curve.steps:
             found[name] = curve
     return found
-
-
-def _time(value: Any) -> float | None:
-    """Returns the Unix seconds of a row; None for what is no time."""
-    return float(value) if isinstance(value, int | float) and 0 <= value < _LATEST_SECONDS else None
 
 
 def _number(value: Any) -> float | None:
@@ -236,15 +226,9 @@ def _of_event_files(directory: str, splits: Collection[str] | None) -> Curves:
         return Curves({}, (f"TensorBoard's files cannot be read: {files.reason_of(error)}",))
     if not found:
         return Curves({}, (f"no metrics: there is no {ROWS}",))
-    by_split = {split: {name: _rising(each) for name, each in names.items()} for split, names in found.items()}
+    by_split: dict[str, dict[str, Curve]] = {}
+    for split, names in found.items():
+        for name, points in names.items():
+            values, times = zip(*(points[step] for step in sorted(points)), strict=True)
+            by_split.setdefault(split, {})[name] = Curve(sorted(points), list(values), list(times))
     return Curves(by_split, (f"no {ROWS}: the metrics are those of TensorBoard's files",))
-
-
-def _rising(points: Mapping[int, tuple[float, float]]) -> Curve:
-    ordered: Iterator[tuple[int, tuple[float, float]]] = iter(sorted(points.items()))
-    curve = Curve()
-    for step, (value, time) in ordered:
-        curve.steps.append(step)
-        curve.values.append(value)
-        curve.times.append(time)
-    return curve

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = target.from_flags(arguments)
     root = target.workspace(arguments) or os.getcwd()
     output = os.path.expanduser(arguments.output or os.path.join(root, "find_lr", found.experiment))
-    from official_trainer.reports import find_lr, rate_plot
+    from official_trainer.reports import find_lr
 
     job = target.job_of(found, arguments, "train")
     curve = find_lr.search(job, lowest=lowest, highest=highest, num_steps=steps)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     files.make_dirs(output)
     files.write_text_atomically(os.path.join(output, "curve.jsonl"), curve.jsonl())
     if has_loss := any(map(math.isfinite, curve.losses)):
-        drawing = rate_plot.svg(curve, f"{found.experiment}: loss over a rising learning rate", marks)
+        drawing = curve.svg(f"{found.experiment}: loss over a rising learning rate", marks)
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
     if (rate := curve.valley) is None:
         terminal.show(_nothing_found(has_loss))

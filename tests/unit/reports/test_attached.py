@@ -11,17 +11,9 @@ from official_trainer.reports.recorded_curves import Curve
 from tests.support.reports import kinds
 
 
-class Screen:
+def screen(shown):
     """Remembers what was shown."""
-
-    def __init__(self):
-        self.shown, self.said = [], []
-
-    def show(self, title, charts):
-        self.shown.append((title, {name: [*curves] for name, curves in charts.items()}))
-
-    def say(self, text):
-        self.said.append(text)
+    return lambda title, charts: shown.append((title, {name: [*curves] for name, curves in charts.items()}))
 
 
 def look(steps, *, is_running=True, metric="accuracy"):
@@ -37,35 +29,35 @@ def look(steps, *, is_running=True, metric="accuracy"):
 
 def test_it_is_refreshed_until_the_run_ends():
     """N29: the loss and the metric that decides, again after each pause; no more when the run has ended."""
-    screen, looks, pauses = Screen(), iter([look(0), look(1), look(2, is_running=False)]), []
-    attached.attach(lambda: next(looks), (), screen, lambda: pauses.append(1))
+    shown, looks, pauses = [], iter([look(0), look(1), look(2, is_running=False)]), []
+    attached.attach(lambda: next(looks), (), screen(shown), lambda: pauses.append(1))
     chosen = {"loss": ["train", "validation"], "accuracy": ["validation"]}
-    assert screen.shown == [("step 0", {}), ("step 1", chosen), ("step 2", chosen)]
+    assert shown == [("step 0", {}), ("step 1", chosen), ("step 2", chosen)]
     assert len(pauses) == 2
 
 
-def test_an_interrupt_ends_the_pictures_and_a_later_call_shows_all_again():
+def test_an_interrupt_ends_the_pictures_and_a_later_call_shows_all_again(capsys):
     """N29: the run is not touched, and nothing is raised into the notebook."""
 
     def interrupted():
         raise KeyboardInterrupt
 
-    screen = Screen()
-    attached.attach(lambda: look(1), (), screen, interrupted)
-    assert screen.said == ["not refreshed any more; the run is not touched by that"]
-    attached.attach(lambda: look(2, is_running=False), (), screen, interrupted)
-    assert [title for title, _ in screen.shown] == ["step 1", "step 2"]
+    shown = []
+    attached.attach(lambda: look(1), (), screen(shown), interrupted)
+    assert capsys.readouterr().out == "not refreshed any more; the run is not touched by that\n"
+    attached.attach(lambda: look(2, is_running=False), (), screen(shown), interrupted)
+    assert [title for title, _ in shown] == ["step 1", "step 2"]
 
 
 def test_charts_by_name():
     """N29: a chart that is not there yet is waited for; one that never came is an error with the nearest name."""
-    screen, looks = Screen(), iter([look(0), look(1, is_running=False)])
-    attached.attach(lambda: next(looks), ["rate"], screen, lambda: None)
-    assert screen.shown == [("step 0; no rate yet", {}), ("step 1", {"rate": ["train"]})]
+    shown, looks = [], iter([look(0), look(1, is_running=False)])
+    attached.attach(lambda: next(looks), ["rate"], screen(shown), lambda: None)
+    assert shown == [("step 0; no rate yet", {}), ("step 1", {"rate": ["train"]})]
     with pytest.raises(attached.UnknownChartError, match="d has no chart acuracy; did you mean accuracy"):
-        attached.attach(lambda: look(1, is_running=False), ["acuracy"], screen, lambda: None)
+        attached.attach(lambda: look(1, is_running=False), ["acuracy"], screen([]), lambda: None)
     with pytest.raises(attached.UnknownChartError, match="d has no chart zzz; it has rate, loss, accuracy"):
-        attached.attach(lambda: look(1, is_running=False), ["zzz"], screen, lambda: None)
+        attached.attach(lambda: look(1, is_running=False), ["zzz"], screen([]), lambda: None)
 
 
 def test_without_a_loss_the_first_charts_are_shown():
@@ -85,8 +77,8 @@ def test_of_a_run_in_a_terminal(tmp_path, capsys):
 
 def test_the_drawing():
     """N29: a line for each stretch of finite values, a point for a single one, names as text, round ticks."""
-    curve = Curve([0, 10, 20, 30, 40], [1.0, math.nan, 3.0, 4.0, math.inf], [None] * 5)
-    charts = {"<loss>": {"train": curve, "a&b": Curve([5], [2.0], [None])}, "none": {"train": Curve([1], [math.nan])}}
+    curve = [0, 10, 20, 30, 40], [1.0, math.nan, 3.0, 4.0, math.inf]
+    charts = {"<loss>": {"train": curve, "a&b": ([5], [2.0])}, "none": {"train": ([1], [math.nan])}}
     root = ElementTree.fromstring(curve_plot.svg(charts, "run <b>"))
     tags = [element.tag.rpartition("}")[2] for element in root.iter()]
     assert (tags.count("polyline"), tags.count("circle")) == (1, 2)

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from official_trainer.reports import rate_plot
 from official_trainer.reports.rate_curve import RateCurve
 
 RATES = [10 ** (-7 + 8 * i / 99) for i in range(100)]
@@ -90,14 +89,14 @@ def test_the_numbers_as_json_lines():
 def test_the_picture_is_whole_and_inside_its_frame():
     """N36: an SVG whose text is escaped, with both curves, marks and labels inside of it."""
     curve = curve_of(falling(0.1))
-    drawn = ElementTree.fromstring(rate_plot.svg(curve, "<b> & co", {"valley": curve.valley}))
+    drawn = ElementTree.fromstring(curve.svg("<b> & co", {"valley": curve.valley}))
     kinds = [each.tag.rpartition("}")[2] for each in drawn.iter()]
     texts = [each.text for each in drawn.iter() if each.tag.endswith("text")]
     assert kinds.count("polyline") == 2
     assert texts[0] == "<b> & co"
     assert f"valley {curve.valley:.2g}" in texts
-    assert {"1e-7", "1e-1", "learning rate", "loss"} <= set(texts)
-    width, height = float(drawn.get("width")), float(drawn.get("height"))
+    assert {"1e-7", "1e-2", "loss by learning rate"} <= set(texts)
+    *_, width, height = map(float, drawn.get("viewBox").split())
     for line in (each for each in drawn.iter() if each.tag.endswith("polyline")):
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         assert len(points) == len(curve.rates)
@@ -107,4 +106,4 @@ def test_the_picture_is_whole_and_inside_its_frame():
 @pytest.mark.parametrize("losses", [[1.0], [1.0] * 20, [0.0] * 20, [1.0, math.nan]])
 def test_the_picture_of_almost_nothing(losses):
     """N36: a single step, and losses that are all equal, are drawn too."""
-    assert ElementTree.fromstring(rate_plot.svg(curve_of(losses), "", {})) is not None
+    assert ElementTree.fromstring(curve_of(losses).svg("", {})) is not None
