@@ -17,8 +17,7 @@ second loop, a second Trainer, a second way to save.
             │     └─► epochs.py     epochs as ranges of steps
             └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
 
-    loop.py             GoMLX's loop: calls of so many steps
-      └─► hooks.py          functions of a program as actions
+    loop.py             GoMLX's loop: calls of so many steps, and hooks
 """
 
 import lazy_loader

@@ -36,7 +36,7 @@ from official_trainer.lazy import keras, load, tf
 from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
 from official_trainer.program.data import ArgumentError, Batches, CallData, Own, Source, check_outputs
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewards import rewards_of
+from official_trainer.program.rewards import rewards_explained
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
@@ -114,26 +114,16 @@ class Calls:
         try:
             return await asyncio.shield(awaited)
         except asyncio.CancelledError:
-            if not running.cancel():
-                self._ask_to_stop()
-                await _wait_for_end(awaited)
+            if running.cancel():
+                raise
+            self._stop_reason = _CANCELLED  # of the `fit` that is about to run, or runs
+            if self._stop is not None:
+                self._stop.reason = self._stop.reason or _CANCELLED
+            while not awaited.done():
+                with contextlib.suppress(asyncio.CancelledError):  # it is awaited also if this is cancelled again
+                    await asyncio.wait([awaited])
+            awaited.exception()  # retrieved, or asyncio logs the error of the stopped call
             raise
-
-    def _ask_to_stop(self) -> None:
-        """Ends the `fit` that runs, or is about to run, after its current window."""
-        self._stop_reason = _CANCELLED
-        if self._stop is not None:
-            self._stop.reason = self._stop.reason or _CANCELLED
-
-
-async def _wait_for_end(awaited: asyncio.Future[Result]) -> None:
-    """Returns once a call has ended, also if this is cancelled again meanwhile."""
-    while not awaited.done():
-        try:
-            await asyncio.wait([awaited])
-        except asyncio.CancelledError:
-            continue
-    awaited.exception()  # retrieved, or asyncio logs the error of the stopped call
 
 
 class _EpochSteps(DueSteps):
@@ -178,8 +168,12 @@ class Prediction:
         """
         found: list[list[Any]] = []
         count, done, every = steps or data.batches_per_epoch, 0, steps_between_calls(self._model)
+        self._data, self._steps = data, steps
         callbacks.on_predict_begin()
-        batches = self._inference.batches(self._dataset(data, steps))
+        builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
+        if self.is_traced and has_unbuilt_layers(self._model):
+            _create_variables(convert(self.inference_step), self._model, builder.element_spec())
+        batches = self._inference.batches(builder.build())
         while count is None or done < count:
             callbacks.on_predict_batch_begin(done)
             taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
@@ -192,13 +186,6 @@ class Prediction:
             raise DataError("there is nothing to predict: the data has no batch")
         callbacks.on_predict_end()
         return self._packed(_joined(found))
-
-    def _dataset(self, data: Source, steps: int | None) -> Any:
-        self._data, self._steps = data, steps
-        builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
-        if self.is_traced and has_unbuilt_layers(self._model):
-            _create_variables(convert(self.inference_step), self._model, builder.element_spec())
-        return builder.build()
 
     def build_inputs(self, params: Any, input_context: InputContext) -> tf.data.Dataset:
         """Returns the batches of the call, in a dictionary, which the inference step does not take for (x, y)."""
@@ -293,8 +280,10 @@ class CompiledModel:
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
         with during("tracing the first step", task=self._task, batch=lambda: batch_signature(data.element_spec)):
-            if self.model.run_eagerly:
-                _create_variables_eagerly(self._task.validation_step, self.model, data)
+            if self.model.run_eagerly:  # then it may look at values, and cannot be traced
+                for batch in data.first_batch():
+                    with rewards_explained(self.model):
+                        tf.distribute.get_strategy().run(self._task.validation_step, args=(batch, self.model))
             else:
                 _create_variables(self._task.validation_step, self.model, data.element_spec)
         check_outputs(self.model)
@@ -446,17 +435,6 @@ def _create_variables(step: Callable[[Any, Any], Any], model: keras.Model, spec:
         strategy.run(step, args=(batch, model))
 
     tf.function(traced).get_concrete_function(spec)
-
-
-def _create_variables_eagerly(step: Callable[[Any, Any], Any], model: keras.Model, data: Source) -> None:
-    """Does the same by a step on the first batch: what runs eagerly may look at values, and cannot be traced."""
-    for batch in data.first_batch():
-        try:
-            tf.distribute.get_strategy().run(step, args=(batch, model))
-        except (tf.errors.OpError, RuntimeError):  # of TensorFlow, for one that a reward has raised
-            if (rewards := rewards_of(model)) is not None and (failure := rewards.failure()) is not None:
-                raise failure from failure.__cause__
-            raise
 
 
 def _joined(parts: list[list[Any]]) -> list[Any]:

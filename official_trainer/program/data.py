@@ -405,21 +405,18 @@ class Items(Source):
             for _ in range(first_epoch):
                 self._sequence.on_epoch_end()
             for epoch in itertools.count(first_epoch):
-                for number in self._order(epoch)[first_item if epoch == first_epoch else 0 : self.batches_per_epoch]:
+                order = tf.range(len(self._sequence), dtype=tf.int64)
+                if self._shuffle:
+                    seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
+                    order = tf.random.experimental.stateless_shuffle(order, tf.stack([seed, 0]))
+                skipped = first_item if epoch == first_epoch else 0
+                for number in order.numpy().tolist()[skipped : self.batches_per_epoch]:
                     yield _as_batch(self._sequence[number])
                 if not self.is_endless:
                     return
                 self._sequence.on_epoch_end()
 
         return tf.data.Dataset.from_generator(items, output_signature=self._signature)
-
-    def _order(self, epoch: int) -> Sequence[int]:
-        numbers = tf.range(len(self._sequence), dtype=tf.int64)
-        if self._shuffle:
-            seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
-            numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
-        order: list[int] = numbers.numpy().tolist()
-        return order
 
     def one_pass(self) -> tf.data.Dataset:
         def items() -> Iterator[Any]:
@@ -510,20 +507,14 @@ def _as_batch(item: Any) -> tuple[Any, ...]:
 
 def _with_tuples(structure: Any) -> Any:
     """Returns a structure with tuples for lists, because `tf.data` makes an array of a list; numbers become arrays."""
-    if _is_of_numbers(structure):
+    first = structure
+    while isinstance(first, tuple | list) and first:
+        first = first[0]
+    if first is not structure and isinstance(first, bool | int | float | str | bytes):  # as Keras looks at the first
         return np.asarray(structure)
     if isinstance(structure, Mapping):
         return {name: _with_tuples(value) for name, value in structure.items()}
     return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
-
-
-def _is_of_numbers(structure: Any) -> bool:
-    """Whether lists, also lists in lists, are of numbers or words, as Keras looks at their first."""
-    while isinstance(structure, tuple | list) and structure:
-        structure = structure[0]
-        if isinstance(structure, bool | int | float | str | bytes):
-            return True
-    return False
 
 
 def _signature(item: Any) -> Any:

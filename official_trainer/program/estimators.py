@@ -144,8 +144,12 @@ class ScoreFunction(_Serializable):
         """
         y_pred, (position, name) = tf.cast(y_pred, tf.float32), output
         seed = random_streams.seed(f"score function of output {position}")
-        is_gaussian = self._kind(name) == "gaussian"
-        drawn, log_probs = self._gaussian(y_pred, seed) if is_gaussian else self._class(name, y_pred, seed)
+        if self._kind(name) == "gaussian":
+            noise = tf.random.stateless_normal(tf.concat([[self.samples], tf.shape(y_pred)], axis=0), seed)
+            drawn = tf.ensure_shape(tf.stop_gradient(y_pred + self.sigma * noise), [self.samples, *y_pred.shape])
+            log_probs = -0.5 * tf.square((drawn - y_pred) / self.sigma)  # without the constant, which has no gradient
+        else:
+            drawn, log_probs = self._class(name, y_pred, seed)
         if mask is not None and mask.shape.rank == log_probs.shape.rank - 1:
             log_probs *= tf.cast(mask, tf.float32)
         log_probs = tf.reduce_sum(log_probs, axis=list(range(2, log_probs.shape.rank)))
@@ -159,13 +163,6 @@ class ScoreFunction(_Serializable):
 
     def _kind(self, name: str) -> str:
         return self.outputs[name] if isinstance(self.outputs, Mapping) else self.outputs
-
-    def _gaussian(self, mean: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        shape = tf.concat([[self.samples], tf.shape(mean)], axis=0)
-        noise = tf.random.stateless_normal(shape, seed)
-        drawn = tf.stop_gradient(mean + self.sigma * noise)
-        drawn = tf.ensure_shape(drawn, [self.samples, *mean.shape])
-        return drawn, -0.5 * tf.square((drawn - mean) / self.sigma)  # without the constant, which has no gradient
 
     def _class(self, name: str, y_pred: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         num_classes = y_pred.shape[-1]

@@ -7,7 +7,7 @@ Owns: building them as a run does, its numbers under Keras's names, and `to_conf
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,22 @@ class ExperimentModel(CompiledModel):
             base = base.replace(trainer=base.trainer.replace(on_data_end="repeat"))
         settings = Settings(base=base, model_dir=model_dir, experiment=name)
         data: CallData = {True: None, False: None}
-        model, task, self._build_inputs = settings.build(lambda: _build_parts(settings, data))
+
+        def build() -> tuple[keras.Model, Any]:
+            config = with_garden_objects(settings.base)
+            task = returned.task_of(registry.get_task_cls(settings.base.task), config.task, settings.model_dir)
+            model = returned.model_of(task)
+            # The model has its optimizer, where callbacks look for it, hidden from Keras's tracking: checkpoints must
+            # equal those of a run, which contain the optimizer once.
+            object.__setattr__(model, "optimizer", returned.optimizer_of(task, config))
+            return model, task
+
+        model, task = settings.build(build)
+        self._build_inputs = task.build_inputs
+        own = Own(None, task.build_inputs)
+        task.build_inputs = lambda params, input_context=None: (data[params.is_training] or own).build_inputs(
+            params, input_context
+        )  # its Trainer builds the data of calls
         super().__init__(model, settings, task, data)
         self._changes = _Changes(model)
 
@@ -195,26 +210,6 @@ class _Changes:
             optimizer_config = trainer.optimizer_config.replace(learning_rate=constant, warmup=WarmupConfig())
             trainer = trainer.replace(optimizer_config=optimizer_config)
         return trainer
-
-
-def _build_parts(settings: Settings, data: CallData) -> tuple[keras.Model, Any, Callable[..., Any]]:
-    """Returns model, task and the task's own `build_inputs`, in place of which its Trainer builds the data of calls.
-
-    The optimizer becomes an attribute of the model, where callbacks look for it.
-    """
-    config = with_garden_objects(settings.base)
-    task = returned.task_of(registry.get_task_cls(settings.base.task), config.task, settings.model_dir)
-    model = returned.model_of(task)
-    optimizer = returned.optimizer_of(task, config)
-    # Hidden from Keras's tracking: checkpoints must equal those of a run, which contain the optimizer once.
-    object.__setattr__(model, "optimizer", optimizer)
-    own = Own(None, task.build_inputs)
-
-    def build_inputs(params: Any, input_context: Any = None) -> Any:
-        return (data[params.is_training] or own).build_inputs(params, input_context)
-
-    task.build_inputs, build = build_inputs, task.build_inputs
-    return model, task, build
 
 
 def _rate(optimizer: Any) -> float | None:

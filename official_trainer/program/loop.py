@@ -1,8 +1,8 @@
 """The loop in Python: `Loop(trainer)`, hooks that take a line each, and runs of so many steps, as GoMLX has them.
 
-Owns: which step of a call is the last, and the data of a call. Does not own: the loop itself (`engine/loop.py`), hooks
-as actions (`hooks.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or
-what a run directory holds (`runs/train.py`).
+Owns: which step of a call is the last, the data of a call, what a hook is called with. Does not own: the loop itself
+(`engine/loop.py`), when a hook is due (`triggers.py`), calling hooks and their errors (`actions/schedule.py`), or what
+a run directory holds (`runs/train.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop as EngineLoop
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
-from official_trainer.program.hooks import EndHook, Following, Hook, StartHook, StepHook
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
+
+Hook = Callable[[Any, Any], Any]
+"""Called with the loop, and its dataset or metrics; returns None, requests of an action, or an error."""
 
 
 class LoopError(UserError, ValueError):
@@ -116,7 +118,7 @@ class Loop:
           priority: the lowest is called first, negative ones too; of equal ones the first that was added.
           fn: the hook.
         """
-        self._add(StartHook(self, name, priority, fn))
+        self._add(_StartHook(self, name, priority, fn))
 
     def on_step(self, name: str, priority: int, fn: Hook, *, when: Trigger | None = None) -> None:
         """Calls `fn(loop, metrics)` after steps.
@@ -127,7 +129,7 @@ class Loop:
           fn: the hook.
           when: after which steps; None for each.
         """
-        self._add(StepHook(self, name, priority, fn, when=when or Every(1)))
+        self._add(_StepHook(self, name, priority, fn, when=when or Every(1)))
 
     def on_end(self, name: str, priority: int, fn: Hook) -> None:
         """Calls `fn(loop, metrics)` at the end of each call, unless it fails.
@@ -139,7 +141,7 @@ class Loop:
           priority: as for `on_start`.
           fn: the hook.
         """
-        self._add(EndHook(self, name, priority, fn))
+        self._add(_EndHook(self, name, priority, fn))
 
     def _add(self, hook: Action) -> None:
         # One name for a start, a step and an end is usual, and the states of actions go by their names.
@@ -204,33 +206,27 @@ class Loop:
     # How a call runs.
 
     def _call(self, dataset: Any, name: str, due: _Steps) -> dict[str, float]:
-        self._use(dataset, name)
         trainer = self.trainer
+        if dataset is not self.dataset:  # the first call in a run directory continues where its checkpoint was
+            if self.model_dir and self._run is not None:
+                raise LoopError(
+                    f"{name}: {self.model_dir} continues in the dataset of the calls before; train on another one "
+                    "without a run directory, or in another"
+                )
+            checked = None if dataset is None else in_hand.checked(dataset, name)
+            if not self.model_dir:
+                self._begin_pass()
+            if checked is None:
+                trainer.train_iterator.replace(None)
+            else:
+                trainer.train_iterator.replace(checked, name, trainer.distribute_dataset)
+            self.dataset = dataset
         policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
         with report.noted(), trainer.strategy.scope(), trainer.train_iterator.on_end(policy):
             metrics = self._run_in_directory(due) if self.model_dir else self._run_in_memory(due)
         if due.counts_epochs and dataset is not None and self.state.stop_reason is None and not self.model_dir:
             self._begin_pass()
         return metrics
-
-    def _use(self, dataset: Any, name: str) -> None:
-        """Makes the trainer read a dataset; the first call in a run directory continues where its checkpoint was."""
-        if dataset is self.dataset:
-            return
-        trainer = self.trainer
-        if self.model_dir and self._run is not None:
-            raise LoopError(
-                f"{name}: {self.model_dir} continues in the dataset of the calls before; train on another one without "
-                "a run directory, or in another"
-            )
-        checked = None if dataset is None else in_hand.checked(dataset, name)
-        if not self.model_dir:
-            self._begin_pass()
-        if checked is None:
-            trainer.train_iterator.replace(None)
-        else:
-            trainer.train_iterator.replace(checked, name, trainer.distribute_dataset)
-        self.dataset = dataset
 
     def _begin_pass(self) -> None:
         """Has the next step take the first batch of the data."""
@@ -239,7 +235,7 @@ class Loop:
 
     @property
     def _actions(self) -> list[Action]:
-        return [Following(self), *self._hooks]
+        return [_Following(self), *self._hooks]
 
     def _run_in_memory(self, due: _Steps) -> dict[str, float]:
         trainer = self.trainer
@@ -285,6 +281,71 @@ class Loop:
         """A call has begun; what hooks share goes on from the call before."""
         run.state.shared.update(self.state.shared)
         self._run, self.state = run, run.state
+
+
+# Hooks as actions.
+
+
+class _Following(Action):
+    """Tells a loop that a call has begun, before its hooks."""
+
+    name = "loop"
+    priority = -sys.maxsize
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def on_start(self, run: Run) -> None:
+        self._loop.follow(run)
+
+
+class _Hook(Action):
+    """A function of a program as an action."""
+
+    def __init__(self, loop: Any, name: str, priority: int, fn: Hook) -> None:
+        self._loop, self._fn = loop, fn
+        self.name, self.priority = name, priority
+
+    def _call(self, argument: Any) -> Any:
+        answer = self._fn(self._loop, argument)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def state(self) -> Mapping[str, Any]:
+        return self._fn.state() if hasattr(self._fn, "state") else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if hasattr(self._fn, "restore"):
+            self._fn.restore(state)
+
+
+class _StartHook(_Hook):
+    """Is called with the dataset, when a call begins."""
+
+    def on_start(self, run: Run) -> Any:
+        return self._call(self._loop.dataset)
+
+
+class _StepHook(_Hook):
+    """Is called with the metrics, after steps."""
+
+    def __init__(self, *args: Any, when: Trigger) -> None:
+        super().__init__(*args)
+        self.when = when
+
+    def on_step(self, run: Run) -> Any:
+        return self._call(self._loop.metrics)
+
+
+class _EndHook(_Hook):
+    """Is called with the metrics, when a call has succeeded."""
+
+    def on_end(self, run: Run, failure: BaseException | None) -> Any:
+        return None if failure is not None else self._call(self._loop.metrics)
+
+
+# The last step of a call.
 
 
 class _Steps(DueSteps):

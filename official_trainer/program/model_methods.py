@@ -93,7 +93,8 @@ class ModelMethods:
         kind = type(self).__name__
         if name in _ELSEWHERE:
             raise AttributeError(f"{kind} has no attribute {name!r}; {_ELSEWHERE[name]}")
-        if _has(vars(self).get("model"), name):
+        model = vars(self).get("model")
+        if not name.startswith("_") and model is not None and (hasattr(type(model), name) or hasattr(model, name)):
             raise AttributeError(f"{kind} has no attribute {name!r}, but its model has it: model.{name}")
         raise AttributeError(f"{kind} has no attribute {name!r}")
 
@@ -104,8 +105,3 @@ class ModelMethods:
         if not is_own and hasattr(keras.Model, name):
             raise AttributeError(f"{type(self).__name__}.{name} would not reach the model; set model.{name} instead")
         super().__setattr__(name, value)
-
-
-def _has(model: keras.Model | None, name: str) -> bool:
-    """Whether a model has a public name; also one that is an error until the model is built."""
-    return model is not None and not name.startswith("_") and (hasattr(type(model), name) or hasattr(model, name))

@@ -152,6 +152,7 @@ class Rewards:
 
     Attributes:
       arguments: the arguments of `compile` about rewards, by name, as `compile_from_config` takes them.
+      functions: the rewards of the outputs.
     """
 
     def __init__(
@@ -195,14 +196,15 @@ class Rewards:
             check_names("reward", reward, names)
         has_others = is_overridden or has_reward_layers(model)
         self._by_output = {} if reward is None and has_others else _build_functions(reward)
-        self._functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
-        if not self._functions and not has_others:
+        self.functions = [each for each in tf.nest.flatten(self._by_output) if each is not None]
+        if not self.functions and not has_others:
             raise ArgumentError(
                 f"reward={reward!r} has no reward for any output; leave it out, or give an output a reward"
             )
         if estimator is None:
-            for function in self._functions:
+            for function in self.functions:
                 _check_has_gradient(function, not function.is_python)
+        self._factors: dict[str, float] = {}
         if names is not None:
             self._check_against(names)
         self._is_built = False
@@ -214,18 +216,13 @@ class Rewards:
         """The loss minus the reward, the reward and, of several outputs, the reward of each; none before a batch."""
         return [self._loss, self._total, *self._of_output.values()] if self._is_built else []
 
-    def failure(self) -> RewardError | None:
-        """Returns the error of a reward that has failed in Python since the last call; None if none has."""
-        failures = [function.take_failure() for function in self._functions]
-        return next(filter(None, failures), None)
-
     def check_compiler(self) -> None:
         """Refuses rewards that XLA cannot compile.
 
         Raises:
           RewardError: Python computes one of them.
         """
-        for function in self._functions:
+        for function in self.functions:
             if function.is_python:
                 raise RewardError(
                     f"reward {function.name!r} is computed in Python, which XLA cannot compile; leave out jit_compile "
@@ -251,7 +248,9 @@ class Rewards:
         if not rewarded:
             return tf.constant(0.0)
         if not in_training_step():
-            values = [self._value(each) for each in rewarded]
+            sampled = self._estimator if isinstance(self._estimator, ScoreFunction) else None
+            likeliest = [sampled.likeliest(each.name, each.y_pred) if sampled else each.y_pred for each in rewarded]
+            values = [each.of_output(y_pred) for each, y_pred in zip(rewarded, likeliest, strict=True)]
         elif isinstance(self._estimator, EvolutionStrategies):
             values, surrogate = self._evolved(rewarded, x, outputs, model)
         elif isinstance(self._estimator, ScoreFunction):
@@ -301,14 +300,13 @@ class Rewards:
             size = tf.shape(tf.nest.flatten(outputs)[0])[0]
             metric.update_state(value, sample_weight=tf.cast(size, tf.float32))
 
-    def _value(self, each: _Rewarded) -> tf.Tensor:
-        y_pred = each.y_pred
-        if isinstance(self._estimator, ScoreFunction):
-            y_pred = self._estimator.likeliest(each.name, y_pred)
-        return each.of_output(y_pred)
-
     def _with_gradient(self, each: _Rewarded) -> tf.Tensor:
-        sources = [each.y_pred, *_logits_of(each.y_pred)]
+        sources = [each.y_pred]
+        logits = getattr(each.y_pred, "_keras_logits", None)  # with which Keras's crossentropies may compute
+        if logits is not None:
+            sources.append(logits)
+        elif not tf.executing_eagerly() and each.y_pred.op.type in ("Softmax", "Sigmoid"):
+            sources += each.y_pred.op.inputs
         with tf.GradientTape() as tape:
             tape.watch(sources)
             value = each.of_output(each.y_pred)
@@ -395,7 +393,11 @@ class Rewards:
         else:
             check_names("reward_weights", weights, names)
         factors = _by_name(weights, names)
-        self._factors = {name: _factor(name, factors.get(name, 1.0)) for name in rewarded}
+        for name in rewarded:
+            factor = factors.get(name, 1.0)
+            if isinstance(factor, bool) or not isinstance(factor, numbers.Real):
+                raise ArgumentError(f"reward_weights: {factor!r} for the output {name!r}; allowed: numbers")
+            self._factors[name] = float(factor)
         if isinstance(self._estimator, ScoreFunction):
             self._estimator.check_names(rewarded)
 
@@ -420,17 +422,26 @@ def rewards_of(model: keras.Model) -> Rewards | None:
     return getattr(getattr(model, "compiled_loss", None), "rewards", None)
 
 
+@contextlib.contextmanager
+def rewards_explained(model: keras.Model) -> Iterator[None]:
+    """For a block that runs steps: names the reward that failed in Python, where TensorFlow names an operation."""
+    try:
+        yield
+    except (tf.errors.OpError, RuntimeError):  # the latter of steps that are not traced
+        rewards = rewards_of(model)
+        failures = [] if rewards is None else [function.take_failure() for function in rewards.functions]
+        if failure := next(filter(None, failures), None):
+            raise failure from failure.__cause__
+        raise
+
+
 def _build_functions(reward: Any) -> Any:
     """Returns the argument `reward` with functions in place of its values; None stays."""
-    if isinstance(reward, Mapping):
-        return {key: _build_function(value, key) for key, value in reward.items()}
-    if isinstance(reward, list | tuple):
-        return [_build_function(value, key) for key, value in enumerate(reward)]
-    return RewardFunction(reward, "reward")
-
-
-def _build_function(value: Any, key: Any) -> RewardFunction | None:
-    return None if value is None else RewardFunction(value, f"reward[{key!r}]")
+    if not isinstance(reward, Mapping | list | tuple):
+        return RewardFunction(reward, "reward")
+    keyed = reward if isinstance(reward, Mapping) else dict(enumerate(reward))
+    found = {key: None if each is None else RewardFunction(each, f"reward[{key!r}]") for key, each in keyed.items()}
+    return found if isinstance(reward, Mapping) else list(found.values())
 
 
 def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -439,21 +450,6 @@ def _by_name(argument: Any, names: Sequence[str]) -> dict[str, Any]:
         values = argument if isinstance(argument, list | tuple) else [argument] * len(names)
         argument = dict(zip(names, values, strict=True))
     return {name: argument[name] for name in names if argument.get(name) is not None}
-
-
-def _logits_of(y_pred: tf.Tensor) -> list[tf.Tensor]:
-    """Returns what Keras's crossentropies may compute with instead of an output: the input of its activation."""
-    logits = getattr(y_pred, "_keras_logits", None)  # of Keras's activations
-    if logits is not None:
-        return [logits]
-    is_traced = not tf.executing_eagerly() and y_pred.op.type in ("Softmax", "Sigmoid")
-    return list(y_pred.op.inputs) if is_traced else []
-
-
-def _factor(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentError(f"reward_weights: {value!r} for the output {name!r}; allowed: numbers")
-    return float(value)
 
 
 def _check_has_gradient(function: RewardFunction, has_gradient: bool) -> None:

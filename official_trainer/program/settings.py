@@ -116,7 +116,15 @@ class Settings:
         changed = {f"runtime.{name}": each for name, each in _changed(runtime, RuntimeConfig())}
         changed |= {f"trainer.{name}": each for name, each in _changed(trainer or usual, usual)}
         for path, value in changed.items():
-            if why := _objection(path, has_directory=bool(model_dir), builds=builds):
+            section, _, name = path.partition(".")
+            why = next((instead for instead, paths in _INSTEAD.items() if path in paths), None)
+            if why is None and section == "runtime" and name in _OF_BUILDING:
+                why = None if builds else _BUILDS
+            elif why is None and not model_dir:
+                field = name.partition(".")[0] if section == "trainer" else path
+                is_free = field in _WITHOUT_DIRECTORY and field != "export"
+                why = None if is_free else "it needs a run directory; give Program(model_dir=…)"
+            if why is not None:
                 what = path if dataclasses.is_dataclass(value) or isinstance(value, tuple) else f"{path}={value!r}"
                 raise ArgumentError(f"{what}: {why}")
         if runtime.distribution_strategy in ("multi_worker_mirrored", "parameter_server", "tpu"):
@@ -192,16 +200,3 @@ def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{field.name}.{name}", each) for name, each in _changed(value, usual))
         elif value != usual:
             yield field.name, value
-
-
-def _objection(path: str, *, has_directory: bool, builds: bool) -> str | None:
-    """Returns the reason to refuse a field; None to take it."""
-    section, _, name = path.partition(".")
-    for instead, paths in _INSTEAD.items():
-        if path in paths:
-            return instead
-    if section == "runtime" and name in _OF_BUILDING:
-        return None if builds else _BUILDS
-    free = path in _WITHOUT_DIRECTORY or (section == "trainer" and name.partition(".")[0] in _WITHOUT_DIRECTORY)
-    is_taken = has_directory or (free and name != "export")
-    return None if is_taken else "it needs a run directory; give Program(model_dir=…)"

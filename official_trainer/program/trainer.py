@@ -25,7 +25,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program.callbacks import steps_between_calls
 from official_trainer.program.data import CallData, share_of
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewards import in_step, rewards_of
+from official_trainer.program.rewards import in_step, rewards_explained, rewards_of
 from official_trainer.tasks import optimization
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
@@ -107,10 +107,7 @@ class ProgramTask(Task):
         if (compute_metrics := self._computations.metrics) is not None:
             self._keep(training, convert(compute_metrics)(*batch))
         else:
-            _, y, outputs, weight = batch
-            self._model.compiled_metrics.update_state(
-                y, outputs, weight
-            )  # computes no results, which are not needed here
+            self._model.compiled_metrics.update_state(*batch[1:])  # computes no results, which are not needed here
 
     def _keep(self, training: bool, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Keeps the results of a model's own step; returns the loss for the engine."""
@@ -282,23 +279,12 @@ class ProgramTrainer(Trainer):
             self.model.reset_metrics()  # here too, because steps that are repeated after a rollback call no callbacks
         if self.context.enables_xla and (rewards := rewards_of(self.model)) is not None:
             rewards.check_compiler()
-        with self._rewards_explained():
+        with rewards_explained(self.model):
             return super().run_steps(num_steps, publish=publish)
 
     def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
-        with self._rewards_explained():
+        with rewards_explained(self.model):
             return super().evaluate(num_steps)
-
-    @contextlib.contextmanager
-    def _rewards_explained(self) -> Iterator[None]:
-        """Names the reward that failed in Python, where TensorFlow names an operation."""
-        try:
-            yield
-        except (tf.errors.OpError, RuntimeError):  # the latter of steps that are not traced
-            rewards = rewards_of(self.model)
-            if rewards is None or (failure := rewards.failure()) is None:
-                raise
-            raise failure from failure.__cause__
 
     def train_loop_end(self) -> dict[str, Any]:
         return {**super().train_loop_end(), **self.numbers.of_own_step(training=True)}
