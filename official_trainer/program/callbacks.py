@@ -134,23 +134,20 @@ class CallbacksAction(Action):
         if self._is_open:
             self._end_epoch(run, {})
         if self._data_ended is not None:
-            self._warn_of_end(run.step)
+            epochs = self._epochs
+            is_known = epochs.steps != UNKNOWN_STEPS
+            if is_known or epochs.end - epochs.first > 1:  # else a single epoch of all the data was meant
+                _logger.warning(
+                    "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
+                    run.step,
+                    f" of {epochs.end_step}" if is_known else "",
+                    self._epoch + 1,
+                    epochs.end,
+                    "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
+                )
         if isinstance(optimizer := self._model.optimizer, keras.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_variables)  # its own averages, if it has any
         self._callbacks.on_train_end(self._logs)
-
-    def _warn_of_end(self, step: int) -> None:
-        epochs = self._epochs
-        is_known = epochs.steps != UNKNOWN_STEPS
-        if is_known or epochs.end - epochs.first > 1:  # else a single epoch of all the data was meant
-            _logger.warning(
-                "the input ran out of data at step %d%s, in epoch %d of %d, and training ends; give %s",
-                step,
-                f" of {epochs.end_step}" if is_known else "",
-                self._epoch + 1,
-                epochs.end,
-                "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
-            )
 
     def wants_validation(self, step: int) -> bool:
         """Whether the loop has to evaluate now, at the planned or early end of an epoch."""

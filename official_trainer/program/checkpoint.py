@@ -240,13 +240,10 @@ class ProgramCheckpoint(keras.callbacks.Callback):
             done = f"saving to {checkpoints.folder(new.name)}" if is_taken else "not saved: not among those to keep"
             print(f"\nEpoch {epoch + 1}, step {step}: {what}{done}")
         if is_taken:
-            checkpoints.save(new, self._checkpoint(trainer), values)
-
-    def _checkpoint(self, trainer: Any) -> tf.train.Checkpoint:
-        step, model = trainer.global_step, trainer.model
-        if self.save_weights_only:
-            return tf.train.Checkpoint(global_step=step, model=_without_optimizer(model))
-        return tf.train.Checkpoint(global_step=step, model=model, optimizer=trainer.optimizer)
+            parts = {"model": trainer.model, "optimizer": trainer.optimizer}
+            if self.save_weights_only:
+                parts = {"model": _without_optimizer(trainer.model)}
+            checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **parts), values)
 
 
 def _numbers(logs: Mapping[str, Any]) -> list[str]:
@@ -278,7 +275,12 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     path = str(os.fspath(filepath))
     is_prefix = path.endswith(".index") or files.exists(f"{path}.index")
     if path.endswith(_FILES) or (files.exists(path) and not files.is_dir(path) and not is_prefix):  # HDF5, as in Keras
-        _read_file(model, path)
+        before = model.get_weights()
+        try:
+            model.load_weights(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # Keras has no class of its own
+            model.set_weights(before)  # some of them may be assigned
+            raise CheckpointError(f"{path} cannot be read into the model, which is unchanged: {error}") from error
     else:
         others = _of_others(path)
         # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
@@ -293,15 +295,6 @@ def _without_optimizer(model: keras.Model) -> tf.train.Checkpoint:
         if name != "optimizer":
             setattr(others, name, part)
     return others
-
-
-def _read_file(model: keras.Model, path: str) -> None:
-    before = model.get_weights()
-    try:
-        model.load_weights(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:  # Keras has no class of its own
-        model.set_weights(before)  # some of them may be assigned
-        raise CheckpointError(f"{path} cannot be read into the model, which is unchanged: {error}") from error
 
 
 def _of_others(path: str) -> str | None:

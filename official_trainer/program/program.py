@@ -347,11 +347,24 @@ class Program(ModelMethods, AsyncMethods):
           UserError: the error with which an experiment would end.
         """
         self._check_compiled("fit")
-        _check_counts(validation_freq, epochs, batch_size, validation_batch_size)
-        self._check_directory(initial_epoch, tf.nest.flatten(callbacks or ()))
+        _check_numbers(epochs=epochs, batch_size=batch_size, validation_batch_size=validation_batch_size)
+        is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
+        if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
+            raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
+        found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
+        backup = keras.callbacks.BackupAndRestore
+        found += ["BackupAndRestore" for each in tf.nest.flatten(callbacks or ()) if isinstance(each, backup)]
+        if self.model_dir and found:
+            raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
+        arguments = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
+        arguments |= {} if shuffle is True else {"shuffle": shuffle}  # the default
         others = {"class_weight": class_weight, "validation_split": validation_split or None}
-        settings = {"batch_size": batch_size, "shuffle": shuffle}
-        source, of_validation = self._read_training((x, y, sample_weight), steps_per_epoch, settings, others)
+        of_validation: Source | None = None
+        if experiment := self._experiment_for(x, **arguments, **others):
+            source, of_validation = experiment.own_training(steps_per_epoch), experiment.own_validation()
+        else:
+            data, seed = (x, y, sample_weight), self._compiled.seed
+            source = source_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
         batch_size = validation_batch_size or batch_size
         if validation_data is not None:
             of_validation = validation_of(validation_data, batch_size, validation_steps)
@@ -364,16 +377,9 @@ class Program(ModelMethods, AsyncMethods):
             source.use_class_weight(class_weight)
         validated = 0 if of_validation is None else validation_freq
         plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=epochs, validated=validated)
-        found = callback_list(self.model, callbacks, verbose, epochs, steps)
-        self._compiled.fit(source, of_validation, plan, found, validation_steps)
+        called = callback_list(self.model, callbacks, verbose, epochs, steps)
+        self._compiled.fit(source, of_validation, plan, called, validation_steps)
         return self.model.history
-
-    def _check_directory(self, initial_epoch: int, callbacks: Sequence[Any]) -> None:
-        """Refuses arguments that contradict a run directory."""
-        found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
-        found += ["BackupAndRestore" for each in callbacks if isinstance(each, keras.callbacks.BackupAndRestore)]
-        if self.model_dir and found:
-            raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
 
     def evaluate(
         self,
@@ -626,18 +632,6 @@ class Program(ModelMethods, AsyncMethods):
             )
         return self._compiled
 
-    def _read_training(
-        self, data: Any, steps_per_epoch: int | None, settings: Mapping[str, Any], others: Mapping[str, Any]
-    ) -> tuple[Source, Source | None]:
-        """Returns the data of `fit` to train on; and an experiment's own to validate on, if it trains on its own."""
-        x, y, sample_weight = data
-        arguments = {"y": y, "sample_weight": sample_weight, **settings, **others}
-        if arguments["shuffle"] is True:
-            del arguments["shuffle"]  # the default
-        if experiment := self._experiment_for(x, **arguments):
-            return experiment.own_training(steps_per_epoch), experiment.own_validation()
-        return source_of(data, steps=steps_per_epoch, seed=self._compiled.seed, **settings), None
-
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
         """Returns the data of a call that reads it once: the experiment's own if none is passed."""
         x, y, sample_weight = data
@@ -705,18 +699,6 @@ def _check_numbers(**arguments: int | None) -> None:
     for name, value in arguments.items():
         if value is not None and value < 1:
             raise ArgumentError(f"{name}={value!r}; allowed: numbers from 1 on")
-
-
-def _check_counts(validation_freq: Any, epochs: int, batch_size: int | None, of_validation: int | None) -> None:
-    """Refuses what is neither a number of epochs nor a list of epochs, and other numbers below 1.
-
-    Raises:
-      ArgumentError: says what is allowed.
-    """
-    _check_numbers(epochs=epochs, batch_size=batch_size, validation_batch_size=of_validation)
-    is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
-    if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
-        raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
 
 
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:

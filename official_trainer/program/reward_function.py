@@ -117,7 +117,10 @@ class RewardFunction:
         if self.is_python:
             return self._in_python([] if y_true is None else [y_true], y_pred)
         try:
-            values = convert(self._function)(*_as_keras_matches_them(y_true, y_pred))
+            if y_true is not None:  # in the rank and type that Keras uses for losses; else [n] and [n, 1] make [n, n]
+                matching = load("tf_keras.src.engine.compile_utils")
+                y_true, y_pred, _ = matching.match_dtype_and_rank(y_true, y_pred, None)
+            values = convert(self._function)(y_true, y_pred)
             values = tf.cast(tf.convert_to_tensor(values), tf.float32)
         except Exception as error:
             raise RewardError(
@@ -170,16 +173,14 @@ class RewardFunction:
                 values = _all_at_once(self._function, examples)
             else:
                 values = [self._function(*example) for example in examples]
-            return np.array([self._number(value) for value in values], np.float32)
+            arrays = list(map(np.asarray, values))
+            for value, array in zip(values, arrays, strict=True):
+                if array.size != 1 or array.dtype.kind not in "biuf":
+                    raise RewardError(f"it returned {value!r} for an example; it must return a number")
+            return np.array([array.item() for array in arrays], np.float32)
         except BaseException as error:
             self._failure = error  # TensorFlow replaces errors by its own; one of those means the end of the data
             raise RuntimeError(f"reward {self.name!r}: {type(error).__name__}: {error}") from error
-
-    def _number(self, value: Any) -> float:
-        array = np.asarray(value)
-        if array.size != 1 or array.dtype.kind not in "biuf":
-            raise RewardError(f"it returned {value!r} for an example; it must return a number")
-        return float(array.reshape(()))
 
 
 def _all_at_once(function: Callable[..., Coroutine[Any, Any, Any]], examples: Sequence[Any]) -> list[Any]:
@@ -207,15 +208,6 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
     return loop
-
-
-def _as_keras_matches_them(y_true: Any, y_pred: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Returns targets in the rank and type that Keras uses for losses; else [n] and [n, 1] would make [n, n]."""
-    if y_true is None:
-        return None, y_pred
-    matching = load("tf_keras.src.engine.compile_utils")
-    y_true, y_pred, _ = matching.match_dtype_and_rank(y_true, y_pred, None)
-    return y_true, y_pred
 
 
 # Names.

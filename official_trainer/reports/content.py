@@ -36,7 +36,12 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
     columns = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
-    about_config, whole_config, about_sweep = "", None, ""
+    about_runs, about_config, whole_config, about_sweep = "", "", None, ""
+    if any(each.run.curves.by_split for place, each in enumerate(runs) if place not in chosen):
+        about_runs = (
+            f"{len(chosen)} are highlighted in the charts, the best and those that still run; "
+            "tick others in the table to see them there."
+        )
     if len(runs) == 1:
         about_config = "Each value with what set it: a default of the experiment, a file, or a flag."
         config = runs[0].run.config
@@ -61,7 +66,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "runs": [
             _run(place, each, account, found) for place, (each, account) in enumerate(zip(runs, accounts, strict=True))
         ],
-        "runs_about": _about_runs(found, chosen),
+        "runs_about": about_runs,
         "fields": [{"path": path, "name": names[path]} for path in fields if path in columns],
         "config_fields": fields[:_MOST_FIELDS],
         "config_about": about_config,
@@ -158,12 +163,3 @@ def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gather
         "clock": curves.clock(each),
         "epoch_steps": curves.epoch_steps(each),
     }
-
-
-def _about_runs(found: Gathered, chosen: Sequence[int]) -> str:
-    if all(place in chosen or not each.run.curves.by_split for place, each in enumerate(found.runs)):
-        return ""
-    return (
-        f"{len(chosen)} are highlighted in the charts, the best and those that still run; "
-        "tick others in the table to see them there."
-    )

@@ -7,7 +7,6 @@ Owns: the training, and the override that a suggestion is written as. Does not o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
@@ -15,9 +14,6 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.reports.rate_curve import RateCurve
 from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
-
-if TYPE_CHECKING:
-    from official_trainer.engine.trainer import Trainer
 
 _SECTION = "trainer.optimizer_config"
 _SCHEDULE = f"{_SECTION}.learning_rate"
@@ -63,7 +59,18 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
     with trainer_of(job, "find-lr", sets) as trainer:
         from official_trainer.tasks import optimization
 
-        _check_follows(trainer, lowest)
+        rates = [float(each) for each in optimization.learning_rates(trainer.optimizer, trainer.global_step).values()]
+        if len(rates) > 1:
+            raise FixedRateError(
+                f"{type(trainer.task).__name__} has {len(rates)} optimizers, each with a learning rate, and the finder "
+                "raises one; look for each by hand"
+            )
+        if not math.isclose(rates[0], lowest, rel_tol=1e-3):
+            raise FixedRateError(
+                f"{type(trainer.task).__name__}.create_optimizer returns an optimizer whose learning rate is "
+                f"{rates[0]:g}, not the {lowest:g} of {_SCHEDULE}; let it take the rate from its argument "
+                "optimizer_config"
+            )
         with trainer.train_iterator.on_end("repeat"):
             for _ in range(num_steps):
                 rate = float(optimization.learning_rate(trainer.optimizer, trainer.global_step))
@@ -72,23 +79,6 @@ def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCu
                 if curve.has_diverged:
                     break
     return curve
-
-
-def _check_follows(trainer: Trainer, lowest: float) -> None:
-    from official_trainer.tasks import optimization
-
-    rates = optimization.learning_rates(trainer.optimizer, trainer.global_step)
-    if len(rates) > 1:
-        raise FixedRateError(
-            f"{type(trainer.task).__name__} has {len(rates)} optimizers, each with a learning rate, and the finder "
-            "raises one; look for each by hand"
-        )
-    rate = float(next(iter(rates.values())))
-    if not math.isclose(rate, lowest, rel_tol=1e-3):
-        raise FixedRateError(
-            f"{type(trainer.task).__name__}.create_optimizer returns an optimizer whose learning rate is {rate:g}, "
-            f"not the {lowest:g} of {_SCHEDULE}; let it take the rate from its argument optimizer_config"
-        )
 
 
 def suggestion(resolved: Resolved, rate: float) -> str:

@@ -254,8 +254,20 @@ def kept(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
             raise FieldError(f"--where={text}: {allowed}")
         name, sign, value = match.groups()
         field = path_of(name, entries, "--where")
-        found = [entry for entry in found if _holds(value_of(entry, field), sign, lines.value(value), value)]
+        wanted = lines.value(value)
+        if sign not in ("=", "!=") and not isinstance(wanted, int | float):
+            raise FieldError(f"{sign}{value}: only numbers are larger or smaller; use = or !=")
+        found = [entry for entry in found if _holds(value_of(entry, field), sign, wanted, value)]
     return found
+
+
+def _holds(value: Any, sign: str, wanted: Any, text: str) -> bool:
+    if sign in ("=", "!="):
+        is_equal = value == wanted or (isinstance(value, str) and value == text) or flow(value) == flow(wanted)
+        return is_equal if sign == "=" else not is_equal
+    if isinstance(value, bool) or isinstance(wanted, bool) or not isinstance(value, int | float):
+        return False
+    return _COMPARISONS[sign](value, wanted)
 
 
 def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
@@ -283,15 +295,3 @@ def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
 def value_of(entry: Entry, field: str) -> Any:
     """Returns what a run has in a field; None if it has no such field."""
     return OWN[field](entry) if field in OWN else lines.value(entry.run.config.get(field))
-
-
-def _holds(value: Any, sign: str, wanted: Any, text: str) -> bool:
-    if sign in ("=", "!="):
-        is_equal = value == wanted or (isinstance(value, str) and value == text) or flow(value) == flow(wanted)
-        return is_equal if sign == "=" else not is_equal
-    numbers = [each for each in (value, wanted) if isinstance(each, int | float) and not isinstance(each, bool)]
-    if len(numbers) == 2:
-        return _COMPARISONS[sign](*numbers)
-    if not isinstance(wanted, int | float):
-        raise FieldError(f"{sign}{text}: only numbers are larger or smaller; use = or !=")
-    return False

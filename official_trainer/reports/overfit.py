@@ -105,7 +105,9 @@ def _learn(trainer: Trainer, num_batches: int, limit: int, console: Console) -> 
     logs = flatten(trainer.train(min(num_batches, limit)))
     first, steps = logs, trainer.context.step
     window = num_batches * math.ceil(limit / _LINES / num_batches)
-    while steps < limit and not _is_over(first["training_loss"], logs["training_loss"]):
+    first_loss = first["training_loss"]
+    done = _DONE * first_loss if first_loss > 0 else -math.inf
+    while steps < limit and done < logs["training_loss"] < math.inf:  # a NaN ends it too
         logs = flatten(trainer.train(min(window, limit - steps)))
         steps = trainer.context.step
         console.log("train", steps, logs)
@@ -119,10 +121,6 @@ def _learn(trainer: Trainer, num_batches: int, limit: int, console: Console) -> 
         last_rate=logs.get("learning_rate"),
         metrics={name: value for name, value in logs.items() if name not in named and "learning_rate" not in name},
     )
-
-
-def _is_over(first_loss: float, loss: float) -> bool:
-    return not math.isfinite(loss) or (first_loss > 0 and loss <= _DONE * first_loss)
 
 
 def _advice(learning: Learning) -> str:
