@@ -126,7 +126,7 @@ def _now_seconds() -> float:
 
 
 def _watch(paths: Sequence[str], arguments: argparse.Namespace) -> int:
-    from official_trainer.reports.watching import Server
+    from official_trainer.reports.page import Server
 
     if arguments.output is not None:
         raise UsageError("--output and --watch exclude each other: a served report is no file; leave one out")

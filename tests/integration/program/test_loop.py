@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+from official.core import config_definitions
 
 from official_trainer.actions import Action, Result, Rollback, Save, Stop
 from official_trainer.actions.schedule import ActionError
@@ -299,14 +300,6 @@ def test_epochs_end_where_the_data_does(is_known, first_end):
     assert_bitwise_equal(weights(loop.trainer), weights(expected))
 
 
-def test_the_epoch_is_the_passes_so_far():
-    """G17, G7: with the part of the one that is under way, where the length of the data is known."""
-    loop, epochs = loop_of(), []
-    loop.on_step("epochs", 0, lambda loop, _: epochs.append(loop.state.epoch))
-    loop.run_epochs(four(), 2)
-    assert epochs == [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]
-
-
 def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
     """G17, G1: whether it was added after that call, or not reached in it because of an error."""
     loop, seen = loop_of(), []
@@ -322,13 +315,17 @@ def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
     assert seen == [4, 5, 7]
 
 
-def test_the_epoch_of_data_of_unknown_length_is_known_from_its_first_end_on():
-    """G17, G7: also where another dataset was read before; a call over three passes ends with three."""
+@pytest.mark.parametrize(
+    ("is_known", "expected"),
+    [(True, [2.25, 2.5, 2.75, 3.0]), (False, [2.0, 2.0, 2.0, 2.0])],
+)
+def test_the_epoch_is_the_passes_so_far(is_known, expected):
+    """G17, G7: with the part of the one that is under way, where the length is known: from the first end on."""
     loop, epochs = loop_of(), []
     loop.run_epochs(batches(3), 2)
     loop.on_step("epochs", 0, lambda loop, _: epochs.append(loop.state.epoch))
-    loop.run_epochs(four(is_known=False), 3)
-    assert epochs == [2.0, 2.0, 2.0, 2.0, 3.25, 3.5, 3.75, 4.0, 4.25, 4.5, 4.75, 5.0]
+    loop.run_epochs(four(is_known=is_known), 3)
+    assert epochs == [*expected, 3.25, 3.5, 3.75, 4.0, 4.25, 4.5, 4.75, 5.0]
     assert loop.state.epoch == 5.0
 
 
@@ -503,7 +500,7 @@ def test_a_run_directory_continues_in_one_dataset(tmp_path):
         loop.run_steps(four(), 1, name="other")
 
 
-def test_a_loop_says_what_it_cannot_train():
+def test_a_loop_says_what_it_cannot_train(monkeypatch):
     """G17: other processes, Model Garden's configs, actions that write, and what is no dataset."""
     with pytest.raises(DataError, match=r"mine is a ndarray; give a tf.data.Dataset of batches"):
         loop_of().run_steps(FEATURES, 1, name="mine")
@@ -514,13 +511,6 @@ def test_a_loop_says_what_it_cannot_train():
     trainer.use_config(config.replace(trainer=config.trainer.replace(actions=({"type": "early_stopping"},))))
     with pytest.raises(LoopError, match=r"trainer.actions of the config need a run directory; give Loop\(trainer, mod"):
         Loop(trainer)
-
-
-def test_other_processes_and_other_configs_are_refused(monkeypatch):
-    """G17: before anything is trained."""
-    from official.core import config_definitions
-
-    trainer = build(task_cls=Undropped)
     monkeypatch.setattr(type(trainer.process_group), "is_alone", property(lambda self: False))
     with pytest.raises(LoopError, match=r"Loop trains in one process, and this run is on 1 CPU; use train.py"):
         Loop(trainer)

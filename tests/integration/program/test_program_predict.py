@@ -99,12 +99,6 @@ def test_callbacks_are_called_as_keras_calls_them(name, steps_per_execution):
     assert calls[1].seen == calls[0].seen
 
 
-def test_progress_is_shown_as_asked(capsys):
-    """K7"""
-    Program(plain()).predict(X, batch_size=10, verbose=1)
-    assert "5/5 [=" in capsys.readouterr().out
-
-
 def test_weights_are_those_of_now_and_steps_of_the_models_own_are_called():
     """K3: a model without a compiled loss, whose weights change between two calls."""
 

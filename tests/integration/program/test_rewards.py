@@ -851,14 +851,3 @@ def test_a_name_of_keras_is_a_reward(data):
     cosine = np.sum(outputs, axis=1) / np.linalg.norm(outputs, axis=1) / np.sqrt(2)
     found = program.test_on_batch(data[0], targets, return_dict=True)
     assert found["reward"] == pytest.approx(np.mean(cosine), rel=1e-4)
-
-
-def test_a_config_that_could_not_be_read_is_not_written(data):
-    """K1: the function has to be registered."""
-
-    def unregistered(y_true, y_pred):
-        return y_pred[:, 0]
-
-    program = rewarded(reward=unregistered)
-    with pytest.raises(ArgumentError, match=r"cannot be read from a config again; give each .*register_keras_serial"):
-        program.get_compile_config()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from official_trainer.inputs import DataError
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests.support.cases import cases
@@ -88,10 +87,3 @@ def test_replicas_share_rows_of_any_kind(kind):
     with strategy_of("mirrored2").scope():
         program = compiled(make, Program)
     assert program.fit(rows(), TARGETS, epochs=1, verbose=0).history["loss"] == pytest.approx(alone["loss"], rel=1e-5)
-
-
-def test_rows_of_different_number_are_refused():
-    """K9: with the shapes, of sparse rows too."""
-    program = compiled(of_sparse, Program)
-    with pytest.raises(DataError, match=r"the same number of rows, at least one; their shapes: \(50, 5\), \(49, 1\)"):
-        program.fit(tf.sparse.from_dense(DENSE), TARGETS[1:], verbose=0)

@@ -135,10 +135,3 @@ def test_the_setting_for_each_kind_of_schedule(schedule, suggested):
     peak = first.get(kind, [f"{LINE}.{kind}.initial_learning_rate=1"])
     resolved = configuration.resolve(toy.experiment(), sets=[f"{LINE}={schedule}", *peak])
     assert find_lr.suggestion(resolved, 0.01234) == suggested
-
-
-@pytest.mark.parametrize(("kind", "is_noted"), [("lamb", True), ("lars", True), ("adagrad", True), ("adam", False)])
-def test_optimizers_that_scale_their_own_updates_are_noted(kind, is_noted):
-    """N36: what the method cannot say of them is said."""
-    resolved = configuration.resolve(toy.experiment(), sets=[f"trainer.optimizer_config.optimizer={kind}"])
-    assert (find_lr.caution(resolved) is not None) == is_noted

@@ -152,9 +152,6 @@ def test_the_first_batches_come_again_and_again(task, strategy):
         assert same(batch, expected)
 
 
-TWO_WORKERS = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
-
-
 @pytest.mark.parametrize(
     ("environment", "sets", "reason"),
     [

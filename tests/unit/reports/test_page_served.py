@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from official_trainer.reports import content, gathered, watching
+from official_trainer.reports import content, gathered, page
 from official_trainer.reports.opened import NoRunError
 from tests.support.reports import kinds
 
@@ -23,7 +23,7 @@ def serve(tmp_path):
         return content.of(found, now_seconds=kinds.NOW, refresh_seconds=5)
 
     def start(make=make):
-        server = watching.Server(make)
+        server = page.Server(make)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -104,5 +104,5 @@ def test_a_port_in_use_is_refused(serve):
     """N22: --port=PORT that another process has is an error with a fix."""
     _, server = serve()
     message = re.escape(f"--port={server.server_port}: address already in use; name another port, or leave the flag")
-    with pytest.raises(watching.PortInUseError, match=message):
-        watching.Server(dict, port=server.server_port)
+    with pytest.raises(page.PortInUseError, match=message):
+        page.Server(dict, port=server.server_port)
