@@ -70,15 +70,34 @@ def run(arguments: argparse.Namespace) -> int:
 
     entries = table.entries(places, now_seconds=_now_seconds())
     if len(entries) < 2:
-        raise UsageError(_too_few(places, entries))
+        if not entries:
+            raise UsageError(f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one")
+        only = entries[0].run.directory
+        raise UsageError(
+            f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
+        )
     of_table = (arguments.where, arguments.metrics, arguments.fields, arguments.sort, arguments.group)
     if len(places) == 2 == len(entries) and written in _PAIRS and not any(of_table):
-        _show_pair(entries, arguments, as_json=written == "json")
+        from official_trainer.reports import pair
+
+        workspace = target.workspace(arguments)
+        two = pair.of(entries[0], entries[1], None if workspace is None else str(workspace))
+        as_json = written == "json"
+        terminal.show(
+            json.dumps(pair.as_json(two), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(two))
+        )
         return 0
     kept = measures.kept(entries, arguments.where or ())
     if not kept:
         raise UsageError(f"none of {len(entries)} runs is left by --where={' --where='.join(arguments.where)}")
-    _show_table(_table(kept, arguments), written)
+    made = _table(kept, arguments)
+    from official_trainer.reports import formats
+
+    if written == "table":
+        print("\n".join(formats.as_table(made, terminal.table_width(), cast(formats.Paint, terminal.paint))))
+        return 0
+    write = {"csv": formats.as_csv, "json": formats.as_json, "markdown": formats.as_markdown, "latex": formats.as_latex}
+    print(write[written](made).rstrip("\n"))
     return 0
 
 
@@ -96,22 +115,6 @@ def _places(arguments: argparse.Namespace) -> list[str]:
         if files.is_url(place):
             raise UsageError(f"{place}: only local folders are read; mount the bucket, or copy the runs")
     return places
-
-
-def _too_few(places: list[str], entries: list[Entry]) -> str:
-    if not entries:
-        return f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one"
-    only = entries[0].run.directory
-    return f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
-
-
-def _show_pair(entries: list[Entry], arguments: argparse.Namespace, *, as_json: bool) -> None:
-    from official_trainer.reports import pair
-
-    workspace = target.workspace(arguments)
-    found = pair.of(entries[0], entries[1], None if workspace is None else str(workspace))
-    text = json.dumps(pair.as_json(found), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(found))
-    terminal.show(text)
 
 
 def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
@@ -133,14 +136,3 @@ def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
 
 def _words(text: str | None) -> list[str]:
     return [word.strip() for word in (text or "").split(",") if word.strip()]
-
-
-def _show_table(table: Table, written: str) -> None:
-    from official_trainer.reports import formats
-
-    if written == "table":
-        paint = cast(formats.Paint, terminal.paint)
-        print("\n".join(formats.as_table(table, terminal.table_width(), paint)))
-        return
-    make = {"csv": formats.as_csv, "json": formats.as_json, "markdown": formats.as_markdown, "latex": formats.as_latex}
-    print(make[written](table).rstrip("\n"))

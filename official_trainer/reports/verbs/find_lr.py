@@ -73,7 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
         drawing = curve.svg(f"{found.experiment}: loss over a rising learning rate", marks)
         files.write_text_atomically(os.path.join(output, "plot.svg"), drawing)
     if (rate := curve.valley) is None:
-        terminal.show(_nothing_found(has_loss))
+        why = "the loss is not finite at any rate; `train --overfit_batches=1` says more"
+        if has_loss:
+            why = (
+                "the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
+                "`train --overfit_batches=1`, which shows whether the model can learn at all"
+            )
+        terminal.show(f"no suggestion: {why}")
     else:
         terminal.show(f"suggestion: {find_lr.suggestion(found.resolved, rate)}")
         terminal.show(f"it lies in the longest fall of the loss; the steepest place is at {marks['steepest']:.2g}")
@@ -92,16 +98,6 @@ def _rate(arguments: argparse.Namespace, name: str, default: float) -> float:
     if not 0 < rate < math.inf:
         raise UsageError(f"--{name}={text}: expected a rate above 0, such as {default:g}")
     return rate
-
-
-def _nothing_found(has_loss: bool) -> str:
-    """Returns what to try when the curve suggests no rate."""
-    if not has_loss:
-        return "no suggestion: the loss is not finite at any rate; `train --overfit_batches=1` says more"
-    return (
-        "no suggestion: the loss did not fall further than it scatters. Try more --steps, a larger batch, or "
-        "`train --overfit_batches=1`, which shows whether the model can learn at all"
-    )
 
 
 def _table(curve: RateCurve, marks: Mapping[str, float]) -> list[str]:
