@@ -7,6 +7,7 @@ Owns: which runs are highlighted at first, and what the parts of the page hold. 
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import importlib.metadata
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
       refresh_seconds: how often the page asks for a newer content; None for a page that stays as it is.
     """
     runs, chosen = found.runs, highlighted(found.runs)
+    made, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("official-trainer")
     accounts = [gathered.account(each, now_seconds=now_seconds) for each in runs]
     charts = curves.chart(runs, chosen, found.metric)
     pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
@@ -57,8 +61,8 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         about_sweep = f"Trials are compared by {' and '.join(metrics)}."
     return {
         "title": _title(found),
-        "made": _made(found.paths, now_seconds),
-        "made_by": f"official-trainer {_version()}",
+        "made": f"{', '.join(found.paths)} · {made:%d %B %Y, %H:%M} UTC",
+        "made_by": f"official-trainer {version}",
         "live": refresh_seconds,
         "summary": words.summary(found, accounts),
         "facts": words.facts(found, accounts),
@@ -77,7 +81,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "media": pictures,
         "media_about": about_pictures,
         "checkpoints": exhibits.checkpoints(runs, chosen, found.folder),
-        "checkpoints_about": f"Paths are below {found.folder}.",
+        "checkpoints_about": f"Paths are below {found.folder}." if runs else "",
         "sweep": found.sweep,
         "sweep_about": about_sweep,
         "links": exhibits.links(runs, chosen, found.folder),
@@ -95,17 +99,12 @@ def waiting(
       now_seconds: the Unix time.
       refresh_seconds: how often the page asks for a newer content.
     """
-    lists = ("facts", "runs", "fields", "config_fields", "highlighted", "charts", "media", "checkpoints", "links")
-    texts = ("runs_about", "config_about", "curves_about", "media_about", "checkpoints_about", "sweep_about")
+    nothing = Gathered(paths=paths, folder="", runs=())
     return {
+        **of(nothing, now_seconds=now_seconds, refresh_seconds=refresh_seconds),
         "title": "No run yet",
-        "made": _made(paths, now_seconds),
-        "made_by": f"official-trainer {_version()}",
-        "live": refresh_seconds,
         "summary": [("running", f"Waiting for a run: {why}."), ("", "It appears here once its training has started.")],
-        **{name: [] for name in lists},
-        **dict.fromkeys(texts, ""),
-        **dict.fromkeys(("metric", "config", "sweep")),
+        "facts": [],
     }
 
 
@@ -124,18 +123,6 @@ def _title(found: Gathered) -> str:
     experiments = {each.run.recorded.experiment for each in found.runs} - {None}
     of = f" of {experiments.pop()}" if len(experiments) == 1 else ""
     return f"Sweep{of}" if found.sweep is not None else f"{len(found.runs):,} runs{of}"
-
-
-def _made(paths: Sequence[str], now_seconds: float) -> str:
-    made = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC)
-    return f"{', '.join(paths)} · {made:%d %B %Y, %H:%M} UTC"
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("official-trainer")
-    except importlib.metadata.PackageNotFoundError:
-        return "from a source tree"
 
 
 def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gathered) -> dict[str, Any]:

@@ -79,8 +79,8 @@ class Gathered:
     @property
     def best(self) -> Ranked | None:
         """The best run; None if no run has a value of the metric, or nothing says which values are better."""
-        first = self.runs[0]
-        return first if self.direction is not None and first.best is not None else None
+        is_known = self.direction is not None and self.runs and self.runs[0].best is not None
+        return self.runs[0] if is_known else None
 
 
 def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:

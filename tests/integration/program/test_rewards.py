@@ -305,16 +305,6 @@ def test_outputs_that_only_a_batch_tells(data):
         rewarded(Own(), reward={"output_3": closeness}).fit(x, [y, y], verbose=0)
 
 
-@pytest.mark.full
-def test_steps_that_are_not_traced(data):
-    """K1"""
-    found, expected = rewarded(run_eagerly=True), rewarded()
-    arguments = {"batch_size": 25, "shuffle": False, "verbose": 0}
-    assert found.fit(*data, **arguments).history["reward"] == pytest.approx(
-        expected.fit(*data, **arguments).history["reward"], rel=1e-5
-    )
-
-
 def test_other_weights_are_not_tried_on_several_replicas():
     """K1"""
     with pytest.raises(ArgumentError, match=r"EvolutionStrategies needs one replica, .* with 2; build it without a s"):
