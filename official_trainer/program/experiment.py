@@ -98,9 +98,11 @@ class ExperimentModel(CompiledModel):
         model, task = settings.build(build)
         self._build_inputs = task.build_inputs
         own = Own(None, task.build_inputs)
-        task.build_inputs = lambda params, input_context=None: (data[params.is_training] or own).build_inputs(
-            params, input_context
-        )  # its Trainer builds the data of calls
+
+        def build_inputs(params: Any, input_context: Any = None) -> Any:  # of the call that runs
+            return (data[params.is_training] or own).build_inputs(params, input_context)
+
+        task.build_inputs = build_inputs
         super().__init__(model, settings, task, data)
         self._changes = _Changes(model)
 
