@@ -117,9 +117,8 @@ def _experiments(arguments: argparse.Namespace) -> dict[str, str]:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    own, _ = registry.listed(target.workspace(arguments), target.imports(arguments), finds_out=False)
-    theirs = {name: entry.summary for name, entry in index.entries().items()}
-    return {**{name: experiment.summary for name, experiment in own.items()}, **theirs}
+    found = {**registry.named(target.workspace(arguments), target.imports(arguments)), **index.entries()}
+    return {name: experiment.summary for name, experiment in found.items()}
 
 
 def _paths(text: str) -> dict[str, str]:
@@ -166,7 +165,7 @@ def _config(arguments: argparse.Namespace) -> ExperimentConfig:
     name = arguments.experiment or arguments.name
     if name and (name not in index.entries() or index.is_described(name)):
         with contextlib.suppress(Exception):  # an incomplete setting, or a module of the user's
-            return target.resolve(name, arguments, finds_out=False).config
+            return target.resolve(name, arguments).config
         with contextlib.suppress(Exception):
-            return registry.get_config(name, target.workspace(arguments), target.imports(arguments), finds_out=False)
+            return registry.get_config(name, target.workspace(arguments), target.imports(arguments))
     return ExperimentConfig()

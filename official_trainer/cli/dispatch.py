@@ -226,7 +226,7 @@ def _experiments() -> list[str]:
     try:
         from official_trainer.tasks import registry
 
-        return list(registry.listed(registry.find_workspace(), finds_out=False)[0])
+        return list(registry.named(registry.find_workspace()))
     except (ImportError, UserError):
         return []
 

@@ -116,7 +116,7 @@ def _none_named(arguments: argparse.Namespace, what: str) -> str:
     """Returns the message for a command without an experiment: those there are, and the command with one of them."""
     from official_trainer.tasks import registry
 
-    names = list(registry.listed(workspace(arguments), imports(arguments), finds_out=False)[0])
+    names = list(registry.named(workspace(arguments), imports(arguments)))
     if not names:
         return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
     command = shlex.join([*flags.called(arguments), f"--experiment={experiment_of_run(arguments) or names[0]}"])
@@ -128,7 +128,7 @@ def _one_too_many(arguments: argparse.Namespace) -> str:
     from official_trainer.tasks import registry
 
     name = arguments.name
-    if "." in name and name not in registry.listed(workspace(arguments), imports(arguments), finds_out=False)[0]:
+    if "." in name and name not in registry.named(workspace(arguments), imports(arguments)):
         return f"{name} is not an experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
     return f"two experiments: {name} and --experiment={arguments.experiment}; keep one"
 
@@ -138,7 +138,6 @@ def resolve(
     arguments: argparse.Namespace,
     *,
     run_dir: str | None = None,
-    finds_out: bool = True,
     base: ExperimentConfig | None = None,
     warns: bool = True,
 ) -> Resolved:
@@ -148,7 +147,6 @@ def resolve(
       experiment: its name.
       arguments: the flags.
       run_dir: the directory of a run.
-      finds_out: whether modules of which nothing is kept are imported to find it.
       base: the experiment, where it was found before; see `base_of`.
       warns: whether its warnings are printed.
 
@@ -158,7 +156,7 @@ def resolve(
     from official_trainer import config
     from official_trainer.tasks import registry
 
-    base = base or base_of(experiment, arguments, run_dir=run_dir, finds_out=finds_out)
+    base = base or base_of(experiment, arguments, run_dir=run_dir)
     try:
         resolved = config.resolve(
             base,
@@ -175,9 +173,7 @@ def resolve(
     return resolved
 
 
-def base_of(
-    experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None, finds_out: bool = True
-) -> ExperimentConfig:
+def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | None = None) -> ExperimentConfig:
     """Returns an experiment as its factory made it, without what flags change; see `resolve` for the arguments.
 
     Raises:
@@ -187,7 +183,7 @@ def base_of(
     from official_trainer.tasks import registry
 
     try:
-        return registry.get_config(experiment, workspace(arguments), imports(arguments), finds_out=finds_out)
+        return registry.get_config(experiment, workspace(arguments), imports(arguments))
     except registry.UnknownExperimentError as error:
         problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
         where = hint(run_dir, workspace(arguments)) if run_dir else ""

@@ -107,7 +107,7 @@ def _recorded(run_dir: str) -> tuple[str, Path | None] | None:
 def _has(here: Path, experiment: str, arguments: argparse.Namespace) -> bool:
     from official_trainer.tasks import registry
 
-    return experiment in registry.listed(here, getattr(arguments, "import", None) or [], finds_out=False)[0]
+    return experiment in registry.named(here, getattr(arguments, "import", None) or [])
 
 
 def _make_absolute(arguments: argparse.Namespace) -> None:

@@ -1,13 +1,13 @@
 """Model Garden's experiments: those of the installed release, found without importing it, and those of a user's module.
 
-Owns: the index (name, module, file, line, summary), read from decorators in the source; the description of an
-experiment, made once by the module that registers it; the experiments that failed to load; the cache between commands.
-Does not own: the format of descriptions (`spec.py`), our classes made from them (`from_garden.py`).
+Owns: the index of the release; the description of an experiment, made once by the module that registers it; the
+experiments that failed to load; the cache between commands.
+Does not own: what source says (`scan.py`), the format of descriptions (`spec.py`), our classes made from them
+(`from_garden.py`).
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import hashlib
@@ -15,12 +15,13 @@ import importlib.util
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.config import ConfigError, Origin, Problem
+from official_trainer.config import ConfigError, Problem
 from official_trainer.garden.cache import CacheFile
+from official_trainer.garden.scan import Experiment, scan
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
 from official_trainer.lazy import load
 
@@ -30,41 +31,21 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 PACKAGE = "official"
-DECORATOR = "register_config_factory"
 _FAILURES = "failures"
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """An experiment of Model Garden.
-
-    Attributes:
-      name: the name for `--experiment`.
-      module: the module that registers it.
-      path: its file.
-      line: line of the factory.
-      summary: first line of the factory's docstring.
-    """
-
-    name: str
-    module: str
-    path: str
-    line: int
-    summary: str
-
-
 @functools.cache
-def entries() -> Mapping[str, Entry]:
+def entries() -> Mapping[str, Experiment]:
     """Returns Model Garden's experiments by name; none if it is not installed."""
     root = package_dir()
     if root is None:
         return {}
     cached = Cache("index")
     try:
-        return {row["name"]: Entry(**row) for row in cached.read()["entries"]}
+        return {row["name"]: Experiment(**row | {"path": Path(row["path"])}) for row in cached.read()["entries"]}
     except (KeyError, TypeError):
-        found = dict(sorted((entry.name, entry) for entry in _scan(root)))
-    cached.write({"entries": [dataclasses.asdict(entry) for entry in found.values()]})
+        found = dict(sorted((each.name, each) for each in scan(root, PACKAGE).found))
+    cached.write({"entries": [dataclasses.asdict(each) | {"path": str(each.path)} for each in found.values()]})
     return found
 
 
@@ -94,34 +75,6 @@ class Cache(CacheFile):
         version, place = release(), hashlib.sha256(str(package_dir()).encode()).hexdigest()[:8]
         names = () if version == CHECKOUT else ("garden", f"{version}-{FORMAT}-{place}", name)
         super().__init__(*names)
-
-
-def _scan(root: Path) -> Iterator[Entry]:
-    for path in sorted(root.rglob("*.py")):
-        source = path.read_bytes()
-        if DECORATOR.encode() not in source or path.name.endswith("_test.py"):
-            continue
-        for function, name in registered_factories(ast.walk(ast.parse(source))):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                module = ".".join((PACKAGE, *path.relative_to(root).with_suffix("").parts))
-                yield Entry(name.value, module, str(path), function.lineno, first_line(function))
-
-
-def registered_factories(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.FunctionDef, ast.expr | None]]:
-    """Yields the functions that `register_config_factory` decorates, each with the expression of its name."""
-    for node in nodes:
-        for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            called = decorator.func if isinstance(decorator, ast.Call) else None
-            if getattr(called, "attr", getattr(called, "id", "")) == DECORATOR:
-                assert isinstance(node, ast.FunctionDef)
-                assert isinstance(decorator, ast.Call)
-                arguments = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
-                yield node, arguments[0] if arguments else None
-
-
-def first_line(function: ast.FunctionDef) -> str:
-    """Returns the first line of a function's docstring."""
-    return (ast.get_docstring(function) or "").partition("\n")[0]
 
 
 # Descriptions, and our classes made from them.
@@ -159,7 +112,7 @@ def description(name: str) -> Mapping[str, Any]:
         failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         Cache(_FAILURES).write({**failures(), name: failure})
         what = f"Model Garden {release()} cannot load '{name}': {failure}"
-        raise ConfigError([Problem(what, origin=Origin("file", entry.path, entry.line))]) from error
+        raise ConfigError([Problem(what, origin=entry.origin)]) from error
     cached.write(found)
     return found
 
@@ -167,12 +120,6 @@ def description(name: str) -> Mapping[str, Any]:
 def is_described(name: str) -> bool:
     """Returns whether the description of an experiment is at hand, without an import of Model Garden."""
     return bool(Cache(f"experiment {name}").read())
-
-
-def registered(name: str, module: str) -> Callable[[], Any] | None:
-    """Returns the factory that an imported module has registered with Model Garden under a name, or None."""
-    factory = imported().get(name)
-    return factory if factory is not None and function_of(factory).__module__ == module else None
 
 
 def imported() -> dict[str, Callable[[], Any]]:

@@ -25,7 +25,9 @@ from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
 from official_trainer.garden.spec import is_config_class
 from official_trainer.nearest import mistyped
-from official_trainer.shown import shorten, wrapped
+from official_trainer.shown import shorten
+from official_trainer.shown import wrapped
+from official_trainer.user_code import is_users
 
 _WIDTH = 112
 _GARDEN_DATACLASS = "@dataclasses.dataclass"
@@ -85,17 +87,25 @@ def how_to_install(module: str) -> str:
     return f"pip install {package} installs it" if package else ""
 
 
-def line_in(folder: Path, error: BaseException) -> Origin | None:
-    """Returns the innermost line of a folder in the traceback of an error, or None if none is."""
+def line_of(error: BaseException, module: str, workspace: Path | None) -> Origin | None:
+    """Returns the innermost line in the traceback of an error that is the user's; None if none is.
+
+    Args:
+      error: what was raised.
+      module: whose package is the user's, also where it is installed.
+      workspace: from which its files are seen; None for the current folder.
+    """
     frames = [(frame.filename, frame.lineno or 1, 0) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 1, error.offset or 0))
-    inside = [frame for frame in frames if Path(frame[0]).is_relative_to(folder)]
-    if not inside:
+    own = [frame for frame in frames if is_users(frame[0], module)]
+    if not own:
         return None
-    file, line, column = inside[-1]
-    name = str(Path(file).relative_to(folder))
-    return dataclasses.replace(line_of_code(file, line), name=name, column=column)
+    file, line, column = own[-1]
+    origin = dataclasses.replace(line_of_code(file, line), column=column)
+    if workspace is not None and Path(file).is_relative_to(folder := workspace.resolve()):
+        return dataclasses.replace(origin, name=str(Path(file).relative_to(folder)))
+    return origin
 
 
 def at_method(cls: type, method: str, what: str, fix: str = "", *, returns: bool = True) -> str:

@@ -2,12 +2,12 @@
 
 Owns: `register_config_factory`, `register_task_cls`, finding the workspace, the index of its experiments, imports.
 Does not own: the experiments themselves (`experiments/`), or changing them (`config/`); modules of the user's outside
-of a workspace (`sources.py`), and what they register (`listings.py`).
+of a workspace (`sources.py`).
 
-The index of a workspace reads decorators from the source, without an import; a file whose names are computed, or that
-only imports a package, is imported by another process. Getting one experiment imports only its module. A
-module may register with Model Garden's `exp_factory` instead, and a factory may return a configuration of Model Garden.
-Modules of a workspace are called `experiments.…`; those of another workspace leave `sys.modules` while one is in use.
+Names that are literals are read from the source, without an import; a module that computes names is imported when
+another name is asked for. Getting one experiment imports its module, and what names its package. A module may register
+with Model Garden's `exp_factory` instead, and a factory may return a configuration of Model Garden. Modules of a
+workspace are called `experiments.…`; those of another workspace leave `sys.modules` while one is in use.
 
 Example:
   >>> from official_trainer import registry
@@ -28,6 +28,7 @@ import importlib.machinery
 import importlib.util
 import logging
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -37,18 +38,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
 from official_trainer.garden import index as garden
+from official_trainer.garden.scan import FOLDER, Experiment, Scanned, scan
 from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load
 from official_trainer.nearest import nearest
 from official_trainer.shown import first_few
-from official_trainer.tasks import explained, listings, sources
-from official_trainer.tasks.scan import FOLDER, Scanned, scan
-from official_trainer.tasks.sources import Experiment, Source
+from official_trainer.tasks import explained
+from official_trainer.tasks import sources
+from official_trainer.tasks.sources import Source
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig
 
 _logger = logging.getLogger(__name__)
+_IMPORTS_GARDEN = re.compile(rb"^\s*(?:from|import)\s+official\b", re.MULTILINE)
 
 Factory = Callable[[], "ExperimentConfig"]
 F = TypeVar("F", bound=Callable[[], Any])
@@ -298,79 +301,129 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
       ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
       digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
-    return _by_name(scan(Path(workspace)))
-
-
-def _by_name(scanned: Scanned) -> dict[str, Experiment]:
-    """Returns the experiments that the files of a workspace name, by name; fails as `experiments` does."""
-    index: dict[str, Experiment] = {}
-    problems: list[Problem] = []
-    for experiment in scanned.found:
-        first = index.setdefault(experiment.name, experiment)
-        if first is not experiment:
-            problems.append(sources.registered_twice(f"experiment '{first.name}'", _origin(first), _origin(experiment)))
+    found, problems = _by_name(scan(Path(workspace) / FOLDER, FOLDER).found)
     if problems:
         raise ConfigError(problems)
-    return dict(sorted(index.items()))
+    return found
 
 
-def listed(
-    workspace: Path | None, imports: Iterable[str] = (), *, finds_out: bool = True
-) -> tuple[dict[str, Experiment], list[Problem]]:
-    """Returns all experiments but Model Garden's by name, and why some may be missing.
+def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
+    """Returns experiments by name, and those names that two places have."""
+    index: dict[str, Experiment] = {}
+    problems: list[Problem] = []
+    for each in experiments:
+        first = index.setdefault(each.name, each)
+        if (os.path.realpath(first.path), first.line) != (os.path.realpath(each.path), each.line):
+            problems.append(sources.registered_twice(f"experiment '{each.name}'", first.origin, each.origin))
+    return index, problems
+
+
+def named(workspace: Path | None, imports: Iterable[str] = ()) -> dict[str, Experiment]:
+    """Returns all experiments but Model Garden's whose names the source has, without an import.
 
     Args:
       workspace: the folder that contains `experiments/`, if there is one.
       imports: modules that `--import` names.
-      finds_out: whether another process imports the modules of which nothing is kept; False is quick, and may miss
-        some.
+    """
+    return _by_name(_Index(workspace, imports).found)[0]
+
+
+def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[str, Experiment], list[Problem]]:
+    """Returns all experiments but Model Garden's by name, and why some may be missing. It imports only `imports`.
+
+    Args:
+      workspace: the folder that contains `experiments/`, if there is one.
+      imports: modules that `--import` names.
 
     Raises:
-      ConfigError: two files of the workspace have the same name; a module that `--import` names cannot be imported.
+      ConfigError: a module that `--import` names cannot be imported.
     """
-    scanned = scan(workspace) if workspace is not None else Scanned()
-    found = _by_name(scanned)
-    problems, given, computed = list(scanned.problems), sources.given(imports), scanned.all_computed
-    declared, wrong = sources.declared(workspace)
-    for source in [*given, *declared, *computed]:
+    _load_given(workspace, imports)
+    index = _Index(workspace, imports)
+    names = {each.name for each in index.found}
+    imported = [_of_factory(*each) for each in sorted(_imported(workspace).items()) if imports and each[0] not in names]
+    found, twice = _by_name([*index.found, *imported])
+    computed = [
+        Problem(
+            "it computes names",
+            fix=f"`official-trainer list --import={each.module}` lists them",
+            origin=each.origin,
+        )
+        for each in index.computed
+        if each.module not in sys.modules
+    ]
+    return found, [*index.unread, *twice, *computed, *index.problems, *([] if imported else index.silent)]
+
+
+def _of_factory(name: str, factory: Factory) -> Experiment:
+    place, function = sources.place_of(factory), garden.function_of(factory)
+    summary = (function.__doc__ or "").strip().partition("\n")[0]
+    return Experiment(name, function.__module__, Path(place.name), place.line, summary)
+
+
+class _Index:
+    """What the source of a workspace, and of the packages that belong to it, says.
+
+    Attributes:
+      found: experiments whose names are literals.
+      computed: modules that compute names.
+      modules: what to import for the experiments of each package that is none of the workspace's own.
+      broken: modules that Python cannot read.
+      problems: what is wrong with the modules that `pyproject.toml` and entry points name.
+      silent: packages that register nothing.
+    """
+
+    def __init__(self, workspace: Path | None, imports: Iterable[str]) -> None:
+        own = scan(workspace / FOLDER, FOLDER) if workspace is not None and (workspace / FOLDER).is_dir() else Scanned()
+        self.found, self.computed, self.broken = list(own.found), list(own.computed), list(own.broken)
+        self.modules: dict[str, list[Source]] = {}
+        declared, self.problems = sources.declared(workspace)
+        self.silent: list[Problem] = []
+        named = [*sources.given(imports), *declared]
+        for source in [*named, *(sources.imported_by(workspace) if workspace is not None else ())]:
+            is_known = source.package in self.modules
+            self.modules.setdefault(source.package, []).append(source)
+            try:
+                said = sources.read(source, workspace)
+            except ConfigError as error:
+                self.problems += error.problems
+                continue
+            if is_known:
+                continue
+            self.found += said.found
+            self.computed += said.computed
+            self.broken += said.broken
+            if source in named and not (said.found or said.computed or said.broken):
+                self.silent.append(sources.registers_nothing(source))
+
+    @property
+    def unread(self) -> list[Problem]:
+        """Why experiments of files are not known."""
+        return [Problem(f"its experiments are not listed: {each.summary}", origin=each.origin) for each in self.broken]
+
+
+def _load_given(workspace: Path | None, imports: Sequence[str]) -> None:
+    """Imports the modules that `--import` names."""
+    for source in sources.given(imports):
         enter_for(workspace)
-        listing = _listing(source, workspace, finds_out)
-        if listing.problem is not None and source in given:
-            raise ConfigError([listing.problem])
-        problems += [listing.problem] if listing.problem is not None else []
-        for each in listing.experiments:
-            first = found.setdefault(each.name, each)
-            if not _is_same(first.path, each.path):
-                what = f"experiment '{each.name}'"
-                problems.append(sources.registered_twice(what, _absolute(first), _absolute(each)))
-        if finds_out and not listing.experiments and not listing.problem and source not in computed:
-            problems.append(sources.registers_nothing(source))
-    return found, [*problems, *wrong]
+        sources.load(source, workspace)
 
 
-def _listing(source: Source, workspace: Path | None, finds_out: bool) -> listings.Listing:
-    return listings.listing(source, workspace) if finds_out else listings.kept(source) or listings.Listing()
-
-
-def _origin(experiment: Experiment) -> Origin:
-    """Returns the place of the factory, with the file as seen from the workspace."""
-    up = experiment.module.count(".") + (experiment.path.name == "__init__.py")
-    return Origin("file", str(experiment.path.relative_to(experiment.path.parents[up])), experiment.line)
+def _imported(workspace: Path | None) -> dict[str, Factory]:
+    """Returns the factories that imported modules have registered, with us or with Model Garden, by name."""
+    return {**garden.imported(), **registered(workspace)}
 
 
 # Getting.
 
 
-def get_config(
-    name: str, workspace: Path | None = None, imports: Sequence[str] = (), *, finds_out: bool = True
-) -> ExperimentConfig:
+def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] = ()) -> ExperimentConfig:
     """Returns the configuration of an experiment as its factory made it.
 
     Args:
       name: a name in the workspace, or one that imported code has registered.
       workspace: the folder that contains `experiments/`; None finds only registered names, and those of packages.
       imports: modules to import first, as `--import` does.
-      finds_out: as in `listed`.
 
     Raises:
       UnknownExperimentError: no such name.
@@ -387,25 +440,58 @@ def get_config(
       >>> resolve(registry.get_config("seeded"), sets=["trainer.train_steps=10"]).config.runtime.seed
       7
     """
-    given = sources.given(imports)
-    for source in given:
-        enter_for(workspace)
-        sources.load(source)
-    search = _Search(name, workspace, bool(given), finds_out)
-    search.look_in(search.scanned.computed)
-    if not search.places:
-        search.look_in(search.scanned.importing)
-    if not search.places:
-        search.look_in_broken()
-    if len(search.places) > 1:
-        first, *_, last = [origin for origin, _ in search.places.values()]
+    workspace = Path(workspace) if workspace is not None else None
+    _load_given(workspace, imports)
+    index = _Index(workspace, imports)
+    own, twice = _by_name(each for each in index.found if each.name == name)
+    if twice:
+        raise ConfigError(twice)
+    places: dict[str, tuple[Origin, Factory]] = {}  # of each file, the place, and what returns the experiment
+    for each in own.values():
+        get: Factory = functools.partial(_from_source, each, index, workspace)
+        places[os.path.realpath(each.path)] = each.origin, get
+    is_of_package = any(not _is_own(each) for each in own.values())  # importing it refuses what another has registered
+    if not is_of_package and (factory := (_imported(None) if imports else registered(None)).get(name)) is not None:
+        place = sources.place_of(factory)
+        get = functools.partial(_call, name, factory, place, workspace)
+        places.setdefault(os.path.realpath(place.name), (place, get))
+    if (theirs := garden.entries().get(name)) is not None:
+        get = functools.partial(garden.experiment, name)
+        places.setdefault(os.path.realpath(theirs.path), (theirs.origin, get))
+    if not places and (factory := _computed(name, index, workspace)) is not None:
+        return _call(name, factory, sources.place_of(factory), workspace)
+    if len(places) > 1:
+        first, *_, last = [origin for origin, _ in places.values()]
         raise ConfigError([sources.registered_twice(f"experiment '{name}'", first, last)])
-    for _, get in search.places.values():
-        for problem in search.problems:
+    for _, get in places.values():
+        for problem in index.problems:
             _logger.warning("%s", problem.message)
         return get()
-    silent = [] if registered(None) or garden.imported() else [sources.registers_nothing(source) for source in given]
-    raise UnknownExperimentError([_unknown(name, search, silent)])
+    raise UnknownExperimentError([_unknown(name, index, workspace)])
+
+
+def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | None:
+    """Imports the modules that compute names; returns the factory that one registers under the name.
+
+    Raises:
+      ConfigError: another one registers the name, too; or Python cannot read the file that has the name.
+    """
+    named_in = [
+        each
+        for each in index.broken
+        if re.search(rf"[\"']{re.escape(name)}[\"']", each.path.read_text("utf-8", "replace"))
+    ]
+    for each in [*named_in, *index.computed]:
+        package = each.module.partition(".")[0]
+        try:
+            enter_for(workspace)
+            for source in [*index.modules.get(package, ()), Source(each.module, each.origin, package)]:
+                sources.load(source, workspace)
+        except ConfigError as error:
+            if each in named_in or any(f"experiment '{name}' is" in problem.what for problem in error.problems):
+                raise
+            index.problems += error.problems
+    return _imported(workspace).get(name)
 
 
 def with_lines(error: ConfigError, name: str, workspace: Path | None) -> ConfigError:
@@ -423,61 +509,6 @@ def with_lines(error: ConfigError, name: str, workspace: Path | None) -> ConfigE
     )
 
 
-class _Search:
-    """The places that register an experiment.
-
-    Attributes:
-      workspace: the folder that contains `experiments/`, if there is one.
-      scanned: what the files of the workspace say.
-      places: of each file, the place, and what returns the experiment.
-      names: other names there are.
-      problems: why some places are not known.
-    """
-
-    def __init__(self, name: str, workspace: Path | None, has_imports: bool, finds_out: bool) -> None:
-        self._name, self.workspace, self._finds_out = name, workspace, finds_out
-        self.scanned = scan(workspace) if workspace is not None else Scanned()
-        self.places: dict[str, tuple[Origin, Factory]] = {}
-        self.problems: list[Problem] = []
-        index = _by_name(self.scanned)
-        imported = {**registered(None), **(garden.imported() if has_imports else {})}
-        self.names = [*index, *imported]
-        if (own := index.get(name)) is not None:
-            assert workspace is not None
-            self._add(own.path, _origin(own), lambda: _from_workspace(own, Path(workspace)))
-        if (factory := imported.get(name)) is not None:
-            place, module = sources.place_of(factory), garden.function_of(factory).__module__
-            self._add(Path(place.name), place, lambda: _call(name, _Registered(factory, module, place)))
-        if (theirs := garden.entries().get(name)) is not None:
-            where = Origin("file", theirs.path, theirs.line)
-            self._add(Path(theirs.path), where, lambda: garden.experiment(name))
-        declared, wrong = sources.declared(workspace)
-        self.problems += wrong
-        self.look_in(declared)
-
-    def look_in(self, modules: Iterable[Source]) -> None:
-        """Adds what modules register."""
-        for source in modules:
-            enter_for(self.workspace)
-            listing = _listing(source, self.workspace, self._finds_out)
-            self.problems += [listing.problem] if listing.problem is not None else []
-            for each in listing.experiments:
-                self.names.append(each.name)
-                if each.name == self._name:
-                    get = functools.partial(_from_source, each, source, self.workspace)
-                    self._add(each.path, _absolute(each), get)
-
-    def look_in_broken(self) -> None:
-        """Adds a file that Python cannot read and whose text has the name: importing it tells why."""
-        for source, path, text in self.scanned.broken:
-            if self.workspace is not None and any(f"{quote}{self._name}{quote}" in text for quote in "\"'"):
-                broken = Experiment(self._name, source.module, path, source.named_by.line, "")
-                self._add(path, source.named_by, functools.partial(_from_workspace, broken, Path(self.workspace)))
-
-    def _add(self, path: Path, place: Origin, get: Factory) -> None:
-        self.places.setdefault(os.path.realpath(path), (place, get))
-
-
 def registered(workspace: Path | None) -> dict[str, Factory]:
     """Returns the factories that imported modules have registered, in or outside of a workspace, by name."""
     return {
@@ -487,55 +518,35 @@ def registered(workspace: Path | None) -> dict[str, Factory]:
     }
 
 
-def _unknown(name: str, search: _Search, silent: list[Problem]) -> Problem:
-    names, workspace = list(dict.fromkeys(search.names)), search.workspace
+def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
+    imported = _imported(workspace)
+    names = list(dict.fromkeys([*(each.name for each in index.found), *imported]))
     near = nearest(name, [*names, *garden.entries()])
     what = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
-    reasons = [problem.message for problem in [*search.scanned.problems, *search.problems, *silent]]
+    reasons = [each.message for each in [*index.unread, *index.problems, *([] if imported else index.silent)]]
     if not names and not near:
         empty = f"no folder '{FOLDER}' here or above" if workspace is None else f"'{FOLDER}' registers no experiment"
         return Problem(what, fix="; ".join([empty, *reasons]))
     return Problem(what, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
 
 
-def _from_source(experiment: Experiment, source: Source, workspace: Path | None) -> ExperimentConfig:
-    """Imports the module that registers an experiment, and calls its factory."""
+def _is_own(experiment: Experiment) -> bool:
+    return experiment.module.partition(".")[0] == FOLDER
+
+
+def _from_source(experiment: Experiment, index: _Index, workspace: Path | None) -> ExperimentConfig:
+    """Imports what registers an experiment, and calls its factory."""
     enter_for(workspace)
-    sources.load(source)
-    factory = {**garden.imported(), **registered(workspace)}.get(experiment.name)
-    if factory is None:
-        raise ConfigError([Problem(f"importing it does not register '{experiment.name}'", origin=source.named_by)])
-    return _call(experiment.name, _Registered(factory, source.module, sources.place_of(factory)))
-
-
-def _absolute(experiment: Experiment) -> Origin:
-    return Origin("file", str(experiment.path), experiment.line)
-
-
-def _from_workspace(experiment: Experiment, workspace: Path) -> ExperimentConfig:
-    enter(workspace)
-    where = _origin(experiment)
-    if experiment.imports_garden:
+    if _IMPORTS_GARDEN.search(experiment.path.read_bytes()):
         load("tensorflow")  # before any other import of it, so that it comes without Keras 3
-    try:
-        importlib.import_module(experiment.module)
-    except ConfigError:
-        raise
-    except (Exception, SystemExit) as error:
-        if (again := garden.taken(error)) is not None:
-            first = sources.place_of(again[1])
-            raise ConfigError([sources.registered_twice(f"experiment '{again[0]}'", first, where)]) from error
-        place = _deepest(error, _Registered(None, experiment.module, where), workspace)
-        raise ConfigError([explained.problem("cannot be imported", error, place)]) from error
-    found = [r for (place, name), r in _factories.items() if name == experiment.name and _is_same(place, workspace)]
-    theirs = None if found else garden.registered(experiment.name, experiment.module)
-    if theirs is not None:
-        found = [_Registered(theirs, experiment.module, where)]
-    if not found:
+    package = experiment.module.partition(".")[0]
+    for source in [*index.modules.get(package, ()), Source(experiment.module, experiment.origin, package)]:
+        sources.load(source, workspace)  # what names the package first: it may register Tasks, too
+    if (factory := _imported(workspace).get(experiment.name)) is None:
         what = f"importing it does not register '{experiment.name}'"
-        raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=where)])
-    return _call(experiment.name, dataclasses.replace(found[0], origin=where), workspace)
+        raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=experiment.origin)])
+    return _call(experiment.name, factory, experiment.origin, workspace)
 
 
 def _is_same(place: Path | None, workspace: Path) -> bool:
@@ -586,31 +597,26 @@ def _own_modules() -> list[str]:
     return [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
 
 
-def _call(name: str, registered: _Registered, workspace: Path | None = None) -> ExperimentConfig:
+def _call(name: str, factory: Factory, origin: Origin, workspace: Path | None) -> ExperimentConfig:
     from official_trainer.config import ExperimentConfig  # with all sections, which a list of names does not need
 
+    module = garden.function_of(factory).__module__
     try:
-        config = registered.value()
+        config = factory()
     except ConfigError:
         raise
     except Exception as error:
         what = f"the factory of experiment '{name}' failed"
-        raise ConfigError([explained.problem(what, error, _deepest(error, registered, workspace))]) from error
+        place = explained.line_of(error, module, workspace) or origin
+        raise ConfigError([explained.problem(what, error, place)]) from error
     if garden.is_experiment(config):
-        config = garden.from_object(config, registered.module)
+        config = garden.from_object(config, module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
         got = "nothing" if config is None else f"a {type(config).__name__}"
-        fix = f"write `return` before the config at the end of {registered.value.__name__}()" if config is None else ""
-        raise ConfigError([Problem(what, got=got, fix=fix, origin=registered.origin)])
+        fix = f"write `return` before the config at the end of {factory.__name__}()" if config is None else ""
+        raise ConfigError([Problem(what, got=got, fix=fix, origin=origin)])
     for _, part in fields.walk(config):
         if fields.is_section(part):
             fields.hints(type(part))  # cached now, while names in annotations are looked up in this workspace's modules
     return config
-
-
-def _deepest(error: BaseException, registered: _Registered, workspace: Path | None) -> Origin:
-    """Returns the innermost line of the workspace in the traceback of the error."""
-    if workspace is None:
-        return sources.line_of(error, registered.module) or registered.origin
-    return explained.line_in(workspace.resolve(), error) or registered.origin

@@ -1,8 +1,8 @@
 """Modules that register experiments when they are imported, such as a package of the user's.
 
-Owns: which modules these are (`--import`, `pyproject.toml` of the workspace, entry points of installed packages),
-importing one, and the message if that fails.
-Does not own: what they register (`registry.py`), what is known of them without an import (`listings.py`).
+Owns: which modules these are (`--import`, `pyproject.toml` of the workspace, entry points of installed packages, files
+of `experiments/` that import a package of the user's), what source says, importing one, the message if that fails.
+Does not own: what they register (`registry.py`), how source is read (`garden/scan.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import pkgutil
 import re
 import sys
 import sysconfig
-import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from official_trainer import files
-from official_trainer.config import ConfigError, Origin, Problem
+from official_trainer.config import ConfigError
+from official_trainer.config import Origin
+from official_trainer.config import Problem
+from official_trainer.config import components
 from official_trainer.garden import index as garden
+from official_trainer.garden.scan import DECORATOR, FOLDER, Scanned, scan
 from official_trainer.lazy import select
 from official_trainer.nearest import mistyped, nearest
 from official_trainer.shown import first_few
@@ -37,6 +39,9 @@ GROUP = "official_trainer.experiments"
 PYPROJECT = "pyproject.toml"
 _TABLE = "official-trainer"
 _KEY = "experiments"
+_IMPORTED = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
+_NOT_READ = {"official_trainer", garden.PACKAGE, FOLDER, *components.FOLDERS, *sys.stdlib_module_names}
+"""Packages in which no experiment of a user's is searched."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,33 +51,12 @@ class Source:
     Attributes:
       module: its name.
       named_by: what names it, for messages.
-      is_required: whether a command fails that cannot import it; if not, it is warned.
+      package: whose source has the names; the module's own, or one that the module imports.
     """
 
     module: str
     named_by: Origin
-    is_required: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """An experiment of a workspace or of an importable module.
-
-    Attributes:
-      name: the name for `--experiment`.
-      module: the module to import, which registers it, such as `experiments.digits`.
-      path: its file.
-      line: line of the factory.
-      summary: first line of the factory's docstring.
-      imports_garden: whether the module imports Model Garden, and with it TensorFlow.
-    """
-
-    name: str
-    module: str
-    path: Path
-    line: int
-    summary: str
-    imports_garden: bool = False
+    package: str
 
 
 # Which modules.
@@ -84,10 +68,14 @@ def given(imports: Iterable[str]) -> list[Source]:
     Raises:
       ConfigError: a value is no name of a module.
     """
-    found = [Source(module, Origin("flag", f"--import={module}"), is_required=True) for module in imports]
+    found = [_named(module, Origin("flag", f"--import={module}")) for module in imports]
     if problems := [_not_a_name(source) for source in found if not _is_name(source.module)]:
         raise ConfigError(problems)
-    return list({source.module: source for source in found}.values())
+    return list(dict.fromkeys(found))
+
+
+def _named(module: str, place: Origin) -> Source:
+    return Source(module, place, module.partition(".")[0])
 
 
 def declared(workspace: Path | None) -> tuple[list[Source], list[Problem]]:
@@ -98,14 +86,24 @@ def declared(workspace: Path | None) -> tuple[list[Source], list[Problem]]:
     """
     found = [*(_of_pyproject(workspace) if workspace is not None else ())]
     problems = []
-    for point in _entry_points():
-        place = Origin("file", f"entry point {point.name} of {point.dist.name if point.dist else 'a package'}")
-        source = Source(point.value.strip(), place)
+    for point in _entry_points(tuple(sys.path)):
+        source = _named(point.value.strip(), Origin("file", f"entry point {point.name} of {point.dist.name}"))
         if _is_name(source.module):
             found.append(source)
         else:
             problems.append(_not_a_name(source))
     return list({source.module: source for source in reversed(found)}.values())[::-1], problems
+
+
+def imported_by(workspace: Path) -> Iterator[Source]:
+    """Yields the files of `experiments/` that register nothing and import packages of the user's, one for each."""
+    for path in sorted((workspace / FOLDER).rglob("*.py")):
+        place = path.relative_to(workspace)
+        source = b"" if "/." in str(place) else path.read_bytes()
+        for name in sorted({name.decode() for name in _IMPORTED.findall(source)} - _NOT_READ):
+            if DECORATOR.encode() not in source and any(is_users(str(each)) for each in _places_of(name, workspace)):
+                module = ".".join(place.with_suffix("").parts).removesuffix(".__init__")
+                yield Source(module, Origin("file", str(place)), name)
 
 
 def declares(folder: Path) -> bool:
@@ -116,36 +114,19 @@ def declares(folder: Path) -> bool:
         return False
 
 
-def _entry_points() -> Iterable[Any]:
-    return _entry_points_on(tuple(sys.path))
+@functools.cache
+def _entry_points(path: tuple[str, ...]) -> list[Any]:
+    """Returns the entry points of the group; reading the metadata of all packages would take as long as all else."""
+    found: list[Any] = []
+    for folder in path:
+        with contextlib.suppress(OSError):
+            names = [each for each in os.listdir(folder or ".") if each.lower().endswith((".dist-info", ".egg-info"))]
+            for place in (Path(folder, name) for name in sorted(names)):
+                if (place / "entry_points.txt").is_file() and GROUP in (place / "entry_points.txt").read_text():
+                    from importlib import metadata  # takes as long as the rest of a command; few need it
 
-
-@functools.cache  # reading the metadata of all packages takes as long as all else that finds an experiment
-def _entry_points_on(path: tuple[str, ...]) -> Iterable[Any]:
-    if not any(map(_may_name_modules, path)):
-        return ()
-    from importlib import metadata  # takes as long as the rest of a command; only those that need it wait
-
-    return metadata.entry_points(group=GROUP)
-
-
-def _may_name_modules(folder: str) -> bool:
-    """Returns whether a package that is installed in a folder of `sys.path` may have an entry point of the group."""
-    if os.path.isfile(folder):  # a zip file
-        return True
-    try:
-        inside = list(os.scandir(folder or "."))
-    except OSError:
-        return False
-    installed = [each.path for each in inside if each.name.lower().endswith(("dist-info", "egg-info"))]  # also of eggs
-    return any(GROUP.encode() in _content(os.path.join(each, "entry_points.txt")) for each in installed)
-
-
-def _content(path: str) -> bytes:
-    try:
-        return files.read_bytes(path)
-    except OSError:
-        return b""
+                    found += metadata.Distribution.at(place).entry_points.select(group=GROUP)
+    return found
 
 
 def _of_pyproject(workspace: Path) -> Iterator[Source]:
@@ -165,7 +146,7 @@ def _of_pyproject(workspace: Path) -> Iterator[Source]:
     for module in modules:
         quoted = re.compile(f"[\"']{re.escape(module)}[\"']")
         line = next((number for number, text in enumerate(lines, 1) if quoted.search(text)), 0)
-        source = Source(module, Origin("file", PYPROJECT, line))
+        source = _named(module, Origin("file", PYPROJECT, line))
         if not _is_name(module):
             raise ConfigError([_not_a_name(source)])
         yield source
@@ -200,10 +181,65 @@ def _not_a_name(source: Source) -> Problem:
     return Problem(what, allowed="names with dots, such as my_project.experiments", near=near, origin=source.named_by)
 
 
+# What their source says.
+
+
+def read(source: Source, workspace: Path | None) -> Scanned:
+    """Returns what the source of a package says, without an import.
+
+    Raises:
+      ConfigError: the module is not there.
+    """
+    if problem := _missing(source, workspace):
+        raise ConfigError([problem])
+    scanned = Scanned()
+    for place in _places_of(source.package, workspace) if source.package not in _NOT_READ else ():
+        said = scan(place, source.package)
+        scanned.found += said.found
+        scanned.computed += said.computed
+        scanned.broken += said.broken
+    return scanned
+
+
+def _places_of(package: str, workspace: Path | None) -> list[Path]:
+    """Returns the folders of a package at the top, or the file of such a module; empty without source."""
+    spec = _spec(package, workspace)
+    if spec is None or spec.submodule_search_locations is None:
+        origin = str(spec.origin) if spec is not None else ""
+        return [Path(origin)] if origin.endswith(".py") else []
+    return [Path(folder) for folder in spec.submodule_search_locations]
+
+
+def _spec(package: str, workspace: Path | None) -> importlib.machinery.ModuleSpec | None:
+    path = [str(workspace or Path.cwd()), *sys.path]  # the workspace need not be entered for its names
+    if (spec := importlib.machinery.PathFinder.find_spec(package, path)) is None:
+        with contextlib.suppress(ValueError):  # of `__main__`, for example
+            return importlib.util.find_spec(package)  # packages that are installed as editable may have their own way
+    return spec
+
+
+def _missing(source: Source, workspace: Path | None) -> Problem | None:
+    """Returns the problem that a module is not there, with the nearest that is, and where it was searched."""
+    package, *inner = source.module.split(".")
+    spec, name, folders = _spec(package, workspace), package, _searched()
+    for part in inner:
+        if spec is None:
+            break
+        name, folders = f"{name}.{part}", list(spec.submodule_search_locations or ())
+        spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    return None if spec is not None else _not_found(source, name, folders)
+
+
+def registers_nothing(source: Source) -> Problem:
+    """Returns the problem of a module whose package registers no experiment."""
+    what = f"importing {source.module} registers no experiment"
+    return Problem(what, fix=f"call {DECORATOR} in it", origin=source.named_by)
+
+
 # Importing one.
 
 
-def load(source: Source) -> None:
+def load(source: Source, workspace: Path | None = None) -> None:
     """Imports a module for the experiments that it registers. What it prints goes to standard error.
 
     Raises:
@@ -217,19 +253,16 @@ def load(source: Source) -> None:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{source.module}.".startswith(f"{missing}."):
-            raise ConfigError([_not_found(source, missing)]) from error
-        raise ConfigError([_failure(error, source)]) from error
-
-
-def _failure(error: BaseException, source: Source) -> Problem:
-    line = line_of(error, source.module)
-    if (again := garden.taken(error)) is not None:
-        name, first = again
-        return registered_twice(f"experiment '{name}'", place_of(first), line or source.named_by)
-    what = f"{source.module} cannot be imported" + (f" (named by {source.named_by.brief})" if line is not None else "")
-    return explained.problem(what, error, line or source.named_by)
+        if isinstance(error, ModuleNotFoundError) and (problem := _missing(source, workspace)):
+            raise ConfigError([problem]) from error
+        line = explained.line_of(error, source.module, workspace)
+        if (again := garden.taken(error)) is not None:
+            twice = registered_twice(f"experiment '{again[0]}'", place_of(again[1]), line or source.named_by)
+            raise ConfigError([twice]) from error
+        named_by = f" (named by {source.named_by.brief})" if line is not None else ""
+        is_own = source.package == FOLDER
+        what = "cannot be imported" if is_own else f"{source.module} cannot be imported{named_by}"
+        raise ConfigError([explained.problem(what, error, line or source.named_by)]) from error
 
 
 def registered_twice(what: str, first: Origin, second: Origin) -> Problem:
@@ -245,33 +278,8 @@ def place_of(factory: Any) -> Origin:
     return Origin("file", code.co_filename, code.co_firstlineno) if code else named
 
 
-def line_of(error: BaseException, module: str) -> Origin | None:
-    """Returns the innermost line in the traceback of an error that is the user's; None if none is.
-
-    Args:
-      error: what was raised.
-      module: whose package is the user's, also where it is installed.
-    """
-    frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
-    own = [(file, line) for file, line in frames if is_users(file, module)]
-    if isinstance(error, SyntaxError) and error.filename:
-        own.append((error.filename, error.lineno or 1))
-    if not own:
-        return None
-    file, line = own[-1]
-    inside = file.startswith(os.getcwd() + os.sep)
-    return Origin("file", os.path.relpath(file) if inside else file, line)
-
-
-def _folders(package: str) -> list[str]:
-    module = sys.modules.get(package)
-    return [str(folder) for folder in getattr(module, "__path__", ())]
-
-
-def _not_found(source: Source, missing: str) -> Problem:
-    """Returns the problem of a module that is not there, with the nearest that is, and where it was searched."""
+def _not_found(source: Source, missing: str, folders: list[str]) -> Problem:
     parent = missing.rpartition(".")[0]
-    folders = _folders(parent) if parent else searched()
     names = [f"{parent}.{each.name}" if parent else each.name for each in pkgutil.iter_modules(folders)]
     near = mistyped(missing, names)
     rest = source.module.removeprefix(missing)
@@ -283,22 +291,7 @@ def _not_found(source: Source, missing: str) -> Problem:
     return Problem(f"there is no module '{missing}'", near=near, fix=fix, origin=source.named_by)
 
 
-def registers_nothing(source: Source) -> Problem:
-    """Returns the problem of a module that registers no experiment, with those inside it that would."""
-    package, *parts = source.module.split(".")
-    spec = importlib.util.find_spec(package)  # that of an inner module would import its package
-    folders = [Path(each, *parts) for each in (spec.submodule_search_locations or () if spec is not None else ())]
-    found = [
-        ".".join((source.module, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
-        for folder in folders
-        for path in sorted(folder.rglob("*.py"))
-        if garden.DECORATOR.encode() in path.read_bytes()
-    ]
-    fix = f"import {first_few(found)} in it" if found else f"call {garden.DECORATOR} in it"
-    return Problem(f"importing {source.module} registers no experiment", fix=fix, origin=source.named_by)
-
-
-def searched() -> list[str]:
+def _searched() -> list[str]:
     """Returns the folders in which Python searches modules that are not its own."""
     standard = sysconfig.get_paths()["stdlib"]
     own = (standard, os.path.join(standard, "lib-dynload"))
@@ -308,7 +301,7 @@ def searched() -> list[str]:
 
 def _beside(package: str) -> str | None:
     """Returns a folder that Python does not search, and in which the package lies: `src`, or one upwards."""
-    here, known = Path.cwd(), searched()
+    here, known = Path.cwd(), _searched()
     folders = [str(each) for each in (here / "src", here, here.parent, here.parent / "src") if str(each) not in known]
     return next((each for each in folders if _holds(Path(each), package)), None)
 

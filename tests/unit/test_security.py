@@ -116,8 +116,7 @@ IMPORTS_BY_NAME = {
     "launch/targets/__init__.py": "a target: a file of its folder",
     "lazy.py": "TensorFlow and Keras",
     "sweeps/functions.py": "the module of the function that a sweep calls, in the process of a trial",
-    "tasks/registry.py": "an experiment: a file of the workspace",
-    "tasks/sources.py": "modules that the user, the workspace or an installed package names for their experiments",
+    "tasks/sources.py": "a file of the workspace; modules that the user, the workspace or an installed package names",
     "tracking/mlflow.py": "a library that may be missing",
     "tracking/wandb.py": "a library that may be missing",
 }

@@ -20,8 +20,7 @@ from official_trainer.shown import printable, wrapped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from official_trainer.garden.index import Entry
-    from official_trainer.tasks.registry import Experiment
+    from official_trainer.garden.scan import Experiment
 
 USAGE = "[--all] [--import=MODULE] [--json]"
 EXAMPLES = (
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_garden(entries: Mapping[str, Entry]) -> None:
+def _show_garden(entries: Mapping[str, Experiment]) -> None:
     from official_trainer.garden import index
 
     failures = index.failures()
@@ -108,7 +107,7 @@ def _place(experiment: Experiment, workspace: Path | None) -> str:
     return str(experiment.path.relative_to(workspace or "")) if inside else experiment.module
 
 
-def _as_json(experiment: Experiment | Entry) -> dict[str, Any]:
+def _as_json(experiment: Experiment) -> dict[str, Any]:
     return {
         "name": experiment.name,
         "summary": experiment.summary,

@@ -10,6 +10,7 @@ Does not own: resolving, dumping and explaining (`config/`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,11 @@ def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
     from official_trainer.garden import index
     from official_trainer.tasks import registry
 
-    return name in index.entries() or name in registry.listed(target.workspace(arguments), target.imports(arguments))[0]
+    if name in index.entries() or name in registry.named(target.workspace(arguments), target.imports(arguments)):
+        return True
+    with contextlib.suppress(registry.UnknownExperimentError):  # its name may be computed
+        return registry.get_config(name, target.workspace(arguments), target.imports(arguments)) is not None
+    return False
 
 
 def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:

@@ -149,11 +149,12 @@ def test_what_cannot_be_listed_is_said(tmp_path):
     first, second = [problem.message for problem in registry.listed(root)[1]]
     assert first.startswith("experiments/broken.py:1: its experiments are not listed: ")
     assert second == (
-        f"{root}/experiments/named.py:6: experiments.named cannot be imported (named by experiments/named.py): "
-        "NameError: name 'NAME' is not defined"
+        "experiments/named.py:6: it computes names; `official-trainer list --import=experiments.named` lists them"
     )
     assert "experiments/broken.py:1: cannot be imported: SyntaxError: " in refusal(registry.get_config, "x", root)
-    assert "experiments/broken.py:1: its experiments are not listed" in refusal(registry.get_config, "y", root)
+    said = refusal(registry.get_config, "y", root)
+    assert "experiments/named.py:6: cannot be imported: NameError: name 'NAME' is not defined" in said
+    assert "experiments/broken.py:1: its experiments are not listed: " in said
 
 
 def test_two_with_one_name(tmp_path):

@@ -28,15 +28,15 @@ def write(folder, **files):
     return folder
 
 
-def registering(name, steps=1):
-    """Returns the source of a module that registers an experiment under a computed name."""
+def registering(name, steps=1, computed=False):
+    """Returns the source of a module that registers an experiment, under a literal or a computed name."""
     return (
         "from official_trainer import register_config_factory\n"
         "from official_trainer.config import ExperimentConfig, TrainerConfig\n\n\n"
         "def make():\n"
         f'    """The experiment {name}."""\n'
         f"    return ExperimentConfig(trainer=TrainerConfig(train_steps={steps}))\n\n\n"
-        f'register_config_factory("".join({list(name)!r}))(make)\n'
+        f"register_config_factory({f'str({name!r})' if computed else repr(name)})(make)\n"
     )
 
 

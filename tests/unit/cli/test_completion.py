@@ -1,11 +1,12 @@
 """What a shell is offered at the Tab key, word by word."""
 
+import sys
+
 import pytest
 
 from official_trainer.cli import completion, dispatch, verbs
 from official_trainer.config import modes
 from official_trainer.garden import index
-from official_trainer.tasks import listings, registry
 from tests.support.packages import registering, write
 
 OPTIMIZER = "trainer.optimizer_config.optimizer"
@@ -115,18 +116,17 @@ def test_an_experiment_that_cannot_be_had_at_once(name, workspace, monkeypatch):
     assert list(offered(f"train {name} trainer.train_s")) == ["trainer.train_steps="]
 
 
-def test_experiments_of_modules_are_offered_once_they_are_known(workspace, restored, monkeypatch):
-    """T25, G16: by a flag on the line, or by pyproject.toml; the Tab key starts no process to find them out."""
-    write(workspace, mine=registering("flagged"), other=registering("declared"))
-    (workspace / "pyproject.toml").write_text('[tool.official-trainer]\nexperiments = ["other"]\n')
-    assert offered("train --import=mine fl") == offered("train dec") == {}
-    registry.listed(workspace, ["mine"])
-    monkeypatch.setattr(listings, "listing", None)
-    assert offered("train --import=mine --experiment=fl") == {"--experiment=flagged": "The experiment flagged."}
-    assert offered("train dec") == {"declared": "The experiment declared."}
+def test_experiments_of_modules_are_offered_without_an_import(workspace, restored):
+    """T25, G16: by a flag on the line, or by pyproject.toml; one that is named is imported for its settings."""
+    write(workspace, mine=registering("flagged"), other=registering("declared"), bad="1 / 0\n" + registering("deceit"))
+    (workspace / "pyproject.toml").write_text('[tool.official-trainer]\nexperiments = ["other", "bad"]\n')
+    assert offered("train fl") == {}
+    assert list(offered("train --import=mine --experiment=fl")) == ["--experiment=flagged"]
+    assert list(offered("train dec")) == ["declared", "deceit"]
+    assert not {"mine", "other", "bad"} & sys.modules.keys()
     assert list(offered("train declared trainer.train_s")) == ["trainer.train_steps="]
     (workspace / "other.py").write_text(registering("changed"))
-    assert offered("train dec") == {}
+    assert list(offered("train dec")) == ["deceit"]
     assert list(offered("train my_experiment task.held")) == ["task.held_out="]
 
 

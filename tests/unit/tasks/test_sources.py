@@ -128,14 +128,14 @@ def test_an_entry_point_names_a_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "site")
     found, [problem] = sources.declared(None)
     assert [source for source in found if source.module == "mine.experiments"] == [
-        sources.Source("mine.experiments", Origin("file", "entry point mine of mine"))
+        sources.Source("mine.experiments", Origin("file", "entry point mine of mine"), "mine")
     ]
     assert problem.message.startswith("entry point other of other: 'other:register' is not the name of a module; ")
 
 
-@pytest.mark.parametrize("place", ["site/Mine-1.0.DIST-INFO", "site/mine.egg-info", "mine-1.0.egg/EGG-INFO"])
+@pytest.mark.parametrize("place", ["site/Mine-1.0.DIST-INFO", "site/mine.egg-info"])
 def test_an_entry_point_is_found_where_python_finds_one(place, tmp_path, monkeypatch):
-    """T25: also that of an egg, and of a folder whose name has capital letters."""
+    """T25: also that of `pip install -e`, and of a folder whose name has capital letters."""
     entry_point(tmp_path, "mine.experiments")
     (tmp_path / place).parent.mkdir()
     (tmp_path / "mine-1.0.dist-info").rename(tmp_path / place)
@@ -215,12 +215,13 @@ def test_two_modules_with_one_name(tmp_path):
 
 
 def test_a_module_that_registers_nothing(tmp_path):
-    """T25: those inside it that would are named."""
-    write(tmp_path, mine__a__deep=registering("x"), mine__b="", mine__c=registering("y"))
-    said = "--import=mine: importing mine registers no experiment; import mine.a.deep, mine.c in it"
-    assert said in refusal(registry.get_config, "no_such", None, ["mine"])
-    said = "--import=mine.b: importing mine.b registers no experiment; call register_config_factory in it"
-    assert said in refusal(registry.get_config, "no_such", None, ["mine.b"])
+    """T25: what its package registers is found, whether the module imports it or not."""
+    write(tmp_path, mine__a__deep=registering("x", steps=9), mine__test_a=registering("tried"), silent="")
+    assert registry.get_config("x", None, ["mine"]).trainer.train_steps == 9
+    assert refusal(registry.get_config, "y", None, ["mine"]) == "unknown experiment 'y'; allowed: x"
+    registry._factories.clear()
+    said = "--import=silent: importing silent registers no experiment; call register_config_factory in it"
+    assert said in refusal(registry.get_config, "no_such", None, ["silent"])
 
 
 def test_get_config_imports_what_it_is_given(tmp_path):

@@ -1,4 +1,4 @@
-"""Waves fitted by a small network; the names of the experiments are computed."""
+"""Waves fitted by a small network."""
 
 import dataclasses
 import functools
@@ -64,5 +64,5 @@ def wave(frequency):
     )
 
 
-for _frequency in (1, 2):
-    register_config_factory(f"sine_{_frequency}")(functools.partial(wave, float(_frequency)))
+register_config_factory("sine_1")(functools.partial(wave, 1.0))
+register_config_factory("sine_2")(functools.partial(wave, 2.0))
