@@ -33,7 +33,18 @@ _ROOT = """
 |---|---|"""
 
 _WHOLE = "official_trainer"
-_ORDER = ("tasks", "config", "inputs", "actions", "tracking", "reports", "program", "engine", "checkpoints", "distributed")
+_ORDER = (
+    "tasks",
+    "config",
+    "inputs",
+    "actions",
+    "tracking",
+    "reports",
+    "program",
+    "engine",
+    "checkpoints",
+    "distributed",
+)
 _OPTIMIZATION = "Optimizers and learning rates"
 
 GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {

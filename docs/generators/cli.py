@@ -10,7 +10,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 
-from official_trainer.cli import dispatch, help_text, verbs
+from official_trainer.cli import help_text, verbs
 from official_trainer.cli.parser import Parser
 
 _HEAD = """\
@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def _contents(names: list[str], loaded: Mapping[str, types.ModuleType]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {dispatch.help_line(loaded[name])} |" for name in names]
+    rows = [f"| [`{name}`](#{name}) | {verbs.help_line(loaded[name])} |" for name in names]
     return "\n".join(["| verb | what it does |", "|---|---|", *rows])
 
 

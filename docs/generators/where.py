@@ -29,7 +29,9 @@ def _sections() -> Iterator[str]:
     folders = [folder for folder in sorted(PACKAGE.iterdir()) if (folder / "__init__.py").exists()]
     yield _table("The root", sorted(PACKAGE.glob("*.py")))
     for folder in folders:
-        yield _table(f"`{folder.name}/`", [path for path in sorted(folder.rglob("*.py")) if "template" not in path.parts])
+        yield _table(
+            f"`{folder.name}/`", [path for path in sorted(folder.rglob("*.py")) if "template" not in path.parts]
+        )
 
 
 def _table(title: str, paths: list[Path]) -> str:

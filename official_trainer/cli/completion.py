@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from official_trainer.cli import dispatch, target, verbs
+from official_trainer.cli import target, verbs
 from official_trainer.cli.parser import Parser
 from official_trainer.errors import UserError
 
@@ -52,11 +52,11 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
     name, *rest = (words[1:] if is_of_other else words) or [""]
     if not name:
         found = verbs.load_some(verbs.names())
-        return _beginning(last, {verb: dispatch.help_line(module) for verb, module in found.items()})
+        return _beginning(last, {verb: verbs.help_line(module) for verb, module in found.items()})
     try:
         if (module := verbs.load(name)) is None:
             return {}
-        parser = dispatch.parser_of(module, name)
+        parser = verbs.parser_of(module, name)
         before = parser.waiting(rest)
         arguments = parser.read(["--help", *(rest[:-1] if before else rest)])  # with --help, mistakes do not matter
         arguments.home = None

@@ -125,18 +125,6 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
     return int(found.exit_code)
 
 
-def parser_of(module: types.ModuleType, program: str) -> Parser:
-    """Returns the parser of a verb, which is called as `program`."""
-    parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
-    module.add_flags(parser)
-    return parser
-
-
-def help_line(module: types.ModuleType) -> str:
-    """Returns the help line of a verb."""
-    return (module.__doc__ or "").partition("\n")[0]
-
-
 def _command(argv: list[str], script: str | None) -> int:
     if not argv:
         print(help_text.paint(_overview(), sys.stderr), file=sys.stderr)
@@ -153,7 +141,7 @@ def _command(argv: list[str], script: str | None) -> int:
     if (module := verbs.load(name)) is None:
         raise UsageError(_no_such_verb(name, rest))
     called = "train.py" if script else f"official-trainer {name}"
-    parser = parser_of(module, f"python {called}" if script else called)
+    parser = verbs.parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
     arguments.home = os.path.dirname(script) if script else None
     if arguments.help:
@@ -232,7 +220,8 @@ def _experiments() -> list[str]:
 
 
 def _overview() -> str:
-    return help_text.overview({name: help_line(module) for name, module in verbs.load_some(verbs.names()).items()})
+    found = verbs.load_some(verbs.names())
+    return help_text.overview({name: verbs.help_line(module) for name, module in found.items()})
 
 
 def _drop_unwritten() -> None:

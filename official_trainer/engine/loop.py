@@ -26,8 +26,9 @@ from official_trainer.actions.action import LoopState, Request, Rollback, Run, S
 from official_trainer.actions.schedule import Schedule
 from official_trainer.engine.events import DueSteps, LoopObserver, WindowLength
 from official_trainer.engine.recovery import DivergedError, NonFiniteError, Recovery
-from official_trainer.errors import ExitCode, UserError, first_few
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import collecting_rarely
+from official_trainer.shown import first_few
 from official_trainer.stopping import NOTHING_LOST, Interrupted, PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, numbers_in, points
 

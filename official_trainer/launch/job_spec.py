@@ -20,8 +20,6 @@ from official_trainer.cli.verbs import train
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
 from official_trainer.nearest import did_you_mean
-from official_trainer.shown import passwords_in
-from official_trainer.shown import without_secrets
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved

@@ -22,10 +22,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from official_trainer import config
-from official_trainer.errors import ExitCode
-from official_trainer.errors import UserError
-from official_trainer import files
+from official_trainer import config, files
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
 from official_trainer.lock import DirectoryLock, LockedError

@@ -23,20 +23,15 @@ from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode
-from official_trainer.launch import job_spec
+from official_trainer.launch import job_spec, snapshot, submission, targets
 from official_trainer.launch.profile import Profile
-from official_trainer.launch import snapshot
-from official_trainer.launch import submission
-from official_trainer.launch import targets
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
 from official_trainer.runs.job import check_ready
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.run import check_startable
-from official_trainer.shown import first_few
-from official_trainer.shown import secret_in
-from official_trainer.shown import without_secrets
+from official_trainer.shown import first_few, secret_in, without_secrets
 from official_trainer.tracking.code_files import Snapshot
 
 _ONLY_HERE = ("supervise", "spawn", "isolated", "data_workers", "log_dir")

@@ -16,8 +16,8 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.reports.gathered import Ranked
-from official_trainer.shown import first_few, without_secrets
 from official_trainer.reports.recorded_events import Shown
+from official_trainer.shown import first_few, without_secrets
 
 MOST_PICTURES = 12
 """Most pictures of one run on a page; of each name the newest is shown."""

@@ -1,7 +1,7 @@
 """The runs that a report is about: which folders they are in, which one is the best, where their time went.
 
 Owns: finding the runs and the sweep that paths name, their order, the metric that decides; the account of time over all
-processes of a run, and goodput. Does not own: reading a run (`reports/opened.py`) or a sweep (`sweeps/results.py`), what
+processes of a run, and goodput. Does not own: reading a run (`opened.py`) or a sweep (`sweeps/results.py`), what
 runs are called (`runs/differing.py`), measuring time (`runs/health/time_account.py`).
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.runs import differing
 from official_trainer.reports import opened
 from official_trainer.reports.opened import NoRunYetError, OpenedRun
+from official_trainer.runs import differing
 from official_trainer.runs.recorded import LONGEST_SECONDS, is_step
 
 _LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds

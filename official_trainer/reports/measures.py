@@ -21,10 +21,8 @@ from typing import Any, Literal
 from official_trainer import files
 from official_trainer.config import lines
 from official_trainer.config.text import flow
-from official_trainer.errors import ExitCode
-from official_trainer.errors import UserError
-from official_trainer.nearest import did_you_mean
-from official_trainer.nearest import nearest
+from official_trainer.errors import ExitCode, UserError
+from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.reports import recorded_curves as curves
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs.recorded import RecordedRun

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from official_trainer import files
 from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import lines
-from official_trainer.errors import ExitCode
-from official_trainer.errors import UserError
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
-from official_trainer.reports import attached
+from official_trainer.reports import attached, recorded_events
 from official_trainer.reports import recorded_curves as curves
 from official_trainer.reports.recorded_curves import Curves
-from official_trainer.reports import recorded_events
 from official_trainer.reports.recorded_events import Shown
 from official_trainer.runs import recorded
 from official_trainer.runs.recorded import RecordedRun, Status

@@ -26,8 +26,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from official_trainer.errors import ExitCode
-from official_trainer.errors import UserError
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.shown import printable
 
 MARK = '<meta name="generator" content="official-trainer report">'

@@ -16,8 +16,8 @@ from official_trainer import files
 from official_trainer.config import contrast
 from official_trainer.config.contrast import Contrast
 from official_trainer.reports.measures import Entry
-from official_trainer.runs import recorded
 from official_trainer.reports.recorded_curves import Curves
+from official_trainer.runs import recorded
 from official_trainer.shown import printable, without_secrets
 from official_trainer.tracking import git_state
 from official_trainer.tracking.jsonl import encode, strict

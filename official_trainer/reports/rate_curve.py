@@ -15,7 +15,7 @@ import math
 import statistics
 from collections.abc import Mapping
 
-from official_trainer.runs import curve_plot
+from official_trainer.reports import curve_plot
 from official_trainer.tracking.jsonl import encode
 
 _SMOOTHING = 0.9

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.config.text import flow, short_names
-from official_trainer.errors import ExitCode
-from official_trainer.errors import UserError
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import nearest
 from official_trainer.reports import measures
 from official_trainer.reports.measures import Direction, Entry, Measure

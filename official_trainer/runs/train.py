@@ -22,8 +22,7 @@ from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
-from official_trainer.runs.health.time_account import TimeAccount
-from official_trainer.runs.health.time_account import process_start_seconds
+from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer import files
 from official_trainer.runs.resume import copied_run
-from official_trainer.runs.resume.config_changes import newest_step
 from official_trainer.sweeps import ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course

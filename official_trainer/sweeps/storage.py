@@ -29,8 +29,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.errors import ExitCode
 from official_trainer.lock import DirectoryLock
-from official_trainer.shown import passwords_in
-from official_trainer.shown import without_secrets
+from official_trainer.shown import passwords_in, without_secrets
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.observer import Observer
 from official_trainer.sweeps.settings import url_problem

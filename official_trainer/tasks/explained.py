@@ -25,8 +25,7 @@ from official_trainer.config import Config, Origin, Problem
 from official_trainer.config.errors import best_match, line_of_code
 from official_trainer.garden.spec import is_config_class
 from official_trainer.nearest import mistyped
-from official_trainer.shown import shorten
-from official_trainer.shown import wrapped
+from official_trainer.shown import shorten, wrapped
 from official_trainer.user_code import is_users
 
 _WIDTH = 112

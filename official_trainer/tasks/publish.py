@@ -29,8 +29,7 @@ Example:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 

@@ -43,8 +43,7 @@ from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load
 from official_trainer.nearest import nearest
 from official_trainer.shown import first_few
-from official_trainer.tasks import explained
-from official_trainer.tasks import sources
+from official_trainer.tasks import explained, sources
 from official_trainer.tasks.sources import Source
 
 if TYPE_CHECKING:

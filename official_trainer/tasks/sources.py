@@ -22,15 +22,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from official_trainer.config import ConfigError
-from official_trainer.config import Origin
-from official_trainer.config import Problem
-from official_trainer.config import components
+from official_trainer.config import ConfigError, Origin, Problem, components
 from official_trainer.garden import index as garden
 from official_trainer.garden.scan import DECORATOR, FOLDER, Scanned, scan
 from official_trainer.lazy import select
 from official_trainer.nearest import mistyped, nearest
-from official_trainer.shown import first_few
 from official_trainer.tasks import explained
 from official_trainer.user_code import is_users
 

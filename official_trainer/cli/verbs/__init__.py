@@ -1,7 +1,7 @@
 """The verbs: those of the core, a module each in this folder, and those that installed packages add.
 
-Owns: finding them. `sweep`, `launch`, `job`, `compare`, `report` and `find-lr` are found as another package's are: by
-the entry points `official_trainer.verbs`, each the name of a verb and its module.
+Owns: finding them, and the parser of each. `sweep`, `launch`, `job`, `compare`, `report` and `find-lr` are found as
+another package's are: by the entry points `official_trainer.verbs`, each the name of a verb and its module.
 Does not own: what a verb does, and what becomes of its errors (`cli/dispatch.py`).
 
 A verb is a module with a docstring and the names below. The docstring's first line is in the overview; all of it up to
@@ -34,6 +34,8 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from official_trainer.cli import help_text
+from official_trainer.cli.flags import Parser
 from official_trainer.errors import ExitCode, UserError, describe_error
 
 if TYPE_CHECKING:
@@ -105,6 +107,18 @@ def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
 def load_shared() -> dict[str, types.ModuleType]:
     """Imports the verbs whose work the workers of a job can share."""
     return load_some(_SHARED)
+
+
+def parser_of(module: types.ModuleType, program: str) -> Parser:
+    """Returns the parser of a verb, which is called as `program`."""
+    parser = Parser(program, usage=module.USAGE, description=help_text.description(module))
+    module.add_flags(parser)
+    return parser
+
+
+def help_line(module: types.ModuleType) -> str:
+    """Returns the help line of a verb."""
+    return (module.__doc__ or "").partition("\n")[0]
 
 
 def load_part(module: str, what: str) -> types.ModuleType:

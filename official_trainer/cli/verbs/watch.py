@@ -5,7 +5,7 @@ workspace, or Enter, then starts the command again, in less than half the time; 
 and saves. Ctrl-C stops it; Ctrl-C again, or q and Enter, ends the watch. Linux only.
 
 Owns: `watch`: the process that forks the command, the files it looks at, what is typed to it.
-Does not own: what is imported before (`launch/local/children.py`), what a forked process runs (`warm/commands.py`).
+Does not own: what is imported before (`processes/children.py`), what a forked process runs (`processes/commands.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import sys
 import time
 
 from official_trainer import files
-from official_trainer.cli import flags, process, target, terminal
+from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import did_you_mean
+from official_trainer.nearest import did_you_mean
 
 USAGE = "VERB [its flags]"
 EXAMPLES = (
@@ -40,7 +40,7 @@ _say = functools.partial(terminal.report_error, label="watch", colour="cyan")
 _BOOT = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from official_trainer.cli import watch
+from official_trainer.cli.verbs import watch
 watch.main(sys.argv[2], sys.argv[3:])
 """
 
@@ -53,15 +53,17 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Becomes the process that imports TensorFlow; first refuses a command that cannot be read."""
-    from official_trainer.cli import dispatch
-    from official_trainer.launch.local import isolation
+    from official_trainer import cli
+    from official_trainer.processes import isolation
 
     verb, words = arguments.verb or "", arguments.rest
     if verb not in _VERBS:
         near = did_you_mean(verb, _VERBS)
         raise UsageError(f"watch needs one of {', '.join(_VERBS)} behind it, and has {verb or 'nothing'}{near}")
-    if dispatch.parser_of(dispatch.verb(verb, words), f"official-trainer {verb}").read(words).help:
-        return dispatch.main([verb, *words])
+    module = verbs.load(verb)
+    assert module is not None
+    if verbs.parser_of(module, f"official-trainer {verb}").read(words).help:
+        return cli.main([verb, *words])
     if sys.platform != "linux":
         raise UsageError(f"watch needs Linux, and this is {sys.platform}; call `official-trainer {verb}` each time")
     folder = str(target.workspace(arguments) or os.getcwd())
@@ -70,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(folder: str, words: list[str]) -> None:
     """Imports TensorFlow, and forks the command until the watch is over; in a forked process, runs it."""
-    from official_trainer.launch.local.children import PRELOAD
-    from official_trainer.warm import commands, starter
+    from official_trainer.processes import commands, starter
+    from official_trainer.processes.children import PRELOAD
 
     process.prepare()
     _say("importing TensorFlow")

@@ -27,8 +27,7 @@ from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
 from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.processes.job import Role
-from official_trainer.shown import first_few
-from official_trainer.shown import shorten
+from official_trainer.shown import first_few, shorten
 
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 """The label that the job and all of its pods have."""

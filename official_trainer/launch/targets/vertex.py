@@ -30,8 +30,7 @@ from official_trainer.launch.targets.tpu_profile import (
     unseen_files,
 )
 from official_trainer.nearest import did_you_mean
-from official_trainer.processes.job import DATA_ROLES
-from official_trainer.processes.job import Role
+from official_trainer.processes.job import DATA_ROLES, Role
 
 JOB = "job.yaml"
 

@@ -19,8 +19,7 @@ from typing import Any
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import submission
-from official_trainer.launch import submit
+from official_trainer.launch import submission, submit
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import GONE, Host, Phase, Target
 from official_trainer.nearest import did_you_mean

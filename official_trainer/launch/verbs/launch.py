@@ -26,8 +26,7 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
 from official_trainer.errors import ExitCode
 from official_trainer.launch import job_spec
-from official_trainer.nearest import did_you_mean
-from official_trainer.nearest import nearest
+from official_trainer.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile

@@ -32,8 +32,7 @@ from official_trainer.config.reading import plain
 from official_trainer.files import PARAMS_FILE
 from official_trainer.garden.gin_bindings import PARAMS_FLAG, Bindings, load_gin, operative
 from official_trainer.runs.resume import garden_run
-from official_trainer.shown import first_few
-from official_trainer.shown import shorten
+from official_trainer.shown import first_few, shorten
 from official_trainer.tracking import code_files
 from official_trainer.tracking.code_files import Snapshot
 

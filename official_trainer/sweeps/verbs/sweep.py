@@ -23,9 +23,8 @@ from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
-from official_trainer.errors import passwords_in
-from official_trainer.errors import without_secrets
 from official_trainer.nearest import did_you_mean
+from official_trainer.shown import passwords_in, without_secrets
 
 if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig, Resolved
@@ -111,8 +110,8 @@ def _print_table(directory: str, *, by_rank: bool = False) -> None:
 
 
 def _best(directory: str, arguments: argparse.Namespace) -> None:
-    from official_trainer.cli import sweep_table
     from official_trainer.sweeps import results
+    from official_trainer.sweeps import table as sweep_table
     from official_trainer.sweeps.trial import describe
 
     found = results.read(directory, with_runs=True)

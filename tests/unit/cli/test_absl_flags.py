@@ -9,7 +9,7 @@ import absl.flags
 import absl.logging
 import pytest
 
-from official_trainer.cli import dispatch, verbs
+from official_trainer.cli import verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.config import modes
 from official_trainer.garden import index
@@ -58,7 +58,7 @@ ALL = [*sorted(FLAGS), *sorted(name for names in OTHERS.values() for name in nam
 
 
 def read(*words):
-    return dispatch.parser_of(verbs.load("train"), "train").read([*words, "--experiment=digits"])
+    return verbs.parser_of(verbs.load("train"), "train").read([*words, "--experiment=digits"])
 
 
 def test_the_flags_are_those_of_the_installed_packages():

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from official_trainer.cli import completion, dispatch, verbs
+from official_trainer.cli import completion, verbs
 from official_trainer.config import modes
 from official_trainer.garden import index
 from tests.support.packages import registering, write
@@ -20,7 +20,7 @@ def offered(line):
 
 def test_verbs_are_offered_with_their_lines():
     """G16: at the first word, and after `help`."""
-    assert offered("") == {name: dispatch.help_line(module) for name, module in verbs.load_some(verbs.names()).items()}
+    assert offered("") == {name: verbs.help_line(module) for name, module in verbs.load_some(verbs.names()).items()}
     assert list(offered("help ex")) == list(offered("ex")) == ["export"]
     assert offered("nothing ") == {}
 

@@ -38,13 +38,13 @@ def test_help_lists_every_verb_with_a_line(argv, capsys):
     out = capsys.readouterr().out
     for name, module in verbs.load_some(verbs.names()).items():
         line = next(line for line in out.splitlines() if line.split()[:1] == [name])
-        assert dispatch.help_line(module) in line
+        assert verbs.help_line(module) in line
 
 
 def test_verbs_are_the_modules_that_declare_flags():
     assert set(verbs.names()) >= VERBS
     for module in verbs.load_some(verbs.names()).values():
-        assert dispatch.help_line(module).endswith(".")
+        assert verbs.help_line(module).endswith(".")
         assert isinstance(module.USAGE, str)
 
 
@@ -102,7 +102,7 @@ def test_help_of_each_verb(verb, capsys):
     assert cli.main([verb, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: official-trainer {verb} ")
-    assert dispatch.help_line(verbs.load_some(verbs.names())[verb]).split(",")[0] in " ".join(out.split())
+    assert verbs.help_line(verbs.load_some(verbs.names())[verb]).split(",")[0] in " ".join(out.split())
     assert "--help" in out
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from official_trainer import cli, config
-from official_trainer.cli import dispatch, flags, help_text, target, verbs
+from official_trainer.cli import flags, help_text, target, verbs
 from official_trainer.cli.parser import Parser
 from official_trainer.launch import job_spec, submit, targets
 from official_trainer.launch.profile import Profile
@@ -57,7 +57,7 @@ def test_help_of_a_verb_says_what_it_does_and_what_comes_next(verb, capsys):
     """N7: usage, description, flags by purpose, examples with their purpose, the verb after it."""
     module, text = VERBS[verb], helped(capsys, verb)
     assert text.startswith(f"usage: official-trainer {verb} ")
-    assert help_text.description(module).startswith(dispatch.help_line(module))
+    assert help_text.description(module).startswith(verbs.help_line(module))
     assert help_text.description(module) in " ".join(text.split())
     assert not re.search(r"^(options|positional arguments):", text, flags=re.MULTILINE)
     assert section(text, "Output and help")[0].startswith("  --help ")

@@ -7,8 +7,7 @@ from official_trainer.processes.starter import Slot
 from official_trainer.stopping import PreemptedError
 from official_trainer.sweeps import rehearsal
 from official_trainer.sweeps import trial as trials
-from official_trainer.sweeps.trial import SweepError
-from official_trainer.sweeps.trial import Trial
+from official_trainer.sweeps.trial import SweepError, Trial
 
 
 class Processes:

@@ -4,8 +4,8 @@ import pytest
 
 from official_trainer.distributed.cluster import GIVEN_GPUS, SKYPILOT_GPUS
 from official_trainer.distributed.devices import Devices
-from official_trainer.sweeps.slots import Share, Slots
 from official_trainer.processes.starter import Slot
+from official_trainer.sweeps.slots import Share, Slots
 
 
 def devices(cores, gpus=0):

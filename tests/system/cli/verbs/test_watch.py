@@ -19,9 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 LIMIT_SECONDS = 60
 WITHOUT_TENSORFLOW = """
 import sys
-from official_trainer.launch.local import children
+from official_trainer.processes import children
 children.PRELOAD = ["colorsys"]
-from official_trainer.cli import watch
+from official_trainer.cli.verbs import watch
 watch.main(sys.argv[1], sys.argv[2:])
 """
 SCRIPTED = """import os, signal, sys, time
