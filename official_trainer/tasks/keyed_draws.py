@@ -46,19 +46,23 @@ class Replaced:
         block = object()
         try:
             with self._lock:
-                self._blocks.add(block)
-                if not self._originals:
+                if not self._blocks:
+                    self._restore()  # what a block has left whose end was interrupted
                     for owner, name, make in self._replacements():
                         self._originals.append((owner, name, getattr(owner, name)))
                         setattr(owner, name, make(getattr(owner, name)))
+                self._blocks.add(block)
             yield
         finally:
             with self._lock:
                 self._blocks.discard(block)
                 if not self._blocks:
-                    for owner, name, original in self._originals:
-                        setattr(owner, name, original)
-                    self._originals.clear()
+                    self._restore()
+
+    def _restore(self) -> None:
+        for owner, name, original in self._originals:
+            setattr(owner, name, original)
+        self._originals.clear()
 
 
 _keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
