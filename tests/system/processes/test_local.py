@@ -9,7 +9,6 @@ import time
 import pytest
 
 from official_trainer.distributed.environment import cluster_env
-from official_trainer.launch import spec
 from official_trainer.processes import local
 from tests.support.launch.jobs import Launched, is_alive, until
 
@@ -439,20 +438,6 @@ def test_a_dead_parameter_server_ends_the_round(tmp_path):
 
 
 # Pieces
-
-
-def test_the_evaluator_has_a_mode_of_its_own():
-    argv = ["--experiment=x", "--mode=train", "--set=a=1"]
-    job = spec.training_job({"worker": 2, "evaluator": 1}, argv, grace_seconds=1)
-    commands = {role.name: role.argv for role in job.roles}
-    assert commands["worker"] == ("official_trainer", "train", *argv)
-    assert commands["evaluator"] == (
-        "official_trainer",
-        "train",
-        "--experiment=x",
-        "--set=a=1",
-        "--mode=continuous_eval",
-    )
 
 
 def test_ports_are_free_and_differ():

@@ -109,18 +109,6 @@ def test_why_pods_do_not_come(api, capfd):
     assert "FailedScheduling" not in out and not err
 
 
-@pytest.mark.parametrize("state", ["Completed", "Failed"])
-def test_a_job_that_has_ended_is_replaced(api, capfd, state):
-    """N20: `kubectl create` alone would fail, and `apply` would do nothing; both would leave the run where it is."""
-    name = submit(capfd)
-    api.objects["jobsets", name]["status"] = {"terminalState": state}
-    assert job("cancel", name) == 0  # its pods have its log
-    assert f"{name} has ended already ({state.lower()}); nothing was cancelled\n" in capfd.readouterr().out
-    assert job("resume", name) == 0
-    assert "status" not in api.objects["jobsets", name]
-    assert [method for method, *_ in api.requests if method != "GET"] == ["POST", "DELETE", "POST"]
-
-
 def test_a_job_that_has_ended_is_submitted_again(api, capfd):
     """N20: the object that has ended goes first; one of another namespace is not touched."""
     name = submit(capfd)
@@ -240,12 +228,3 @@ def test_what_is_shown_is_what_is_handed_over(api, capfd):
     assert err.endswith("kubectl --context=lab --namespace=team create --filename=jobset.yaml\n")
     name = submit(capfd)
     assert yaml.safe_load(out) == api.objects["jobsets", name]
-
-
-def test_a_profile_is_refused_at_its_line(api, capfd):
-    """Before anything is asked of the cluster."""
-    assert launch(f"{PROFILE}gpu_resource: gpu\nvolume: []\n") == ExitCode.CONFIG
-    err = capfd.readouterr().err
-    assert "cluster.yaml:7: volume: unknown field; did you mean 'volumes'?" in err
-    assert "cluster.yaml:6: gpu_resource: 'gpu' is not the name of a device" in err
-    assert not api.requests
