@@ -46,7 +46,6 @@ class TpuProfile(Profile):
       zone: such as us-central2-b.
       accelerator_type: such as v4-8 or v5litepod-16.
       runtime_version: the machines' software; `gcloud compute tpus tpu-vm versions list` lists the names.
-      pod: whether the slice has several hosts; null derives it from the type.
       queued: whether a queued resource requests the slice, and waits for it.
       spot: whether Google may take it away, for a lower price.
       keep: whether a supervised slice is kept, and paid for, after its job has ended.
@@ -66,7 +65,6 @@ class TpuProfile(Profile):
     zone: str = ""
     accelerator_type: str = ""
     runtime_version: str = ""
-    pod: bool | None = None
     queued: bool = True
     spot: bool = False
     keep: bool = False
@@ -81,6 +79,7 @@ class TpuProfile(Profile):
     gcloud: tuple[str, ...] = ()
 
     REMOVED: ClassVar[Mapping[str, str]] = {
+        "pod": "it follows from accelerator_type, so leave it out",
         "reserved": "write gcloud: [--reserved]",
         "valid_until": "write gcloud: [--valid-until-duration=6h]",
         **{name: f"write gcloud: [--{name.replace('_', '-')}=NAME]" for name in _NOW_FLAGS},
@@ -116,10 +115,10 @@ class TpuProfile(Profile):
         yield from flag_problems("gcloud", self.gcloud, _OF_CREATE)
 
     @property
-    def is_pod(self) -> bool | None:
-        """Whether the slice has several hosts; None if there is neither the field nor the type."""
+    def is_pod(self) -> bool:
+        """Whether the slice has several hosts."""
         size = _TYPE.fullmatch(self.accelerator_type)
-        return self.pod if self.pod is not None else size and int(size[2]) > _ONE_HOST_CORES
+        return size is not None and int(size[2]) > _ONE_HOST_CORES
 
 
 NEEDS = "install the Google Cloud CLI, https://cloud.google.com/sdk/docs/install"

@@ -214,7 +214,7 @@ class Machine:
         argv = changes.pop("argv", ("official_trainer", "train", "digits_mlp"))
         roles = (Role(name="worker", count=1, argv=argv),)
         job = JobSpec(roles=roles, name="digits-1", model_dir="gs://run", grace_seconds=35.0)
-        values = {"source": "gs://bucket/code.tar.gz", "pod": False, "max_restarts": 3, **changes}
+        values = {"source": "gs://bucket/code.tar.gz", "max_restarts": 3, **changes}
         script = program(self.folder / "script", tpu.startup_script(job, TpuProfile(**values)))
         return subprocess.Popen([str(script)], env=self.environ, cwd="/")
 
@@ -380,7 +380,7 @@ def test_one_host_of_a_slice_drives_it(dump, metadata, number, code):
     told, address = metadata
     told["number"] = number
     dump.environ["GCE_METADATA_HOST"] = address
-    assert dump.boot(pod=True, setup=(("touch", "here"),)) == code
+    assert dump.boot(accelerator_type="v4-32", setup=(("touch", "here"),)) == code
     assert (dump.home / "here").exists()
     assert (dump.read("argv") is not None) == (number == "0")
     if number == "0":

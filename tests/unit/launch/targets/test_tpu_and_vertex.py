@@ -39,6 +39,7 @@ def test_the_samples_are_fine(target, text):
     [
         ("zone: us-central1", "'us-central1' is not a valid zone; a zone ends with a letter, such as us-central2-b"),
         ("project: My Project", "'My Project' is not a valid project id; `gcloud projects list` lists yours"),
+        ("pod: true", "pod: this field was removed; it follows from accelerator_type, so leave it out"),
         ("reserved: true", "reserved: this field was removed; write gcloud: [--reserved]"),
         ("network: train", "network: this field was removed; write gcloud: [--network=NAME]"),
         (
@@ -86,7 +87,6 @@ def test_profiles_of_slices_that_are_refused(text, said):
             {},
             "project: is required, such as my-project\nzone: is required, such as us-central2-b\naccelerator_type: is",
         ),
-        (f"{TPU}pod: null", {}, ""),
         (f"{TPU}workers: 2", {}, "workers=2: one process drives a whole slice; leave workers at 1, and use a larger"),
         (f"{TPU}workers: 1\nps: 1", {}, "ps: a slice runs one process, which trains; leave it out"),
         (f"{TPU}evaluator: true", {}, "evaluator: a slice runs one process, which trains; leave it out"),
@@ -99,7 +99,7 @@ def test_profiles_of_slices_that_are_refused(text, said):
             "--model_dir=/runs/x: the disks of a slice are deleted with it; use a gs:// URL",
         ),
         (
-            f"{TPU}pod: true",
+            TPU.replace("v4-8", "v4-32"),
             {"model_dir": "/runs/x"},
             "the disks of a slice are deleted with it, and its hosts cannot read those of each other; use a gs:// URL",
         ),
@@ -178,14 +178,12 @@ def test_code_that_a_machine_could_not_have_or_install():
     ("accelerator_type", "is_pod"),
     [
         *(("v2-8", False), ("v3-32", True), ("v4-8", False), ("v4-16", True), ("v5p-8", False), ("v5p-16", True)),
-        *(("v5litepod-8", False), ("v5litepod-16", True), ("v6e-1", False), ("v6e-256", True), ("", None)),
+        *(("v5litepod-8", False), ("v5litepod-16", True), ("v6e-1", False), ("v6e-256", True), ("", False)),
     ],
 )
 def test_which_slices_have_several_hosts(accelerator_type, is_pod):
-    """N20: and what the field says goes over it."""
-    profile = TpuProfile(accelerator_type=accelerator_type)
-    assert profile.is_pod is is_pod
-    assert profile.replace(pod=True).is_pod is True and profile.replace(pod=False).is_pod is False
+    """N20: by Google's name of the type."""
+    assert TpuProfile(accelerator_type=accelerator_type).is_pod is is_pod
 
 
 @pytest.mark.parametrize(
