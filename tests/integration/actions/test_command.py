@@ -9,21 +9,20 @@ import sys
 import textwrap
 import threading
 import time
-import types
 
 import pytest
 
 from official_trainer import config as configuration
 from official_trainer.actions import events
-from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.command import CommandConfig, CommandError, fill
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError
 from official_trainer.config import ConfigError, ExperimentConfig, When
 from official_trainer.config.dump import dump
 from official_trainer.engine.evaluation import MonitoredMetricError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.stopping import PreemptedError, StopRequest
 from tests.support.action_runs import NAME, do
+from tests.support.actions.events import Events
 from tests.support.runs import differences
 
 WRITE = """
@@ -50,29 +49,6 @@ def read(path):
 
 def command(argv, events=("end", "failure"), **fields):
     return CommandConfig(argv=argv, events=events, **fields).build()
-
-
-class Events:
-    """A schedule with one action, and a run for it to see."""
-
-    def __init__(self, action, model_dir, on_error="warn"):
-        action.on_error = on_error
-        self.schedule = Schedule([action])
-        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
-        self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(model_dir), tracker=None)
-        self.schedule.start(self.run)
-
-    def step(self, step, **logs):
-        self.run.state.step = self.run.summary_step = step
-        self.run.train_logs = logs
-        self.schedule.step(summarized=True, ended=step == 100)
-
-    def eval(self, step, **logs):
-        self.run.state.step = step
-        self.schedule.evaluation(logs, ended=step == 100)
-
-    def end(self, failure=None):
-        self.schedule.end(failure)
 
 
 # Whole runs.

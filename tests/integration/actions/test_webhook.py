@@ -7,17 +7,15 @@ import logging
 import pathlib
 import socket
 import threading
-import types
 
 import pytest
 
 from official_trainer import config as configuration
-from official_trainer.actions.action import LoopState, Run
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.schedule import ActionError
 from official_trainer.actions.webhook import Webhook, WebhookConfig, WebhookError
 from official_trainer.config import ConfigError, ExperimentConfig
-from official_trainer.stopping import StopRequest
 from tests.support.action_runs import NAME, do
+from tests.support.actions.events import Events
 from tests.support.runs import differences
 
 SECRET = "T0123-very-secret"
@@ -80,25 +78,12 @@ def server(monkeypatch):
     server.close()
 
 
-class Events:
-    """A schedule with a webhook that waits on no clock, and a run for it to see."""
+class Posts(Events):
+    """Events of a webhook that waits on no clock."""
 
     def __init__(self, tmp_path, events, on_error="fail", **options):
         self.pauses = []
-        self.action = Webhook(WebhookConfig(events=events, **options), self.pauses.append)
-        self.action.on_error = on_error
-        self.schedule = Schedule([self.action])
-        trainer = types.SimpleNamespace(process_group=types.SimpleNamespace(stop=StopRequest()))
-        self.run = Run(state=LoopState(end_step=100), trainer=trainer, model_dir=str(tmp_path), tracker=None)
-        self.schedule.start(self.run)
-
-    def step(self, step, **logs):
-        self.run.state.step = self.run.summary_step = step
-        self.run.train_logs = logs
-        self.schedule.step(summarized=True, ended=False)
-
-    def end(self, failure=None):
-        self.schedule.end(failure)
+        super().__init__(Webhook(WebhookConfig(events=events, **options), self.pauses.append), tmp_path, on_error)
 
 
 def free_port():
@@ -129,7 +114,7 @@ def test_a_run_posts_what_happens(model_dir, tmp_path, server, monkeypatch, capl
 
 def test_numbers_that_are_none_are_posted_as_words(tmp_path, server):
     """Strict JSON has no NaN."""
-    told = Events(tmp_path, ("step",), url=server.url)
+    told = Posts(tmp_path, ("step",), url=server.url)
     told.step(10, loss=float("nan"), rate=float("inf"), accuracy=0.5)
     told.end()
     assert server.posts[0][2]["metrics"] == {"loss": "NaN", "rate": "Infinity", "accuracy": 0.5}
@@ -137,7 +122,7 @@ def test_numbers_that_are_none_are_posted_as_words(tmp_path, server):
 
 def test_a_failure_is_posted_with_its_reason(tmp_path, server):
     """What the user sees, too."""
-    told = Events(tmp_path, ("failure",), url=server.url)
+    told = Posts(tmp_path, ("failure",), url=server.url)
     told.end(RuntimeError("out of luck"))
     assert [(post[2]["event"], post[2]["reason"]) for post in server.posts] == [
         ("failure", "RuntimeError: out of luck")
@@ -150,7 +135,7 @@ def test_a_failure_is_posted_with_its_reason(tmp_path, server):
 def test_a_server_that_fails_is_asked_again_with_longer_pauses(tmp_path, server):
     """And later events wait for their turn."""
     server.answers = [500, 503, 429]
-    told = Events(tmp_path, ("step",), url=server.url)
+    told = Posts(tmp_path, ("step",), url=server.url)
     told.step(10)
     told.step(20)
     told.end()
@@ -161,7 +146,7 @@ def test_a_server_that_fails_is_asked_again_with_longer_pauses(tmp_path, server)
 def answers_in_vain(server, tmp_path, caplog, **options):
     """Returns what is said about an event that cannot be posted, and how often it was tried."""
     caplog.set_level(logging.DEBUG)
-    told = Events(tmp_path, ("end",), "warn", **{"url": server.url, "retries": 2, **options})
+    told = Posts(tmp_path, ("end",), "warn", **{"url": server.url, "retries": 2, **options})
     told.end()
     assert SECRET not in caplog.text
     assert "127.0.0.1" not in caplog.text
@@ -203,7 +188,7 @@ def test_a_server_that_refuses_the_connection(tmp_path, server, caplog):
 def test_a_server_that_is_slow_holds_up_nobody(tmp_path, server, caplog):
     """Each attempt has its time limit, in a thread beside training."""
     server.answers = ["slow", "slow"]
-    told = Events(tmp_path, ("step",), "warn", url=server.url, retries=1, timeout_seconds=0.2)
+    told = Posts(tmp_path, ("step",), "warn", url=server.url, retries=1, timeout_seconds=0.2)
     told.step(10)
     told.step(20)
     assert server.came.wait(60)
@@ -217,7 +202,7 @@ def test_a_server_that_is_slow_holds_up_nobody(tmp_path, server, caplog):
 def test_the_end_waits_for_a_while_only(tmp_path, server, caplog):
     """What is left then is said."""
     server.answers = ["slow"]
-    told = Events(tmp_path, ("step",), "warn", url=server.url, timeout_seconds=60)
+    told = Posts(tmp_path, ("step",), "warn", url=server.url, timeout_seconds=60)
     told.action.end_seconds = lambda: 0.2
     told.step(10)
     assert server.came.wait(60)
@@ -238,7 +223,7 @@ def test_an_address_that_cannot_be_used_is_not_said(tmp_path, server, caplog):
 def test_on_error_fail_ends_the_run_without_the_address(tmp_path, server):
     """And no chain of errors names it."""
     server.answers = [404]
-    told = Events(tmp_path, ("step",), url=server.url)
+    told = Posts(tmp_path, ("step",), url=server.url)
     with pytest.raises(ActionError, match="event step of step 10 was posted once without success") as caught:
         told.step(10)  # the answer may come before this call ends
         assert told.action._worker.wait(60)
@@ -266,7 +251,7 @@ def test_a_variable_without_an_address_is_said_at_the_start(value, message, tmp_
     monkeypatch.delenv("CHAT_URL", raising=False)
     if value is not None:
         monkeypatch.setenv("CHAT_URL", value)
-    told = Events(tmp_path, ("step", "end"), "warn", url_env="CHAT_URL")
+    told = Posts(tmp_path, ("step", "end"), "warn", url_env="CHAT_URL")
     told.step(10)
     told.end()
     assert caplog.text.count(message) == 1  # the message, and the last line of its traceback
