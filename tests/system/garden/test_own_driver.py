@@ -109,6 +109,8 @@ def test_what_the_page_says_a_trainer_has_is_there():
         "optimizer",
         "config",
         "train_loss",
+        "train_metrics",
         "validation_loss",
+        "validation_metrics",
     }  # set by the constructor
     assert {name for name in (*public, *private, *methods) if not hasattr(Trainer, name)} <= own
