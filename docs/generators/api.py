@@ -85,7 +85,7 @@ MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "tasks": {
         "publish": ["scalar", "histogram", "image", "PublishError"],
         "random_streams": ["seed", "seeds", "enable", "temporary_seed", "RandomStreamError"],
-        "registry": ["experiments", "get_config", "get_task_cls", "find_workspace"],
+        "registry": ["named", "get_config", "get_task_cls", "find_workspace"],
         "results": ["Results", "Mean", "SampledSet"],
         "sources": ["Experiment"],
     },

@@ -178,8 +178,11 @@ class BestCheckpoint:
             return
         files.remove_temporaries(self.directory, garden.INFO)
         _write_if_changed(files.join(self.directory, garden.INFO), garden.info(self.step, self.best_ckpt_logs or {}))
-        directory = CheckpointDirectory(self.directory)
-        for step in manifest.parts(self.directory).keys() - self._needed():
+        directory, found = CheckpointDirectory(self.directory), self._found()
+        # The best of now, and of those times to which the run may go back.
+        times = [found, *([one for one in found if one.step <= step] for step in self._returns_to())]
+        needed = {one.step for known in times for one in self.policy.kept(known)}
+        for step in manifest.parts(self.directory).keys() - needed:
             if self._has_reached(step):
                 directory.delete(step)
         directory.tidy()
@@ -232,12 +235,6 @@ class BestCheckpoint:
         if record.get("metric") != self.metric or is_nan(record["value"]):
             return False
         return isinstance(record["value"], Mapping) == callable(self.policy.direction)
-
-    def _needed(self) -> set[int]:
-        """Returns the steps of the best checkpoints of now, and of those times to which the run may go back."""
-        found = self._found()
-        times = [found, *([one for one in found if one.step <= step] for step in self._returns_to())]
-        return {one.step for known in times for one in self.policy.kept(known)}
 
     def _has_reached(self, step: int) -> bool:
         return self._reached is None or step <= self._reached

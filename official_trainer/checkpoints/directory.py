@@ -163,7 +163,10 @@ class CheckpointDirectory:
                 continue
             if step in wanted:
                 _remove(self.path, [name for name, part in parts.items() if manifest.is_leftover(part)])
-            elif step in committed or manifest.is_dead_save(parts) or _is_past(step, parts, rising):
+                continue
+            has_manifest = ".manifest.json" in parts.values()
+            is_past = bool(rising) and (step < rising[0] or (step < rising[-1] and not has_manifest))  # a deletion died
+            if step in committed or manifest.is_dead_save(parts) or is_past:
                 self._remove_parts(parts)
         files.remove_temporaries(self.path, POINTER)
         self._write_pointer([step for step in sorted(committed) if step in wanted or step in gardens])
@@ -215,11 +218,6 @@ def pointer_text(newest: str, names: Iterable[str]) -> str:
 def _remove(directory: str, names: Iterable[str]) -> None:
     for name in names:
         files.remove(files.join(directory, name))
-
-
-def _is_past(step: int, parts: Mapping[str, str], kept: list[int]) -> bool:
-    """Whether files that are no checkpoint are what a deletion that died left."""
-    return bool(kept) and (step < kept[0] or (step < kept[-1] and ".manifest.json" not in parts.values()))
 
 
 def _numbered(name: str, number: int) -> str:

@@ -90,7 +90,11 @@ def _newest_first(directory: str, place: str) -> Iterator[str]:
     names = files.list_dir(directory)
     found = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     if not found:
-        raise CheckpointError(f"{place} holds no checkpoint{_instead(directory, names)}.")
+        instead = f": it holds {first_few(names)}" if names else ": it is empty"
+        if "saved_model.pb" in names:
+            own = files.join(directory, "variables", "variables")
+            instead = f", but a SavedModel. Name the checkpoint that it was exported from, or its own weights, {own}"
+        raise CheckpointError(f"{place} holds no checkpoint{instead}.")
     pointed = tf.train.latest_checkpoint(directory)  # None where there is no pointer, or what it names is gone
     newest = "" if pointed is None else files.base_name(pointed)
     stems = {_LAST_NUMBER.sub("", name) for name in ([newest] if newest else found)}
@@ -107,14 +111,6 @@ def _newest_first(directory: str, place: str) -> Iterator[str]:
 def _number(name: str) -> int:
     match = _LAST_NUMBER.search(name)
     return -1 if match is None else int(match[0])
-
-
-def _instead(directory: str, names: list[str]) -> str:
-    """Returns what is there in place of a checkpoint, for the end of a sentence."""
-    if "saved_model.pb" in names:
-        weights = files.join(directory, "variables", "variables")
-        return f", but a SavedModel. Name the checkpoint that it was exported from, or its own weights, {weights}"
-    return f": it holds {first_few(names)}" if names else ": it is empty"
 
 
 def _check_manifest(prefix: str, place: str) -> None:

@@ -157,13 +157,10 @@ def _check_init(
         )
 
 
-def _names(spec: VariableSpec) -> tuple[str, ...]:
-    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
-    return spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""
-
-
 def _allows(pattern: str, spec: VariableSpec) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for name in _names(spec))
+    variable, is_slot, slot = spec.key.partition("/.OPTIMIZER_SLOT/")
+    names = spec.key, spec.key.partition("/")[2], spec.name, f"{slot}/{variable}" if is_slot else ""
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
 def _suggestion(spec: VariableSpec) -> str:

@@ -69,7 +69,9 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
       CheckpointError: there is no such checkpoint.
     """
     may_begin = checkpoint == "latest" and (job.prebuilt is not None or _init_checkpoint(job))
-    begins = may_begin and not _has_begun(job.model_dir)
+    names = files.list_dir(job.model_dir) if may_begin else []  # checkpoints, whole or not, also of another tool
+    has_begun = any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in names)
+    begins = may_begin and not has_begun
     directory, step = ("", 0) if begins else find_checkpoint(job, checkpoint)
     with Watchdog(job.config.runtime, LateReports(job.model_dir)) as watchdog:
         watchdog.enter("build")
@@ -91,11 +93,6 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         outcome.step, outcome.metrics = step, numbers
         trackers.log("validation", step, found)
     return numbers
-
-
-def _has_begun(directory: str) -> bool:
-    """Whether a run has left checkpoints in a directory, whole or not, or another tool has."""
-    return any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in files.list_dir(directory))
 
 
 def _init_checkpoint(job: Job) -> str:

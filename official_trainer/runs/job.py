@@ -287,16 +287,11 @@ def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
             yield _problem(job, field, f"{size} does not divide over {parts}", f"use {choices}")
         elif (each := size // count) % micro_batches:
             share = f"that each of {count} {what} has of {field}={size}" if count > 1 else f"of {field}={size}"
-            near = f"set {accumulated} to {_near_divisors(each, micro_batches)}, or {field} to {choices}"
+            divisors = [number for number in range(1, each + 1) if each % number == 0]
+            lower = [number for number in divisors if number < micro_batches][-1:]
+            higher = [number for number in divisors if number > micro_batches][:1]
+            near = f"set {accumulated} to {' or '.join(map(str, [*lower, *higher]))}, or {field} to {choices}"
             yield _problem(job, accumulated, f"{micro_batches} does not divide the {each} examples {share}", near)
-
-
-def _near_divisors(size: int, number: int) -> str:
-    """Returns the divisors of `size` next to a number that is none, for a message."""
-    divisors = [each for each in range(1, size + 1) if size % each == 0]
-    lower = max(each for each in divisors if each < number)
-    higher = [each for each in divisors if each > number]
-    return " or ".join(map(str, [lower, *higher[:1]]))
 
 
 def _tasks(config: Any) -> Iterator[tuple[str, Any]]:

@@ -162,7 +162,10 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
         summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
         job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
         if prunes and job.mode in TRAINING_MODES:
-            calls_train.append(_pruning_action(trainer, job.model_dir))
+            from official.core.actions import PruningAction  # without it, the steps of such a model fail
+
+            both = {"model": trainer.model, "optimizer": trainer.optimizer}
+            calls_train.append(PruningAction(export_dir=job.model_dir, **both))
         actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
         actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
         results = _Results()
@@ -218,8 +221,9 @@ def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, traine
             f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.Trainer, which "
             "has the same constructor and override points: derive from that, or give none"
         )
-    num_processes = _num_processes(strategy)
-    if num_processes > 1:
+    is_of_many = isinstance(strategy, tf.distribute.ParameterServerStrategy | tf.distribute.MultiWorkerMirroredStrategy)
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict() if strategy is not None and is_of_many else {}
+    if (num_processes := sum(map(len, cluster.values()))) > 1:
         raise ArgumentError(
             f"distribution_strategy: {type(strategy).__name__} over {num_processes} processes, of which only one may "
             "lead a run; official-trainer starts them so (docs/guides/launch.md)"
@@ -234,14 +238,6 @@ def _check_sets(trainer: Trainer | None, mode: str, routines: Sequence[Any]) -> 
             f"trainer: it evaluates none of the sets of params.eval_tasks ({names}). Build it with options="
             "TrainerOptions(eval_tasks=[Part(name=…, task=…), …]), or leave it out: one that evaluates them is built"
         )
-
-
-def _num_processes(strategy: Any) -> int:
-    """Returns how many processes take part in what a strategy does."""
-    is_coordinator = isinstance(strategy, tf.distribute.ParameterServerStrategy)
-    if not is_coordinator and not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return 1
-    return sum(map(len, strategy.cluster_resolver.cluster_spec().as_dict().values())) or 1
 
 
 # Configs.
@@ -339,13 +335,6 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
         options=TrainerOptions(eval_tasks=named),
     )
-
-
-def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
-    """Returns the action without which the steps of a model that is pruned while it trains fail."""
-    from official.core import actions
-
-    return actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
 
 
 # Actions and summaries.

@@ -185,7 +185,8 @@ def _near(error: BaseException) -> str:
         parent, _, missing = error.name.rpartition(".")
         folders = getattr(sys.modules.get(parent), "__path__", []) if parent else None
         known = {*(each.name for each in pkgutil.iter_modules(folders)), *(() if parent else sys.stdlib_module_names)}
-        return _joined(parent, mistyped(missing, sorted(known)))
+        near = mistyped(missing, sorted(known))
+        return f"{parent}.{near}" if parent and near else near
     if isinstance(error, ImportError) and (found := re.match(r"cannot import name '(\w+)'", str(error))):
         return best_match(found[1], _public(sys.modules.get(error.name or "")))
     if isinstance(error, AttributeError):
@@ -193,8 +194,9 @@ def _near(error: BaseException) -> str:
     if isinstance(error, NameError) and frame is not None and error.name:
         return best_match(error.name, [*frame.f_locals, *frame.f_globals, *vars(builtins)])
     if (found := _KEYWORD.search(str(error))) and frame is not None:
-        called = frame.f_locals.get(found[1], frame.f_globals.get(found[1]))
-        return best_match(found[2], _parameters(called))
+        called: Any = frame.f_locals.get(found[1], frame.f_globals.get(found[1]))
+        with contextlib.suppress(TypeError, ValueError):
+            return best_match(found[2], list(inspect.signature(called).parameters))
     return ""
 
 
@@ -253,14 +255,3 @@ def _innermost(error: BaseException) -> types.FrameType | None:
 def _public(value: Any) -> Iterable[str]:
     inner = [each.name for each in pkgutil.iter_modules(getattr(value, "__path__", []))]
     return [name for name in (*dir(value), *inner) if not name.startswith("_")]
-
-
-def _parameters(called: Any) -> list[str]:
-    try:
-        return list(inspect.signature(called).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _joined(parent: str, name: str) -> str:
-    return f"{parent}.{name}" if parent and name else name

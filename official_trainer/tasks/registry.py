@@ -31,7 +31,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -278,14 +278,12 @@ def find_workspace(start: str | Path | None = None) -> Path | None:
     return next((each for each in folders if (each / FOLDER).is_dir() or sources.declares(each)), None)
 
 
-def experiments(workspace: Path) -> dict[str, Experiment]:
-    r"""Returns the experiments of a workspace by name, from their source.
+def named(workspace: Path | None, imports: Iterable[str] = ()) -> dict[str, Experiment]:
+    r"""Returns all experiments but Model Garden's whose names the source has, without an import.
 
     Args:
-      workspace: the folder that contains `experiments/`.
-
-    Raises:
-      ConfigError: two have the same name.
+      workspace: the folder that contains `experiments/`, if there is one.
+      imports: modules that `--import` names.
 
     Example:
       >>> from pathlib import Path
@@ -296,14 +294,11 @@ def experiments(workspace: Path) -> dict[str, Experiment]:
       ...     'def digits_small():\n'
       ...     '    "Handwritten digits, a thousand steps."\n'
       ... )
-      >>> for experiment in registry.experiments(Path(".")).values():
+      >>> for experiment in registry.named(Path(".")).values():
       ...     print(f"{experiment.name}: {experiment.summary} (line {experiment.line} of {experiment.path})")
       digits_small: Handwritten digits, a thousand steps. (line 2 of experiments/digits.py)
     """
-    found, problems = _by_name(scan(Path(workspace) / FOLDER, FOLDER).found)
-    if problems:
-        raise ConfigError(problems)
-    return found
+    return _by_name(_Index(workspace, imports).found)[0]
 
 
 def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], list[Problem]]:
@@ -315,16 +310,6 @@ def _by_name(experiments: Iterable[Experiment]) -> tuple[dict[str, Experiment], 
         if (os.path.realpath(first.path), first.line) != (os.path.realpath(each.path), each.line):
             problems.append(sources.registered_twice(f"experiment '{each.name}'", first.origin, each.origin))
     return index, problems
-
-
-def named(workspace: Path | None, imports: Iterable[str] = ()) -> dict[str, Experiment]:
-    """Returns all experiments but Model Garden's whose names the source has, without an import.
-
-    Args:
-      workspace: the folder that contains `experiments/`, if there is one.
-      imports: modules that `--import` names.
-    """
-    return _by_name(_Index(workspace, imports).found)[0]
 
 
 def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[str, Experiment], list[Problem]]:
@@ -466,7 +451,8 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
         for problem in index.problems:
             _logger.warning("%s", problem.message)
         return get()
-    raise UnknownExperimentError([_unknown(name, index, workspace)])
+    known = _imported(workspace) if imports or index.computed else registered(workspace)
+    raise UnknownExperimentError([_unknown(name, index, known, workspace)])
 
 
 def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | None:
@@ -490,22 +476,17 @@ def _computed(name: str, index: _Index, workspace: Path | None) -> Factory | Non
             if each in named_in or any(f"experiment '{name}' is" in problem.what for problem in error.problems):
                 raise
             index.problems += error.problems
-    return _imported(workspace).get(name)
+    return _imported(workspace).get(name) if index.computed else None
 
 
 def with_lines(error: ConfigError, name: str, workspace: Path | None) -> ConfigError:
     """Returns an error whose problems of the values of an experiment name the line at which its factory begins."""
-    found = experiments(workspace).get(name) if workspace is not None else None
-    if found is None:
+    if (found := named(workspace).get(name)) is None:
         return error
     place = line_of_code(str(found.path), found.line)
-    of_factory = [each.origin is not None and each.origin.kind == "experiment" for each in error.problems]
-    return ConfigError(
-        [
-            dataclasses.replace(each, origin=place) if is_own else each
-            for each, is_own in zip(error.problems, of_factory, strict=True)
-        ]
-    )
+    is_of_factory = (each.origin is not None and each.origin.kind == "experiment" for each in error.problems)
+    both = zip(error.problems, is_of_factory, strict=True)
+    return ConfigError([dataclasses.replace(each, origin=place) if is_own else each for each, is_own in both])
 
 
 def registered(workspace: Path | None) -> dict[str, Factory]:
@@ -513,12 +494,11 @@ def registered(workspace: Path | None) -> dict[str, Factory]:
     return {
         name: each.value
         for (place, name), each in _factories.items()
-        if place is None or (workspace is not None and _is_same(place, workspace))
+        if place is None or (workspace is not None and place.resolve() == workspace.resolve())
     }
 
 
-def _unknown(name: str, index: _Index, workspace: Path | None) -> Problem:
-    imported = _imported(workspace)
+def _unknown(name: str, index: _Index, imported: Mapping[str, Factory], workspace: Path | None) -> Problem:
     names = list(dict.fromkeys([*(each.name for each in index.found), *imported]))
     near = nearest(name, [*names, *garden.entries()])
     what = f"unknown experiment '{name}'"
@@ -548,10 +528,6 @@ def _from_source(experiment: Experiment, index: _Index, workspace: Path | None) 
     return _call(experiment.name, factory, experiment.origin, workspace)
 
 
-def _is_same(place: Path | None, workspace: Path) -> bool:
-    return place is not None and place.resolve() == workspace.resolve()
-
-
 def enter_for(workspace: Path | None) -> None:
     """Makes the modules of a workspace importable; without one, those of the current folder."""
     if workspace is not None:
@@ -570,7 +546,8 @@ def enter(workspace: Path) -> None:
     if folder in current[:1]:
         return
     if current:
-        _other_workspaces[current[0].parent] = {name: sys.modules.pop(name) for name in _own_modules()}
+        own = [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
+        _other_workspaces[current[0].parent] = {name: sys.modules.pop(name) for name in own}
         sys.path[:] = [path for path in sys.path if path != str(current[0].parent)]
     from official_trainer.tracking import code_files  # which a list of names does not need
 
@@ -590,10 +567,6 @@ def enter(workspace: Path) -> None:
     sys.modules[FOLDER] = importlib.util.module_from_spec(spec)
     if spec.loader is not None:
         spec.loader.exec_module(sys.modules[FOLDER])
-
-
-def _own_modules() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] in (FOLDER, *components.FOLDERS)]
 
 
 def _call(name: str, factory: Factory, origin: Origin, workspace: Path | None) -> ExperimentConfig:

@@ -299,11 +299,8 @@ def _beside(package: str) -> str | None:
     """Returns a folder that Python does not search, and in which the package lies: `src`, or one upwards."""
     here, known = Path.cwd(), _searched()
     folders = [str(each) for each in (here / "src", here, here.parent, here.parent / "src") if str(each) not in known]
-    return next((each for each in folders if _holds(Path(each), package)), None)
-
-
-def _holds(folder: Path, package: str) -> bool:
-    return (folder / f"{package}.py").is_file() or any((folder / package).glob("*.py"))
+    found = (each for each in folders if Path(each, f"{package}.py").is_file() or any(Path(each, package).glob("*.py")))
+    return next(found, None)
 
 
 def enter_here() -> None:

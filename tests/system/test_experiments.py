@@ -15,7 +15,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.tasks import random_streams, registry
 from tests import ROOT
 
-NAMES = sorted(registry.experiments(ROOT))
+NAMES = sorted(registry.named(ROOT))
 SEVERAL = ["digits_tasks"]  # whose tasks are tested below, as one
 SINGLE = [name for name in NAMES if name not in SEVERAL]
 METRICS = {
@@ -46,7 +46,7 @@ def data(task, training, context=None, **changes):
 
 def test_all_are_listed_with_what_they_are():
     assert sorted([*METRICS, *SEVERAL]) == NAMES
-    assert all(experiment.summary for experiment in registry.experiments(ROOT).values())
+    assert all(experiment.summary for experiment in registry.named(ROOT).values())
 
 
 def test_configs_are_read_without_tensorflow():

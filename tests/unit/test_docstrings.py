@@ -13,7 +13,7 @@ from tests.support import docstrings
 FACES = ("official_trainer.actions", "official_trainer.config", "official_trainer.tracking")
 MORE = {
     "official_trainer.config.optimization": {"EMAConfig", "LrConfig", "OptimizerConfig", "WarmupConfig"},
-    "official_trainer.tasks.registry": {"", "experiments", "find_workspace", "get_config", "get_task_cls"},
+    "official_trainer.tasks.registry": {"", "find_workspace", "get_config", "get_task_cls", "named"},
     "official_trainer.tasks.results": {"Mean", "Results", "SampledSet"},
     "official_trainer.triggers": {"Trigger"},
 }

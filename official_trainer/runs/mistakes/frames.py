@@ -103,11 +103,8 @@ def lists_of_frames(error: BaseException) -> Iterator[Sequence[Frame]]:
         converted |= dict.fromkeys(inside)
     yield list(converted)
     for copy in reversed(copies):
-        yield _inside_ours([_frame(each) for each in traceback.extract_tb(copy.__traceback__)])
-
-
-def _frame(summary: traceback.FrameSummary) -> Frame:
-    return Frame(summary.filename, summary.lineno or 1, summary.name)
+        stack = traceback.extract_tb(copy.__traceback__)
+        yield _inside_ours([Frame(each.filename, each.lineno or 1, each.name) for each in stack])
 
 
 def _in_text(text: str) -> Iterator[Frame]:

@@ -163,7 +163,9 @@ def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], E
         *(_cut(f"  computed at {_shown(each)}: {each.code}") for each in computed),
         *(_cut(f"  {line}") for line in shapes.lines(running, frames, notes)[:_MOST_SHAPES]),
     ]
-    is_data = _is_of_pipeline(error) if meaning.is_data is None else meaning.is_data
+    is_data = meaning.is_data
+    if is_data is None:
+        is_data = _is_read(error) and RAISED_IN_PYTHON not in text_of(error)
     return lines, ExitCode.DATA if is_data else ExitCode.FAILED
 
 
@@ -200,10 +202,6 @@ def _made_by(error: BaseException, module: str) -> str:
             if is_users(frame.file, module):
                 return ""
     return ""
-
-
-def _is_of_pipeline(error: BaseException) -> bool:
-    return _is_read(error) and RAISED_IN_PYTHON not in text_of(error)
 
 
 def _is_read(error: BaseException) -> bool:

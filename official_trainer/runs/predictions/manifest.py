@@ -202,13 +202,9 @@ def add_outputs(described: dict[str, Any], others: Mapping[str, Any]) -> None:
     """Adds descriptions of outputs; a size, or a shape, that is not the same in both becomes null."""
     for name, other in others.items():
         known = described.setdefault(name, dict(other))
-        known["shape"] = _common_shape(known["shape"], other["shape"])
-
-
-def _common_shape(left: list[int | None] | None, right: list[int | None] | None) -> list[int | None] | None:
-    if left is None or right is None or len(left) != len(right):
-        return None
-    return [a if a == b else None for a, b in zip(left, right, strict=True)]
+        left, right = known["shape"], other["shape"]
+        is_alike = left is not None and right is not None and len(left) == len(right)
+        known["shape"] = [a if a == b else None for a, b in zip(left, right, strict=True)] if is_alike else None
 
 
 def is_to_gather(directory: str) -> bool:
@@ -258,7 +254,8 @@ def _refusal(
     yield f"--output={directory} holds predictions that were made with other settings:"
     undo = []
     for name in differing:
-        old, new = (_shown(values[name]) if name in values else "not set" for values in (before, wanted))
+        found = (values.get(name, "not set") for values in (before, wanted))
+        old, new = (value if isinstance(value, str) else json.dumps(value) for value in found)
         yield f"  {f'--{name}' if name in _FLAGS else name}: {old} -> {new}"
         if name in _FLAGS:
             undo.append(f"--{name}={shlex.quote(old)}")
@@ -267,7 +264,3 @@ def _refusal(
     if len(undo) == len(differing):
         yield f"To continue those, use {' '.join(undo)}"
     yield "To predict from the start, name another --output"
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

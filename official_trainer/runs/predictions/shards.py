@@ -250,18 +250,15 @@ class PredictionShards:
             _logger.info("comparing the files that are written with their checksums: %d", len(shards))
         damaged = []
         for number, shard in shards.items():
-            if problem := self._problem(shard):
+            name, checksum = shard["name"], shard["sha256"]
+            problem = size_problem(self._directory, name, shard["size_bytes"])
+            if not problem and checksum is not None and files.sha256(files.join(self._directory, name)) != checksum:
+                problem = f"{name} does not match its checksum"
+            if problem:
                 _logger.warning("%s: %s; it is written again", self._directory, problem)
                 damaged.append(self._known.pop(number)["name"])
         self._manifest["shards"] = [shard for shard in self._manifest["shards"] if shard["name"] not in damaged]
         return damaged
-
-    def _problem(self, shard: Mapping[str, Any]) -> str | None:
-        name, checksum = shard["name"], shard["sha256"]
-        if problem := size_problem(self._directory, name, shard["size_bytes"]):
-            return problem
-        matches = checksum is None or files.sha256(files.join(self._directory, name)) == checksum
-        return None if matches else f"{name} does not match its checksum"
 
     def _write_manifest(self) -> None:
         if self._share.count > 1:

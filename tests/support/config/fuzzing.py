@@ -63,7 +63,7 @@ def _experiments():
     workspace = registry.find_workspace(ROOT)
     return {
         "sample": base(),
-        **{name: registry.get_config(name, workspace) for name in registry.experiments(workspace)},
+        **{name: registry.get_config(name, workspace) for name in registry.named(workspace)},
     }
 
 

@@ -30,7 +30,7 @@ def record(model_dir, name="run.json"):
     return json.loads((Path(model_dir) / name).read_text())
 
 
-@pytest.mark.parametrize("experiment", sorted(registry.experiments(ROOT)))
+@pytest.mark.parametrize("experiment", sorted(registry.named(ROOT)))
 def test_every_experiment_runs_from_its_smoke_config(experiment, model_dir):
     """T20, T19, G9: trains, evaluates, saves and exports in seconds, on real data."""
     done = train(model_dir, smoke(experiment), experiment=experiment)
