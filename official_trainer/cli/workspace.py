@@ -40,8 +40,8 @@ def entered(arguments: argparse.Namespace, here: Path | None) -> Iterator[None]:
       here: the workspace of the current folder, if it has one.
     """
     place = _of_named_run(arguments, here) or here
-    if place is not None and place == here:
-        _remember(place)
+    if place is not None and place == here and not _is_known(place):
+        _cache(place).write({_KEY: str(place)})
     if place is None or place == Path.cwd().resolve():
         yield
         return
@@ -81,7 +81,10 @@ def _of_named_run(arguments: argparse.Namespace, here: Path | None) -> Path | No
     experiment, place = facts
     if place is None or place == here or not place.is_dir() or not _is_known(place):
         return None
-    return None if here is not None and _has(here, experiment, arguments) else place
+    from official_trainer.tasks import registry
+
+    is_here = here is not None and experiment in registry.named(here, getattr(arguments, "import", None) or [])
+    return None if is_here else place
 
 
 def _named_run(arguments: argparse.Namespace) -> str | None:
@@ -104,12 +107,6 @@ def _recorded(run_dir: str) -> tuple[str, Path | None] | None:
     return None
 
 
-def _has(here: Path, experiment: str, arguments: argparse.Namespace) -> bool:
-    from official_trainer.tasks import registry
-
-    return experiment in registry.named(here, getattr(arguments, "import", None) or [])
-
-
 def _make_absolute(arguments: argparse.Namespace) -> None:
     """Makes the paths among the flags independent of the current folder."""
     for flag in _DIRECTORIES:
@@ -127,11 +124,6 @@ def _make_absolute(arguments: argparse.Namespace) -> None:
 
 def _absolute(path: str) -> str:
     return files.absolute(os.path.expanduser(path))
-
-
-def _remember(place: Path) -> None:
-    if not _is_known(place):
-        _cache(place).write({_KEY: str(place)})
 
 
 def _is_known(place: Path) -> bool:

@@ -61,6 +61,12 @@ class Scanned:
     computed: list[Experiment] = dataclasses.field(default_factory=list)
     broken: list[Experiment] = dataclasses.field(default_factory=list)
 
+    def add(self, other: Scanned) -> None:
+        """Adds what other files say."""
+        self.found += other.found
+        self.computed += other.computed
+        self.broken += other.broken
+
 
 def scan(root: Path, package: str) -> Scanned:
     """Returns what the files of a package say, without hidden ones, and outside of a workspace without tests.

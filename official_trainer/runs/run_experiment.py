@@ -162,10 +162,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
         summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
         job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
         if prunes and job.mode in TRAINING_MODES:
-            from official.core.actions import PruningAction  # without it, the steps of such a model fail
-
-            both = {"model": trainer.model, "optimizer": trainer.optimizer}
-            calls_train.append(PruningAction(export_dir=job.model_dir, **both))
+            calls_train.append(_pruning_action(trainer, job.model_dir))
         actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
         actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
         results = _Results()
@@ -335,6 +332,13 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
         options=TrainerOptions(eval_tasks=named),
     )
+
+
+def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
+    """Returns the action without which the steps of a model that is pruned while it trains fail."""
+    from official.core import actions
+
+    return actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
 
 
 # Actions and summaries.

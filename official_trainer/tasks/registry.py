@@ -345,38 +345,32 @@ def _of_factory(name: str, factory: Factory) -> Experiment:
     return Experiment(name, function.__module__, Path(place.name), place.line, summary)
 
 
-class _Index:
+class _Index(Scanned):
     """What the source of a workspace, and of the packages that belong to it, says.
 
     Attributes:
-      found: experiments whose names are literals.
-      computed: modules that compute names.
       modules: what to import for the experiments of each package that is none of the workspace's own.
-      broken: modules that Python cannot read.
       problems: what is wrong with the modules that `pyproject.toml` and entry points name.
       silent: packages that register nothing.
     """
 
     def __init__(self, workspace: Path | None, imports: Iterable[str]) -> None:
-        own = scan(workspace / FOLDER, FOLDER) if workspace is not None and (workspace / FOLDER).is_dir() else Scanned()
-        self.found, self.computed, self.broken = list(own.found), list(own.computed), list(own.broken)
+        super().__init__()
+        if workspace is not None and (workspace / FOLDER).is_dir():
+            self.add(scan(workspace / FOLDER, FOLDER))
         self.modules: dict[str, list[Source]] = {}
         declared, self.problems = sources.declared(workspace)
         self.silent: list[Problem] = []
         named = [*sources.given(imports), *declared]
         for source in [*named, *(sources.imported_by(workspace) if workspace is not None else ())]:
-            is_known = source.package in self.modules
-            self.modules.setdefault(source.package, []).append(source)
             try:
                 said = sources.read(source, workspace)
             except ConfigError as error:
                 self.problems += error.problems
                 continue
-            if is_known:
-                continue
-            self.found += said.found
-            self.computed += said.computed
-            self.broken += said.broken
+            if source.package not in self.modules:
+                self.add(said)
+            self.modules.setdefault(source.package, []).append(source)
             if source in named and not (said.found or said.computed or said.broken):
                 self.silent.append(sources.registers_nothing(source))
 

@@ -190,10 +190,7 @@ def read(source: Source, workspace: Path | None) -> Scanned:
         raise ConfigError([problem])
     scanned = Scanned()
     for place in _places_of(source.package, workspace) if source.package not in _NOT_READ else ():
-        said = scan(place, source.package)
-        scanned.found += said.found
-        scanned.computed += said.computed
-        scanned.broken += said.broken
+        scanned.add(scan(place, source.package))
     return scanned
 
 

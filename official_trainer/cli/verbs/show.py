@@ -87,7 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.show(_text(experiment, resolved, arguments))
     else:
         other = target.resolve_other(arguments.diff, experiment, arguments)
-        names = arguments.diff or experiment, _name(run_dir or experiment, arguments)
+        changed = " with the flags of this command" if flags.changes_config(arguments) else ""
+        names = arguments.diff or experiment, f"{run_dir or experiment}{changed}"
         terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
     return 0
 
@@ -176,10 +177,6 @@ def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) ->
 
     plain = resolved.config.as_dict()
     return json.dumps({"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}, indent=2)
-
-
-def _name(name: str, arguments: argparse.Namespace) -> str:
-    return f"{name} with the flags of this command" if flags.changes_config(arguments) else name
 
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:

@@ -21,20 +21,3 @@ def test_mode_predict_of_train_is_the_same(tmp_path):
     refused = run_command(["train", *words, *flags], cwd=ROOT, folder=tmp_path)
     assert refused.code == 2
     assert "--output and --format and --shard_size would have no effect with --mode=train_and_eval" in refused.err
-
-
-def test_predictions_that_were_damaged_are_written_again(tmp_path):
-    """N18: eight bytes of the same file, by the command that says otherwise that all are there."""
-    digits = trained_digits(tmp_path)
-    argv = ["predict", f"--model_dir={digits}", "--format=npy", "--shard_size=100", f"--output={tmp_path}/out"]
-    assert run_command(argv, cwd=ROOT, folder=tmp_path).code == 0
-    before, shard = contents(tmp_path / "out"), tmp_path / "out" / "predictions-00002.npz"
-    with shard.open("r+b") as file:
-        file.seek(400)
-        file.write(b"\xff" * 8)
-    again = run_command(argv, cwd=ROOT, folder=tmp_path)
-    assert again.code == 0
-    assert "predictions-00002.npz does not match its checksum; it is written again" in again.err
-    assert "all predictions are there already" not in again.err
-    assert contents(tmp_path / "out") == before
-    assert "all predictions are there already" in run_command(argv, cwd=ROOT, folder=tmp_path).err
