@@ -2,7 +2,7 @@
 
 Owns: this loop, and the command line that starts it.
 Does not own: the scripts around it (`launch/targets/tpu.py`, `launch/targets/vertex.py`), when to give up
-(`local/verdict.py`).
+(`processes/verdict.py`).
 
     python -m official_trainer.launch.rerun --max_restarts=N [--finish=FILE] -- COMMAND…
 

@@ -1,7 +1,7 @@
 """What TensorBoard's files of a run hold: numbers, images, texts and histograms, read without TensorFlow.
 
 Owns: which events are numbers, images, texts and histograms, in the forms that TensorFlow 1 and 2 write. Does not own:
-the files and the records in them (`tensorboard.py`).
+the files and the records in them (`tracking/tensorboard.py`).
 """
 
 from __future__ import annotations

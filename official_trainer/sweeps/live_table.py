@@ -1,7 +1,7 @@
 """A running sweep on a terminal: a table that is drawn again in place, below one line for each trial that has ended.
 
 Owns: which trials the table shows, drawing it, also when the terminal changes its size.
-Does not own: what is shown (`sweeps/progress.py`), the columns of the table (`sweep_table.py`).
+Does not own: what is shown (`sweeps/progress.py`), the columns of the table (`table.py`).
 """
 
 from __future__ import annotations

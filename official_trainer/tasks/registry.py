@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from official_trainer.config import ExperimentConfig
 
 _logger = logging.getLogger(__name__)
-_IMPORTS_GARDEN = re.compile(rb"^\s*(?:from|import)\s+official\b", re.MULTILINE)
+_IMPORTS_GARDEN = re.compile(rb"^(?:from|import)\s+official\b", re.MULTILINE)
 
 Factory = Callable[[], "ExperimentConfig"]
 F = TypeVar("F", bound=Callable[[], Any])

@@ -3,6 +3,7 @@
 A value is foreign if it is an imported module or name of another package, what `load` or `import_module` returns, or an
 attribute of such a value; also through local names, loops, and parameters for which a call in the module passes one. A
 call of another package returns an object that is the caller's own, unless the function itself was got by `load`.
+What an object of ours keeps in a private field and goes through in a loop is foreign where `setattr` changes it.
 """
 
 import ast
@@ -44,6 +45,8 @@ def patches(source):
             changed, text = _FOREIGN, ast.unparse(node)
         else:
             continue
+        if isinstance(node, ast.Call) and _name(node.func) in _SETTERS and module.is_from_a_field(changed):
+            found.add(text)
         is_patch = text not in _FUNCTIONS and not ast.unparse(changed).startswith(_NO_PATCH)
         if is_patch and module.is_foreign(changed):
             found.add(text)
@@ -84,6 +87,11 @@ class _Module:
                 return self.is_foreign(node.args[0], seen)
             return _name(node.func) in {"type", *_LOADERS} or _is_loaded(node.func)
         return False
+
+    def is_from_a_field(self, node):
+        """Whether a name goes through what `self` keeps in a private field."""
+        loops = [each for each in self._values(node) if isinstance(each, ast.For)] if isinstance(node, ast.Name) else []
+        return any(ast.unparse(each.iter).startswith("self._") for each in loops)
 
     def _elements(self, node):
         """Returns the parts of a literal, or of the one that a name is bound to."""

@@ -19,15 +19,16 @@ from tests.support.source import ENGINE, PATHS, TEMPLATE, tree_of
 
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 6
-MAX_ARROWS = 69
+MAX_ARROWS = 36
 MAX_METHODS, MAX_FIELDS = 20, 12
 MOST_METHODS = 25
 """Above this no reason helps."""
 
-PACKAGES = {
-    *("actions", "checkpoints", "cli", "config", "distributed", "engine", "garden", "inputs", "launch", "program"),
-    *("processes", "reports", "runs", "sweeps", "tasks", "tracking", "warm"),
+CORE = {
+    *("actions", "checkpoints", "cli", "config", "distributed", "engine", "garden", "inputs", "processes", "runs"),
+    *("tasks", "tracking"),
 }
+SATELLITES = {"launch", "program", "reports", "sweeps"}
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
 MANY_PARAMETERS = {
@@ -77,20 +78,20 @@ def test_the_import_contracts_notice_an_import_that_goes_upwards(tmp_path):
         file.write("\n\nfrom official_trainer.engine import loop\n")
     done = lint_imports(root=tmp_path)
     assert done.returncode == 1
-    assert "Arrows point down BROKEN" in done.stdout
+    assert "The core imports no satellite, and arrows point down BROKEN" in done.stdout
 
 
-def test_there_are_few_packages_and_few_arrows_between_them():
-    """A new package, or a new arrow, needs a reason in docs/design/architecture.md."""
+def test_there_are_twelve_packages_around_which_are_satellites():
+    """A new package, or a new arrow in the core, needs a reason in docs/design/architecture.md."""
     graph = grimp.build_graph("official_trainer", cache_dir=None)
-    assert {path.parent.name for path in ENGINE.glob("*/__init__.py")} == PACKAGES
+    assert {path.parent.name for path in ENGINE.glob("*/__init__.py")} == CORE | SATELLITES
     arrows = {
         (package_of(module), package_of(imported))
         for module in graph.modules
         for imported in graph.find_modules_directly_imported_by(module)
     }
-    assert len([(a, b) for a, b in arrows if a != b and {a, b} <= PACKAGES]) <= MAX_ARROWS
-    assert len(list(ENGINE.glob("*.py"))) <= 13
+    assert len([(a, b) for a, b in arrows if a != b and {a, b} <= CORE]) <= MAX_ARROWS
+    assert len(list(ENGINE.glob("*.py"))) <= 12
 
 
 STRINGS = {

@@ -48,6 +48,10 @@ IN_A_FUNCTION = "import os\ndef change(thing, name):\n    setattr(thing, name, 1
         ("import importlib\nof = importlib.import_module('os')\nother = of\nother.sep = 1", "other.sep"),
         ("import os, json\nfor each in (os, json): each.x = 1", "each.x"),
         ("import os\nALL = ((os, 'x'),)\nfor each, name in ALL: setattr(each, name, 1)", "setattr(each, …)"),
+        (
+            "class A:\n    def f(self):\n        for owner, name in self._all: setattr(owner, name, 1)",
+            "setattr(owner, …)",
+        ),
         (f"{IN_A_FUNCTION}change(os, 'x')", "setattr(thing, …)"),
         (f"{IN_A_FUNCTION}change(name='x', thing=os)", "setattr(thing, …)"),
         ("import io\nclass A:\n    def f(self, x): x.y = 1\n    def g(self): self.f(io)", "x.y"),

@@ -62,7 +62,6 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "devices": [],
         "init_checkpoint": None,
         "input": None,
-        "xla": None,
         "gin": None,
         "git_revision": None,
         "config_digest": "abc",
