@@ -1,7 +1,7 @@
 """A run directory in Python: its config, metrics, checkpoints, exports and model, for notebooks and reports.
 
 Owns: `open` and `open_all`, and what an `OpenedRun` offers; each part is read when it is first asked for.
-Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), live curves (`attached.py`), building a
+Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), curves (`attached.py`), building a
 model (`runs/run.py`). Only `load_model` imports TensorFlow, and nothing here writes to the directory.
 """
 

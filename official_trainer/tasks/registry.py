@@ -516,7 +516,10 @@ def _from_source(experiment: Experiment, index: _Index, workspace: Path | None) 
     package = experiment.module.partition(".")[0]
     for source in [*index.modules.get(package, ()), Source(experiment.module, experiment.origin, package)]:
         sources.load(source, workspace)  # what names the package first: it may register Tasks, too
-    if (factory := _imported(workspace).get(experiment.name)) is None:
+    factory = _imported(workspace).get(experiment.name)
+    if _is_own(experiment) and experiment.name not in registered(workspace):  # Model Garden has it from any module
+        factory = factory if garden.function_of(factory).__module__ == experiment.module else None
+    if factory is None:
         what = f"importing it does not register '{experiment.name}'"
         raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=experiment.origin)])
     return _call(experiment.name, factory, experiment.origin, workspace)

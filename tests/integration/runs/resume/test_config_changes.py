@@ -515,7 +515,7 @@ def test_a_killed_attempt_does_not_hide_its_change(trained, model_dir, monkeypat
     """N9, N1: killed between accepting and saving, the next start is told the same."""
     shutil.copytree(trained, model_dir)
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     sets = ["trainer.train_steps=6", f"{BATCH}=20"]
