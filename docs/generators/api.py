@@ -64,7 +64,7 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Errors": ["compiled_model", "data"],
     },
     "inputs": {"Pipelines": ["arrays", "records", "tfds"], "Tools for your own pipelines": ["context", "order"]},
-    "tasks": {"Tasks": ["task", "multi_task"], "Experiments": ["registry", "sources"]},
+    "tasks": {"Tasks": ["task", "multi_task"], "Experiments": ["registry"]},
 }
 """Headings of a page, with their modules; names of other modules follow without one."""
 
@@ -87,7 +87,6 @@ MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "random_streams": ["seed", "seeds", "enable", "temporary_seed", "RandomStreamError"],
         "registry": ["named", "get_config", "get_task_cls", "find_workspace"],
         "results": ["Results", "Mean", "SampledSet"],
-        "sources": ["Experiment"],
     },
 }
 """Modules that are used by their own names, and what users need of them."""
