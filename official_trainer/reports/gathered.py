@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.reports import opened
+from official_trainer.reports import measures, opened
 from official_trainer.reports.opened import NoRunYetError, OpenedRun
 from official_trainer.runs import differing
 from official_trainer.runs.recorded import LONGEST_SECONDS, is_step
@@ -105,9 +105,7 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         raise NoRunYetError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
     sweep: dict[str, Any] | None = None
     pruned: set[str] = set()
-    if len(paths) == 1 and os.path.exists(files.join(paths[0], files.SWEEP_FILE)):
-        from official_trainer.sweeps import results
-
+    if len(paths) == 1 and (results := measures.sweeps_of(paths[0])) is not None:
         sweep = results.as_json(results.read(paths[0], with_runs=True))
         pruned = {files.join(paths[0], trial["run"]) for trial in sweep["trials"] if trial["state"] == "pruned"}
     directories = [os.path.abspath(run.directory) for run in runs]

@@ -15,7 +15,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal
 
 from official_trainer import files
@@ -140,13 +140,22 @@ def _final(record: Mapping[str, Any], metric: str) -> float | None:
         return None
 
 
+def sweeps_of(place: str) -> ModuleType | None:
+    """Returns the module that reads the sweep in a folder; None without a sweep, or where sweeps are not installed."""
+    if not os.path.exists(files.join(place, files.SWEEP_FILE)):
+        return None
+    try:
+        from official_trainer.sweeps import results
+    except ModuleNotFoundError:
+        return None
+    return results
+
+
 def of_sweeps(places: Iterable[str]) -> dict[str, Direction]:
     """Returns the metrics by which the sweeps among folders compare trials, and which of their values are better."""
     found: dict[str, Direction] = {}
     for place in places:
-        if os.path.exists(os.path.join(place, files.SWEEP_FILE)):
-            from official_trainer.sweeps import results
-
+        if (results := sweeps_of(place)) is not None:
             with contextlib.suppress(results.SweepError, AttributeError, KeyError, TypeError):
                 objective = results.read_identity(place)["sweep"]["objective"]
                 given = {objective["metric"]: objective["direction"], **objective["others"]}

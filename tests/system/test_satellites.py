@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from official_trainer import files
 from tests import ROOT
+from tests.support.reports import kinds
 
 VERBS = {
     "launch": ("launch", "job"),
@@ -85,7 +87,15 @@ def test_the_core_alone_passes_its_unit_tests(tmp_path):
 
 
 def test_tables_and_pages_without_sweeps(tmp_path):
-    """N7: reports read the records of sweeps where these are installed."""
+    """N7: reports read the records of sweeps where these are installed; without them, runs are runs."""
+    kinds.sweep(tmp_path / "sweep")
+    (tmp_path / "sweep" / files.SWEEP_FILE).write_text("{}")  # by which a sweep is known
     folder = without(["sweeps"], tmp_path / "copy")
-    done = run(folder, "-m", "pytest", "tests/unit/reports", "-n2", "-p", "no:cacheprovider")
-    assert done.returncode == 0, done.stdout[-4000:]
+    runs = [str(path) for path in sorted(tmp_path.glob("sweep/**/run.json"))]
+    assert len(runs) == 4
+    compared = run(folder, "-m", "official_trainer", "compare", str(tmp_path / "sweep"))
+    assert compared.returncode == 0, compared.stderr
+    assert compared.stdout.count("accuracy") >= 1
+    page = run(folder, "-m", "official_trainer", "report", str(tmp_path / "sweep"), f"--output={tmp_path}/page.html")
+    assert page.returncode == 0, page.stderr
+    assert "accuracy" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -82,14 +82,6 @@ def test_a_python_value_is_a_text():
     assert "text: '$${trainer.train_steps}'  # experiment\n" in dump(result, origins=True)
 
 
-def test_a_configuration_without_references():
-    """N30: a launch profile's variables are for a shell."""
-    from official_trainer.launch.profile import Profile
-
-    override = '{"environ": {"A": "${HOME}", "B": "$${HOME}"}}'
-    assert resolve(Profile(), params_overrides=[override]).config.environ == {"A": "${HOME}", "B": "$${HOME}"}
-
-
 # Circles.
 
 

@@ -3,7 +3,9 @@
 import pytest
 
 from official_trainer import cli
+from official_trainer.config import resolve
 from official_trainer.errors import ExitCode
+from official_trainer.launch.profile import Profile
 from tests.support.launch import engine as scripted
 from tests.support.workspace import copy_workspace
 
@@ -135,3 +137,9 @@ def test_placeholders_on_this_machine(workspace, capfd):
     assert "launch/local.yaml:1: environ.A: is a placeholder, got 'change-me'" in refused(capfd, "local")
     assert cli.main(["launch", "local", "--dry_run", *JOB]) == 0
     assert "warning: launch/local.yaml:1: environ.A: is a placeholder" in capfd.readouterr().err
+
+
+def test_a_configuration_without_references():
+    """N30: a launch profile's variables are for a shell."""
+    override = '{"environ": {"A": "${HOME}", "B": "$${HOME}"}}'
+    assert resolve(Profile(), params_overrides=[override]).config.environ == {"A": "${HOME}", "B": "$${HOME}"}

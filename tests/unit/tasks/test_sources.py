@@ -1,6 +1,5 @@
 """T25: which modules of a user's are imported, and the message when one cannot be."""
 
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from official_trainer.config import ConfigError, Origin
 from official_trainer.errors import ExitCode
-from official_trainer.launch import snapshot
 from official_trainer.tasks import registry, sources
 from tests.support import packages
 from tests.support.packages import entry_point, registering, write
@@ -32,20 +30,6 @@ def refusal(call, *arguments):
 def importing(module):
     registry.enter_for(None)
     return refusal(sources.load, sources.given([module])[0])
-
-
-# Where modules are found.
-
-
-def test_modules_of_a_job_are_those_that_were_submitted(tmp_path):
-    """N33: also those of a folder that PYTHONPATH, or a package installed with `pip install -e`, names."""
-    write(tmp_path / "workspace", src__layers_of_a_job="SIZE = 1\n")
-    taken = snapshot.take("workspace", "workspace/launches")
-    write(tmp_path / "workspace", src__layers_of_a_job="SIZE = 2\n")
-    sys.path[:0] = ["", str(tmp_path / "workspace" / "src")]
-    registry.enter_for(Path(taken.path))
-    assert sys.path[:3] == [taken.path, "", f"{taken.path}/src"]
-    assert importlib.import_module("layers_of_a_job").SIZE == 1
 
 
 # Which modules.

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from official_trainer import cli
-from official_trainer.reports import overfit
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 
@@ -158,18 +157,6 @@ def test_a_run_directory_that_tensorflow_cannot_find_is_refused_before_its_impor
     assert cli.main([*verb.split(), *flags]) == 2
     assert re.search(r"--model_dir=\S*runs/a\[1\] holds '\[', .*such as \S*runs/a_1_\.", capsys.readouterr().err)
     assert not (workspace / "runs").exists()
-
-
-def test_overfitting_is_handed_over_with_the_config_of_the_run(engine, workspace, capsys, monkeypatch):
-    """N36: the flag is no setting, so the config is that of the run, and its digest too; what came of it is printed."""
-    calls = []
-    monkeypatch.setattr(overfit, "overfit", lambda job, num_batches: calls.append((job, num_batches)) or "it fell")
-    assert cli.main(["train", "my_experiment", "--overfit_batches=3", "trainer.train_steps=9"]) == 0
-    assert cli.main(["train", "my_experiment", "trainer.train_steps=9"]) == 0
-    [(job, num_batches)], [(_, _, resolved, _)] = calls, engine.calls
-    assert num_batches == 3
-    assert job.resolved.config == resolved.config
-    assert capsys.readouterr().out.startswith("it fell\nmodel and loss can learn; nothing was kept")
 
 
 @pytest.mark.parametrize(
