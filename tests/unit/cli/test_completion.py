@@ -41,7 +41,7 @@ def test_experiments_are_offered_with_their_descriptions(workspace):
     assert not offered("eval my_experiment --experiment=my_experiment my")
     for line, start in [("train my", ""), ("eval --experiment=my", "--experiment="), ("check --experiment my", "")]:
         assert offered(line) == {f"{start}my_experiment": summary}
-    assert {"my_experiment", "resnet_imagenet"} <= offered("launch local ").keys()
+    assert {"my_experiment", "resnet_imagenet"} <= offered("train ").keys()
 
 
 def test_words_of_flags_and_positional_arguments(workspace):

@@ -243,3 +243,4 @@ def test_actions_and_targets_are_offered_at_the_tab_key():
     """G16: the words that `job` and `launch` take."""
     assert list(completion.candidates(["job"], "su")) == ["supervise"]
     assert {"local", "slurm"} <= completion.candidates(["launch"], "").keys()
+    assert "resnet_imagenet" in completion.candidates(["launch", "local"], "")
