@@ -67,7 +67,12 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
             return _after(f"{spelled}=", _of_value(parser, flag, arguments, text))
         if last.startswith("--") and "." in spelled and hasattr(arguments, "set"):
             return _after("--", _settings(arguments, last.removeprefix("--")))
-        return _flags(parser, last) if last.startswith("-") else _of_argument(parser, arguments, last)
+        if not last.startswith("-"):
+            return _of_argument(parser, arguments, last)
+        shown = [action for action in parser.shown() if action.option_strings]
+        ends = ["" if each.nargs in (0, "?") else "=" for each in shown]
+        offered = {each.option_strings[-1] + end: each.help or "" for each, end in zip(shown, ends, strict=True)}
+        return _beginning(last, offered)
     except UserError:
         return {}
 
@@ -78,11 +83,6 @@ def _beginning(start: str, found: Mapping[str, str]) -> dict[str, str]:
 
 def _after(start: str, found: Mapping[str, str]) -> dict[str, str]:
     return {f"{start}{candidate}": meaning for candidate, meaning in found.items()}
-
-
-def _flags(parser: Parser, last: str) -> dict[str, str]:
-    found = [(action.option_strings[-1], action) for action in parser.shown() if action.option_strings]
-    return _beginning(last, {f"{flag}{'' if each.nargs in (0, '?') else '='}": each.help or "" for flag, each in found})
 
 
 def _of_argument(parser: Parser, arguments: argparse.Namespace, last: str) -> dict[str, str]:
@@ -100,7 +100,12 @@ def _of_value(parser: Parser, name: str, arguments: argparse.Namespace, text: st
     if parser.choices[name]:
         return _beginning(text, dict.fromkeys(parser.choices[name], ""))
     if name == "experiment" or metavar == "EXPERIMENT":
-        return {**_beginning(text, _experiments(arguments)), **(_paths(text) if os.sep in text else {})}
+        from official_trainer.garden import index
+        from official_trainer.tasks import registry
+
+        known = {**registry.named(target.workspace(arguments), target.imports(arguments)), **index.entries()}
+        found = {name: experiment.summary for name, experiment in known.items()}
+        return {**_beginning(text, found), **(_paths(text) if os.sep in text else {})}
     if metavar in ("DIR", "FILE"):
         return _paths(text)
     if name == "params_override":
@@ -111,14 +116,6 @@ def _of_value(parser: Parser, name: str, arguments: argparse.Namespace, text: st
     if name == "explain":
         return {path.removesuffix("="): meaning for path, meaning in _settings(arguments, text).items()}
     return {}
-
-
-def _experiments(arguments: argparse.Namespace) -> dict[str, str]:
-    from official_trainer.garden import index
-    from official_trainer.tasks import registry
-
-    found = {**registry.named(target.workspace(arguments), target.imports(arguments)), **index.entries()}
-    return {name: experiment.summary for name, experiment in found.items()}
 
 
 def _paths(text: str) -> dict[str, str]:

@@ -107,7 +107,12 @@ def verb_help(parser: argparse.ArgumentParser, module: types.ModuleType, argumen
     more = module.more_help(arguments) if hasattr(module, "more_help") else ()
     text = [parser.format_help().rstrip(), *more, "", "Examples:"]
     for command, why in about_first or examples:
-        text += [f"  # {why}", f"  {_wrap_command(_as_called(command, parser.prog))}"]
+        if parser.prog.endswith(".py"):  # a script that stands for a verb
+            command = re.sub(r"^official-trainer \S+", parser.prog, command)
+        lines = textwrap.wrap(
+            command, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        text += [f"  # {why}", "  " + " \\\n  ".join(lines)]  # which a shell reads as one
     command, why = module.NEXT
     return "\n".join([*text, "", f"Next: {command}  # {why}"])
 
@@ -157,14 +162,3 @@ def paint(text: str, stream: TextIO | None = None) -> str:
     comments = re.compile(r"  # .*$", re.MULTILINE)
     text = titles.sub(lambda found: terminal.paint(found[0], "bold", stream), text)
     return comments.sub(lambda found: terminal.paint(found[0], "dim", stream), text)
-
-
-def _wrap_command(command: str) -> str:
-    """Returns a command in lines that a shell reads as one."""
-    lines = textwrap.wrap(command, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    return " \\\n  ".join(lines)
-
-
-def _as_called(command: str, prog: str) -> str:
-    """Returns a command as a script that replaces a verb is called."""
-    return re.sub(r"^official-trainer \S+", prog, command) if prog.endswith(".py") else command

@@ -253,7 +253,8 @@ class _Words:
         negated = name.removeprefix("no").removeprefix("_")
         value = text if equals else None
         if name == "undefok":
-            self._undefined_ok.update(_names(self._value(name, value, rest)))
+            given = self._value(name, value, rest).split(",")
+            self._undefined_ok.update(each.strip().lstrip("-").replace("-", "_") for each in given)
         elif name in self._value_flags:
             self.values.append((name, self._value(name, value, rest)))
         elif name in self._optional_flags:
@@ -329,10 +330,6 @@ def _field_path(name: str) -> str:
 
     sections = {"trainer": TrainerConfig, "runtime": RuntimeConfig, "task.train_data": DataConfig}
     return next((f"{path}.{name}" for path, section in sections.items() if name in names(section)), "")
-
-
-def _names(text: str) -> set[str]:
-    return {name.strip().lstrip("-").replace("-", "_") for name in text.split(",")}
 
 
 def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = (), read: list[str] | None = None) -> Iterator[str]:

@@ -121,7 +121,8 @@ def _end(code: int, before: Collection[threading.Thread], seconds: float) -> Non
         from official_trainer.cli import terminal
         from official_trainer.shown import first_few
 
-        names = first_few([f"the {_kind(each)} {each.name!r}" for each in left])
+        kinds = ["thread" if isinstance(each, threading.Thread) else "process" for each in left]
+        names = first_few([f"the {kind} {each.name!r}" for kind, each in zip(kinds, left, strict=True)])
         what = f"{names} still ran {seconds:g} s after the end, and {'was' if len(left) == 1 else 'were'} ended too"
         terminal.report_error(f"{what}. Join what your code starts, or start it with daemon=True", "warning", "yellow")
     threads = [each for each in left if isinstance(each, threading.Thread)]
@@ -140,10 +141,6 @@ def _left(before: Collection[threading.Thread]) -> list[Any]:
     processes = sys.modules.get("multiprocessing")  # which only code that starts some has imported
     children = processes.active_children() if processes else []
     return [*threads, *(child for child in children if not child.daemon)]
-
-
-def _kind(left: Any) -> str:
-    return "thread" if isinstance(left, threading.Thread) else "process"
 
 
 @contextlib.contextmanager
