@@ -1,9 +1,12 @@
-"""Sections whose class is chosen by `type`, the name of a file: actions and trackers.
+"""Sections whose class is chosen by `type`, the name of a file or of an entry point: actions and trackers.
 
-Owns: finding that file, in the package or in the folder of the same name in the workspace, and the class in it.
-Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`tasks/registry.py`).
+Owns: finding that module, in the package, in the folder of the same name in the workspace, or in an installed package,
+and the class in it.
+Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`tasks/registry.py`), reading entry
+points (`installed.py`).
 
-Only the file that is named is imported; none of them imports TensorFlow.
+Only the module that is named is imported; none of them imports TensorFlow. Installed packages are asked only for a type
+that has no file, because reading what they say takes as long as a third of a command.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import types
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from official_trainer.config import installed
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
@@ -36,16 +41,22 @@ class Component(Config):
     """A section with fields of its own for each `type`. Subclasses declare the fields and `build` what they configure.
 
     Attributes:
-      type: which component: the name of the file that defines it.
+      type: which component: the name of the file that defines it, or of the entry point that names its module.
     """
 
     FOLDER: ClassVar[str] = ""
     """The folder of the files; set by the root of a family of components."""
+    GROUP: ClassVar[str] = ""
+    """The group of the entry points, likewise."""
 
     type: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "type", type(self).__module__.rpartition(".")[2])
+        module = type(self).__module__
+        has_file = module.partition(".")[0] in (_PACKAGE.name, self.FOLDER)
+        points = () if has_file else installed.points(self.GROUP)
+        named = (point.name for point in points if point.value == module)
+        object.__setattr__(self, "type", next(named, module.rpartition(".")[2]))
 
     @classmethod
     def family(cls) -> Any:
@@ -55,6 +66,11 @@ class Component(Config):
     @classmethod
     def names(cls) -> dict[str, str]:
         """Returns all types, each with the module that defines it."""
+        return {**{point.name: point.value for point in installed.points(cls.GROUP)}, **cls._with_file()}
+
+    @classmethod
+    def _with_file(cls) -> dict[str, str]:
+        """Returns the types that a file of the package or of the workspace defines, each with its module."""
         root = cls.family()
         packaged = _packaged(root.FOLDER, root.__name__)
         own = _files(_workspace[0] / root.FOLDER, root.__name__) if _workspace else []
@@ -71,26 +87,31 @@ class Component(Config):
         """Returns the class of a type.
 
         Raises:
-          ConfigError: there is no such type, or two, or its file cannot be imported.
+          ConfigError: there is no such type, or two, or its module cannot be imported.
         """
-        root, names = cls.family(), cls.names()
-        if name not in names:
-            allowed = ", ".join(sorted(names))
-            fix = f"or add {root.FOLDER}/{name}.py to the workspace" if name.isidentifier() else ""
-            what = f"unknown type '{shorten(name)}'"
-            raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
+        root, own = cls.family(), cls._with_file()
+        place = f"{root.FOLDER}/{name}.py"
         try:
-            module = importlib.import_module(names[name])
+            if name in own:
+                module: types.ModuleType | None = importlib.import_module(own[name])
+            else:
+                module = installed.load(root.GROUP, name, f"the type {name}")
         except Exception as error:
-            what = f"{root.FOLDER}/{name}.py cannot be imported: {type(error).__name__}: {error}"
-            raise ConfigError([Problem(what)]) from error
+            text = f"{place} cannot be imported: {type(error).__name__}: {error}"
+            raise ConfigError([Problem(str(error) if isinstance(error, installed.PackageError) else text)]) from error
+        if module is None:
+            names = cls.names()
+            fix = f"or add {place} to the workspace" if name.isidentifier() else ""
+            what, allowed = f"unknown type '{shorten(name)}'", ", ".join(sorted(names))
+            raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
         found = [
             value
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, root) and value.__module__ == module.__name__
         ]
         if len(found) != 1:
-            what = f"{root.FOLDER}/{name}.py must define one {root.__name__}; it defines {len(found)}"
+            where = place if name in own else module.__name__
+            what = f"{where} must define one {root.__name__}; it defines {len(found)}"
             raise ConfigError([Problem(what)])
         return found[0]
 
@@ -101,7 +122,10 @@ class Component(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActionConfig(Component):
-    """What happens at a step. `type` is the name of a file in `actions/`, of the package or of the workspace.
+    """What happens at a step.
+
+    `type` is the name of a file in `actions/`, of the package or of the workspace, or of an entry point
+    `official_trainer.actions` of an installed package.
 
     Attributes:
       name: distinguishes actions of one type in messages and checkpoints; unset means the type.
@@ -134,6 +158,7 @@ class ActionConfig(Component):
     """
 
     FOLDER: ClassVar[str] = "actions"
+    GROUP: ClassVar[str] = "official_trainer.actions"
 
     name: str | None = None
     when: When | None = None
@@ -145,8 +170,9 @@ class ActionConfig(Component):
 class TrackerConfig(Component):
     """Where metrics are written, in addition to the console and `metrics.jsonl`.
 
-    `type` is the name of a file in `tracking/`, of the package or of the workspace. Subclasses define `build(place)`,
-    which takes a `Place` of `tracking/` and returns a `Tracker` that has opened nothing yet.
+    `type` is the name of a file in `tracking/`, of the package or of the workspace, or of an entry point
+    `official_trainer.trackers` of an installed package. Subclasses define `build(place)`, which takes a `Place` of
+    `tracking/` and returns a `Tracker` that has opened nothing yet.
 
     Attributes:
       on_error: what happens after an error in it. `warn` logs one warning, and at the end how much is lost; `fail` ends
@@ -178,6 +204,7 @@ class TrackerConfig(Component):
     """
 
     FOLDER: ClassVar[str] = "tracking"
+    GROUP: ClassVar[str] = "official_trainer.trackers"
     NEEDS: ClassVar[tuple[str, ...]] = ()
     """Modules that are not installed with this package."""
     INSTALL: ClassVar[str] = ""

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from official_trainer import config, files
+from official_trainer.config import installed
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.launch import targets
 from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Target
@@ -302,14 +303,17 @@ def target_of(record: Record) -> Target[Any]:
     """Returns the target of a job, with the profile of the job.
 
     Raises:
-      RecordError: there is no such target.
+      RecordError: there is no such target, or that of an installed package cannot be used.
       ConfigError: the profile is that of another version of this package.
     """
     if record.target not in targets.names():
         near = did_you_mean(record.target, targets.names())
         fix = f"was it removed? Once the job has ended, remove {os.path.join(FOLDER, record.name)}"
         raise RecordError(f"{record.name}: no such target: {record.target}{near}; {fix}")
-    target = targets.get(record.target)
+    try:
+        target = targets.get(record.target)
+    except installed.PackageError as error:
+        raise RecordError(f"{record.name}: {error}") from error
     # Earlier versions say more of a job, which is in its files; one on Kubernetes of kind TFJob cannot be managed.
     gone = {"sweep", "sweep_at_once", *target.profile_class.REMOVED}
     gone -= set() if record.profile.get("kind") in (None, "jobset") else {"kind"}

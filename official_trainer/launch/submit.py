@@ -239,7 +239,7 @@ def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
 
 def _shared(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
     if not engine.runs_sweeps:
-        known = " and ".join(name for name in targets.names() if targets.get(name).runs_sweeps)
+        known = " and ".join(target.name for target in targets.importable() if target.runs_sweeps)
         fix = f"`official-trainer {arguments.command}` runs one on this machine"
         raise UsageError(f"launch {engine.name} cannot run a {arguments.command}; {known} can, and {fix}")
     return job_spec.check_shared(arguments, engine.profile)

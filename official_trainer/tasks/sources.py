@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -22,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from official_trainer.config import ConfigError, Origin, Problem, components
+from official_trainer.config import ConfigError, Origin, Problem, components, installed
 from official_trainer.garden import index as garden
 from official_trainer.garden.scan import DECORATOR, FOLDER, Scanned, scan
 from official_trainer.lazy import select
@@ -82,8 +81,9 @@ def declared(workspace: Path | None) -> tuple[list[Source], list[Problem]]:
     """
     found = [*(_of_pyproject(workspace) if workspace is not None else ())]
     problems = []
-    for point in _entry_points(tuple(sys.path)):
-        source = _named(point.value.strip(), Origin("file", f"entry point {point.name} of {point.dist.name}"))
+    for point in installed.points(GROUP):
+        named_by = Origin("file", f"entry point {point.name} of {installed.package_of(point)}")
+        source = _named(point.value.strip(), named_by)
         if _is_name(source.module):
             found.append(source)
         else:
@@ -108,21 +108,6 @@ def declares(folder: Path) -> bool:
         return bool(_table(folder))
     except ConfigError:
         return False
-
-
-@functools.cache
-def _entry_points(path: tuple[str, ...]) -> list[Any]:
-    """Returns the entry points of the group; reading the metadata of all packages would take as long as all else."""
-    found: list[Any] = []
-    for folder in path:
-        with contextlib.suppress(OSError):
-            names = [each for each in os.listdir(folder or ".") if each.lower().endswith((".dist-info", ".egg-info"))]
-            for place in (Path(folder, name) for name in sorted(names)):
-                if (place / "entry_points.txt").is_file() and GROUP in (place / "entry_points.txt").read_text():
-                    from importlib import metadata  # takes as long as the rest of a command; few need it
-
-                    found += metadata.Distribution.at(place).entry_points.select(group=GROUP)
-    return found
 
 
 def _of_pyproject(workspace: Path) -> Iterator[Source]:

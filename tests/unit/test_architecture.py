@@ -97,10 +97,11 @@ def test_there_are_twelve_packages_around_which_are_satellites():
 STRINGS = {
     "cli/verbs/__init__.py": "the name of a group of entry points",
     "cli/verbs/train.py": "a part that can be taken away",
-    "config/components.py": "a component is found by the name of its file; the folders are `actions` and `tracking`",
+    "config/components.py": "a component is a file of `actions` or `tracking`, or an entry point of a group",
     "processes/children.py": "what the process imports that others are forked from",
     "launch/fetch.py": "the command line of a process",
     "launch/rerun.py": "the command line of a process",
+    "launch/targets/__init__.py": "the name of a group of entry points",
     "sweeps/subject.py": "what the process of a trial runs",
     "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",

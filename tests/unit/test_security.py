@@ -105,8 +105,9 @@ LOADERS = {"config/reading.py"}
 """Modules with a YAML loader of their own, which is a `SafeLoader`."""
 
 IMPORTS_BY_NAME = {
-    "cli/verbs/__init__.py": "a verb: a file of its folder, or what an installed package names",
+    "cli/verbs/__init__.py": "a verb: a file of its folder",
     "config/components.py": "a component: a file of two folders",
+    "config/installed.py": "what an installed package names by an entry point",
     "garden/gin_bindings.py": "modules that a task names; gin imports what a gin file names",
     "garden/index.py": "an experiment of Model Garden, by the module that registers it",
     "garden/serving.py": "a table of Model Garden's modules",

@@ -32,14 +32,11 @@ import importlib
 import os
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from official_trainer.cli import help_text
 from official_trainer.cli.flags import Parser
-from official_trainer.errors import ExitCode, UserError, describe_error
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+from official_trainer.errors import UserError, describe_error
 
 GROUP = "official_trainer.verbs"
 _SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
@@ -59,12 +56,6 @@ class WorkerCommand(NamedTuple):
     grace_seconds: float
 
 
-class MissingVerbError(UserError, ImportError):
-    """A verb that an installed package names, and that cannot be imported."""
-
-    exit_code = ExitCode.CONFIG
-
-
 def own_names() -> tuple[str, ...]:
     """Returns the verbs of this folder, in alphabetical order."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -74,31 +65,29 @@ def own_names() -> tuple[str, ...]:
 
 def names() -> tuple[str, ...]:
     """Returns all verbs, in alphabetical order."""
-    return tuple(sorted({*own_names(), *(point.name for point in _installed())}))
+    from official_trainer.config import installed  # which needs packages that `doctor` may have to name
+
+    return tuple(sorted({*own_names(), *(point.name for point in installed.points(GROUP))}))
 
 
 def load(name: str) -> types.ModuleType | None:
     """Imports one verb alone, to start fast; None if there is no such verb.
 
     Raises:
-      MissingVerbError: an installed package names it, and its module cannot be imported.
+      PackageError: an installed package names it, and its module cannot be imported; or two packages do.
     """
     if name in own_names():  # before the metadata of packages is read
         return importlib.import_module(f"{__package__}.{name.replace('-', '_')}")
-    for point in _installed().select(name=name):
-        try:
-            return importlib.import_module(point.module)
-        except Exception as error:
-            package = point.dist.name if point.dist is not None else point.module
-            raise _missing(f"the verb {name}", package, error) from error
-    return None
+    from official_trainer.config import installed
+
+    return installed.load(GROUP, name, f"the verb {name}")
 
 
 def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
     """Imports the verbs of `wanted` that can be imported, such as all `names`."""
     found: dict[str, types.ModuleType] = {}
     for name in wanted:
-        with contextlib.suppress(MissingVerbError):
+        with contextlib.suppress(UserError):
             if (module := load(name)) is not None:
                 found[name] = module
     return found
@@ -129,22 +118,12 @@ def load_part(module: str, what: str) -> types.ModuleType:
       what: what needs it, for the message.
 
     Raises:
-      MissingVerbError: it cannot be imported.
+      PackageError: it cannot be imported.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise _missing(what, "official-trainer", error) from error
+        from official_trainer.config import installed
 
-
-def _missing(what: str, package: str, error: Exception) -> MissingVerbError:
-    return MissingVerbError(
-        f"{what} of {package} cannot be imported: {describe_error(error)}. Install it again: "
-        f"pip install --force-reinstall {package}"
-    )
-
-
-def _installed() -> EntryPoints:
-    from importlib import metadata  # which takes 20 ms
-
-    return metadata.entry_points(group=GROUP)
+        why = f"cannot be imported: {describe_error(error)}"
+        raise installed.broken(what, "official-trainer", why) from error

@@ -40,12 +40,13 @@ def registering(name, steps=1, computed=False):
     )
 
 
-def entry_point(folder, module, name="mine"):
-    """Writes what pip would for an installed package whose entry point names `module`."""
-    info = folder / f"{name}-1.0.dist-info"
+def entry_point(folder, module, name="mine", group="experiments", package=None):
+    """Writes what pip would for an installed package, called as its entry point `name`, which names `module`."""
+    package = package or name
+    info = folder / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[official_trainer.experiments]\n{name} = {module}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[official_trainer.{group}]\n{name} = {module}\n")
 
 
 @contextlib.contextmanager

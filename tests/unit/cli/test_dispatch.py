@@ -17,6 +17,7 @@ from official_trainer.cli.verbs import list as list_verb
 from official_trainer.cli.verbs import train as train_verb
 from official_trainer.errors import ExitCode, UserError
 from tests import ROOT
+from tests.support.packages import entry_point
 from tests.support.terminal import Terminal
 
 VERBS = {"check", "doctor", "eval", "export", "init", "list", "show", "train"}
@@ -64,17 +65,14 @@ def run(arguments):
 
 def install(folder, monkeypatch, code):
     """Installs a package that adds the verb `hello`."""
-    info = folder / "greetings-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: greetings\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[official_trainer.verbs]\nhello = greetings_verb\n")
+    entry_point(folder, "greetings_verb", "hello", group="verbs", package="greetings")
     (folder / "greetings_verb.py").write_text(code)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "greetings_verb", raising=False)
 
 
 def test_an_installed_package_adds_a_verb(monkeypatch, tmp_path, capsys):
-    """G16: it is run, has its help, and is in the overview."""
+    """T27: it is run, has its help, and is in the overview."""
     install(tmp_path, monkeypatch, HELLO)
     assert cli.main(["hello", "world"]) == 7
     assert capsys.readouterr().out == "hello world\n"
@@ -95,6 +93,22 @@ def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "hello" not in out and "train" in out
+
+
+def test_two_packages_with_one_verb(monkeypatch, tmp_path, capsys):
+    """N7: both are named; a verb of this package is never replaced."""
+    install(tmp_path, monkeypatch, HELLO)
+    entry_point(tmp_path, "no_such_module", "hello", group="verbs", package="others")
+    entry_point(tmp_path, "no_such_module", "list", group="verbs", package="third")
+    assert cli.main(["hello", "world"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the verb hello is in two packages, greetings and others: pip uninstall others\n"
+    )
+    assert verbs.load("list") is list_verb
+    ours = tmp_path / "ours"
+    entry_point(ours, "greetings_verb", "hello", group="verbs", package="official-trainer")
+    monkeypatch.syspath_prepend(ours)
+    assert cli.main(["hello", "world"]) == 7
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))

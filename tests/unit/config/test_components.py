@@ -9,12 +9,22 @@ import yaml
 from official_trainer import triggers
 from official_trainer.actions.learning_rate import LearningRateConfig
 from official_trainer.actions.schedule import Schedule
-from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, When, dump, explain, resolve
+from official_trainer.config import (
+    ConfigError,
+    ExperimentConfig,
+    TrainerConfig,
+    When,
+    dump,
+    explain,
+    installed,
+    resolve,
+)
 from official_trainer.config import components as component_module
 from official_trainer.config.compare import differences
 from official_trainer.config.components import ActionConfig
 from official_trainer.config.when import ExponentialWhen
 from official_trainer.tasks import registry
+from tests.support.packages import entry_point
 
 
 def resolved(text, base=None):
@@ -285,3 +295,81 @@ def test_a_name_that_is_there_twice_is_refused(workspace):
         "exists twice, in the package and in the workspace; rename actions/learning_rate.py"
         in said("[learning_rate]")[0]
     )
+
+
+# Those of installed packages.
+
+SHOUT = """
+    import dataclasses
+    from official_trainer.config import TrackerConfig
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class ShoutConfig(TrackerConfig):
+        file: str = "shout.txt"
+"""
+
+
+@pytest.fixture
+def package(workspace, monkeypatch):
+    """Writes an installed package whose entry point names a module with this text."""
+
+    def install(text, name, group="actions", package="greetings"):
+        folder = workspace / package
+        entry_point(folder, f"{package}_module", name, group, package)
+        (folder / f"{package}_module.py").write_text(textwrap.dedent(text))
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
+
+    return install
+
+
+def test_an_action_and_a_tracker_of_installed_packages(package):
+    """T27: by the names of their entry points, also when their classes are used in Python and in what is written."""
+    package(OWN, "well-met")
+    package(SHOUT, "shout", "trackers", "shouting")
+    found = resolve(
+        ExperimentConfig(), sets=["trainer.actions=[{type: well-met, times: 3}]", "trainer.trackers=[{type: shout}]"]
+    ).config
+    (greet,), (shout,) = found.trainer.actions, found.trainer.trackers
+    assert (greet.type, greet.times, greet.build().times) == ("well-met", 3, 3)
+    assert (shout.type, shout.file) == ("shout", "shout.txt")
+    assert "must be at least 1, got 0" in said("[{type: well-met, times: 0}]")[0]
+    python = ExperimentConfig(trainer=TrainerConfig(actions=(type(greet)(times=3),), trackers=(type(shout)(),)))
+    assert resolve(ExperimentConfig(), params_overrides=[dump(python)]).config == python
+    message = said("[welmet]")[0]
+    assert "unknown type 'welmet'" in message and "did you mean 'well-met'" in message
+
+
+def test_what_has_a_file_is_used_without_asking_for_packages(workspace, package, monkeypatch):
+    """T27: neither another package nor reading what is installed changes what was there before."""
+    package(SHOUT, "learning_rate")
+    package(SHOUT, "greet", package="others")
+    (workspace / "actions" / "greet.py").write_text(textwrap.dedent(OWN))
+    assert set(ActionConfig.names()) >= {"greet", "learning_rate"}
+    monkeypatch.setattr(installed, "points", None)
+    assert action("greet").build().times == 1
+    assert action("learning_rate") == LearningRateConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "import no_such_module",
+            "trainer.actions[0].type: the type greet of greetings cannot be imported: ModuleNotFoundError: No module "
+            "named 'no_such_module'. Install it again: pip install --force-reinstall greetings",
+        ),
+        ("x = 1", "greetings_module must define one ActionConfig; it defines 0"),
+    ],
+)
+def test_an_action_of_a_package_that_is_wrong_is_said(package, text, message):
+    """N7: with the package, and what installs it."""
+    package(text, "greet")
+    assert message in said("[greet]")[0]
+
+
+def test_two_packages_with_one_name_are_named(package):
+    """N7: which of them is meant is not known."""
+    package(OWN, "greet")
+    package(OWN, "greet", package="others")
+    assert "the type greet is in two packages, greetings and others: pip uninstall " in said("[greet]")[0]

@@ -1,15 +1,19 @@
 """What each engine's answer says of a job, in the words that the real programs print: running, ended, or unknown."""
 
+import dataclasses
 import json
+import sys
 from subprocess import CompletedProcess
 
 import pytest
 
+from official_trainer import cli
 from official_trainer.config import resolve
-from official_trainer.launch import targets
+from official_trainer.launch import submission, targets
 from official_trainer.launch.target import GONE, JobState, Phase, last_error
 from official_trainer.shown import shorten
 from tests.support.launch.rendered_google import TPU, VERTEX
+from tests.support.packages import entry_point
 
 PLACES = {"slurm": "workers: 1\n", "kubernetes": "image: x\ncontext: lab\n", "tpu": TPU, "vertex": VERTEX}
 FULL = "projects/1/locations/us-central1/customJobs/42"
@@ -203,3 +207,76 @@ def test_the_queries_of_one_place():
 def test_why_a_command_has_failed():
     assert last_error(CompletedProcess((), 7, "", " \n")) == "exit code 7"
     assert last_error(CompletedProcess((), 7, "", "a\nb\n\n")) == "b"
+
+
+RECORD = submission.Record(
+    target="slurm", name="", id="", model_dir="", submitted_at="", argv=(), submit=(), files=(), profile={}
+)
+LAB = """
+from official_trainer.launch.targets.slurm import Slurm
+
+
+class Lab(Slurm):
+    name = "lab"
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Writes an installed package whose entry point names a module with this text."""
+
+    def install(text, package="lab_engines", name="lab"):
+        folder = tmp_path / package
+        entry_point(folder, f"{package}_module", name, "launch_targets", package)
+        (folder / f"{package}_module.py").write_text(text)
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, f"{package}_module", raising=False)
+
+    return install
+
+
+def test_a_target_of_an_installed_package(package, capsys):
+    """T27: `launch` knows it in its help and in what it says of others, and runs it."""
+    package(LAB)
+    assert cli.main(["launch", "--help"]) == 0
+    assert "one of local, kubernetes, lab, slurm, tpu, vertex" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["launch", "lab", "--help"]) == 0
+    assert "Fields of a profile, launch/lab.yaml" in capsys.readouterr().out
+    assert cli.main(["launch", "lba"]) == 2
+    assert ", not lba; did you mean lab?\n" in capsys.readouterr().err
+    assert target_of("lab", "workers: 2").profile.workers == 2
+    assert "lab" in [target.name for target in targets.importable()]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import no_such_module",
+            "error: the launch target lab of lab_engines cannot be imported: ModuleNotFoundError: No module named "
+            "'no_such_module'. Install it again: pip install --force-reinstall lab_engines\n",
+        ),
+        (
+            LAB.replace('"lab"', '"other"'),
+            'error: the launch target lab: lab_engines_module must define a subclass of Target with name = "lab"\n',
+        ),
+    ],
+)
+def test_a_target_of_an_installed_package_that_is_wrong(text, said, package, capsys):
+    """N7: it is said, also of a job that it runs; the others are there."""
+    package(text)
+    assert cli.main(["launch", "lab", "digits_cnn"]) == 2
+    assert capsys.readouterr().err == said
+    with pytest.raises(submission.RecordError, match="x-1: the launch target lab"):
+        submission.target_of(dataclasses.replace(RECORD, target="lab", name="x-1"))
+    assert [target.name for target in targets.importable()] == list(targets.own_names())
+
+
+def test_two_targets_with_one_name(package, capsys):
+    """N7: both packages are named; a target of this package is never replaced."""
+    package(LAB)
+    package(LAB, "others")
+    package("import no_such_module", "third", "slurm")
+    assert targets.get("slurm").name == "slurm"
+    assert cli.main(["launch", "lab", "digits_cnn"]) == 2
+    assert "the launch target lab is in two packages, lab_engines and others: pip uninstall " in capsys.readouterr().err
