@@ -101,7 +101,7 @@ class Component(Config):
             raise ConfigError([Problem(str(error) if isinstance(error, installed.PackageError) else text)]) from error
         if module is None:
             names = cls.names()
-            fix = f"or add {place} to the workspace" if name.isidentifier() else ""
+            fix = f"or add {place} to the workspace, or install its package" if name.isidentifier() else ""
             what, allowed = f"unknown type '{shorten(name)}'", ", ".join(sorted(names))
             raise ConfigError([Problem(what, allowed=allowed, near=best_match(name, names), fix=fix)])
         found = [

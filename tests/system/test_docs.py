@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from docs.generators.config import anchor as anchor_of
+from official_trainer import cli
 from official_trainer.cli import verbs
 from official_trainer.config import modes
 from official_trainer.errors import ExitCode
@@ -19,6 +21,7 @@ from tests.support.docs import given
 from tests.support.docs.pages import DOCUMENTS, LANGUAGES, PAGES, blocks, commands, read, words_of
 from tests.support.docs.session import Session
 from tests.support.forked import run_command
+from tests.support.packages import entry_point
 from tests.support.workspace import copy_workspace
 
 WORD_FOR_WORD = {"README.md", "docs/quickstart.md", "docs/tutorial.md"}
@@ -237,6 +240,25 @@ def test_the_action_of_the_docs_ends_a_run(workspace, model_dir, tmp_path):
     assert "to go on after all, change or remove the action 'plateau'" in again.err
     run = json.loads(Path(model_dir, "run.json").read_text())
     assert run["stopped_early"].startswith("the loss has not fallen below")
+
+
+def test_the_verb_of_the_guide(monkeypatch, tmp_path, capsys):
+    """T27: the complete example on the page, as it stands there."""
+    (code,) = [block.text for block in blocks(Path("docs/guides/packages.md")) if block.path == "fleet/fleet/failed.py"]
+    entry_point(tmp_path, "failed_verb", "failed", group="verbs", package="fleet")
+    (tmp_path / "failed_verb.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "failed_verb", raising=False)
+    for name, status in (("a", {"step": 3, "exit_code": 3, "error": "no data"}), ("b", {"step": 9, "error": None})):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "status.json").write_text(json.dumps(status))
+    runs = str(tmp_path / "runs")
+    assert [cli.main(["failed", runs]), cli.main(["failed", runs, "--code=4"])] == [1, 0]
+    assert capsys.readouterr().out == f"{runs}/a  step 3  no data\n"
+    assert cli.main(["failed", str(tmp_path / "none")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert cli.main(["failed", "--help"]) == 0
+    assert "Each has its step and the error" in capsys.readouterr().out
 
 
 def test_a_task_from_here_trains_under_model_gardens_trainer():

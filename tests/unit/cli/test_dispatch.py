@@ -1,7 +1,6 @@
 """N6, N7: from arguments to exit codes: verbs are found, errors are said once and without a traceback."""
 
 import io
-import json
 import logging
 import os
 import re
@@ -94,23 +93,6 @@ def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "hello" not in out and "train" in out
-
-
-def test_the_verb_of_the_guide(monkeypatch, tmp_path, capsys):
-    """T27: the complete example on the page, as it stands there."""
-    page = (ROOT / "docs" / "guides" / "packages.md").read_text()
-    (code,) = re.findall(r"```python\n(# fleet/fleet/failed.py\n.*?)```", page, re.DOTALL)
-    install(tmp_path, monkeypatch, code)
-    for name, status in (("a", {"step": 3, "exit_code": 3, "error": "no data"}), ("b", {"step": 9, "error": None})):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "status.json").write_text(json.dumps(status))
-    runs = str(tmp_path / "runs")
-    assert [cli.main(["hello", runs]), cli.main(["hello", runs, "--code=4"])] == [1, 0]
-    assert capsys.readouterr().out == f"{runs}/a  step 3  no data\n"
-    assert cli.main(["hello", str(tmp_path / "none")]) == 1
-    assert "there is no folder" in capsys.readouterr().err
-    assert cli.main(["hello", "--help"]) == 0
-    assert "Each has its step and the error" in capsys.readouterr().out
 
 
 def test_two_packages_with_one_verb(monkeypatch, tmp_path, capsys):
