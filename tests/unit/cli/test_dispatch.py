@@ -82,19 +82,6 @@ def test_an_installed_package_adds_a_verb(monkeypatch, tmp_path, capsys):
     assert re.search(r"Other verbs:\n +hello +Say hello\.\n", capsys.readouterr().out)
 
 
-def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp_path, capsys):
-    """N7: says what is wrong and what installs it; the others are there."""
-    install(tmp_path, monkeypatch, "import no_such_module")
-    assert cli.main(["hello", "world"]) == 2
-    assert capsys.readouterr().err == (
-        "error: the verb hello of greetings cannot be imported: ModuleNotFoundError: No module named 'no_such_module'. "
-        "Install it again: pip install --force-reinstall greetings\n"
-    )
-    assert cli.main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert "hello" not in out and "train" in out
-
-
 def test_two_packages_with_one_verb(monkeypatch, tmp_path, capsys):
     """N7: both are named; a verb of this package is never replaced."""
     install(tmp_path, monkeypatch, HELLO)
@@ -109,6 +96,19 @@ def test_two_packages_with_one_verb(monkeypatch, tmp_path, capsys):
     entry_point(ours, "greetings_verb", "hello", group="verbs", package="official-trainer")
     monkeypatch.syspath_prepend(ours)
     assert cli.main(["hello", "world"]) == 7
+
+
+def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp_path, capsys):
+    """N7: says what is wrong and what installs it; the others are there."""
+    install(tmp_path, monkeypatch, "import no_such_module")
+    assert cli.main(["hello", "world"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the verb hello of greetings cannot be imported: ModuleNotFoundError: No module named 'no_such_module'. "
+        "Install it again: pip install --force-reinstall greetings\n"
+    )
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "hello" not in out and "train" in out
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
