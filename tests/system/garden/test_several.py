@@ -14,6 +14,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.garden import index, to_garden
+from official_trainer.garden.scan import Experiment
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
@@ -266,7 +267,7 @@ def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name = "installed/two_heads"
-    entry = index.Entry(name, "their_project", str(tmp_path / "their_project.py"), 1, "")
+    entry = Experiment(name, "their_project", tmp_path / "their_project.py", 1, "")
     monkeypatch.setattr(index, "entries", lambda: {name: entry})
     experiment = registry.get_config(name, tmp_path)
     index.experiment.cache_clear()
