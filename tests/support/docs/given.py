@@ -58,7 +58,8 @@ def _profile_of(name):
 def _check_other_program(words):
     """A tool of the project with files that exist, or a module that does."""
     if words[:2] == ["python", "-m"]:
-        assert importlib.util.find_spec(words[2].partition(".")[0]), words
+        name = words[2].partition(".")[0]
+        assert (ROOT / name).is_dir() or importlib.util.find_spec(name), words
         assert words[2].partition(".")[0] != "tests" or importlib.util.find_spec(words[2]), words
     elif words[0] in _TOOLS:
         for word in words[1:]:
