@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.support.reports.browser import BROKEN, chromium, watched  # noqa: F401
+from tests.support.reports.browser import BROKEN, watched
 
 PAGES = {  # those with the longest names and the widest tables
     "project/parity.html": 30_000,
@@ -32,7 +32,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_window_and_words_are_whole(site, chromium, width):  # noqa: F811
+def test_pages_fit_the_window_and_words_are_whole(site, chromium, width):
     """A table may scroll inside of its box, the page does not; names in code break between their parts."""
     with watched(chromium, viewport={"width": width, "height": 800}) as seen:
         for page, height in PAGES.items():

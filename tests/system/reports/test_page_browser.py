@@ -11,7 +11,7 @@ import pytest
 from official_trainer import cli
 from official_trainer.reports import content, gathered, page
 from tests.support.reports import kinds
-from tests.support.reports.browser import BROKEN, chromium, watched  # noqa: F401
+from tests.support.reports.browser import BROKEN, watched
 from tests.support.sweeps import written
 
 HOSTILE = "<script>alert(1)<b>"
@@ -48,7 +48,7 @@ def reports(tmp_path_factory):
 
 
 @pytest.fixture
-def show(chromium, reports):  # noqa: F811
+def show(chromium, reports):
     """Opens a report; at the end nothing was said to the console, and nothing was asked for outside of the file."""
     opened = []
 
@@ -206,7 +206,7 @@ def test_on_paper_words_are_whole_and_headers_are_repeated(name, width, show):
     assert plots
 
 
-def test_without_scripts_the_words_are_there(chromium, reports):  # noqa: F811
+def test_without_scripts_the_words_are_there(chromium, reports):
     """N22: a mail program that runs no script shows the summary."""
     with watched(chromium, java_script_enabled=False) as seen:
         seen.page.goto(reports["few"])
@@ -217,7 +217,7 @@ def _heed_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored if pytest runs in the background
 
 
-def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):  # noqa: F811
+def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):
     """N22: `--watch` serves the page on 127.0.0.1; it shows new steps by itself, and Ctrl-C ends the server."""
     command = [sys.executable, "-m", "official_trainer", "report", str(tmp_path / "runs"), "--watch"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -244,7 +244,7 @@ def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):  # n
         served.communicate()
 
 
-def test_the_command_writes_what_a_browser_opens(chromium, tmp_path, capsys):  # noqa: F811
+def test_the_command_writes_what_a_browser_opens(chromium, tmp_path, capsys):
     """N22: `official-trainer report RUN --output=FILE`, opened from the disk."""
     kinds.KINDS["with_pictures"](tmp_path / "runs" / "a")
     assert cli.main(["report", str(tmp_path / "runs"), f"--output={tmp_path}/r.html"]) == 0

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 LIMIT_SECONDS = 60
 WITHOUT_TENSORFLOW = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests below nohup ignore
 from official_trainer.processes import children
 children.PRELOAD = ["colorsys"]
 from official_trainer.cli.verbs import watch
@@ -185,7 +186,9 @@ def test_a_change_of_what_the_watch_has_imported_itself_starts_it_anew(watched):
     module = watched.workspace / "loaded_by_watch.py"
     module.write_text("VALUE = 'old'")
     watched.do("import loaded_by_watch; print(loaded_by_watch.VALUE)")
-    start = WITHOUT_TENSORFLOW.replace("import sys", f"import sys\nsys.path.insert(0, {str(watched.workspace)!r})")
+    start = WITHOUT_TENSORFLOW.replace(
+        "import signal, sys", f"import signal, sys\nsys.path.insert(0, {str(watched.workspace)!r})"
+    )
     start = start.replace('["colorsys"]', '["loaded_by_watch"]')
     with watched.on([sys.executable, "-c", start, str(watched.workspace), "train", "--experiment=scripted"]):
         assert "old\r\n" in watched.rests()
