@@ -1,7 +1,7 @@
 """Run a command again after each change, TensorFlow imported.
 
 A process on this terminal imports TensorFlow once, and nothing of yours. A change of a .py or .yaml file in the
-workspace, or Enter, then starts the command again, in less than half the time; one that still runs is stopped first,
+workspace, or Enter, then starts the command again, in about half the time; one that still runs is stopped first,
 and saves. Ctrl-C stops it; Ctrl-C again, or q and Enter, ends the watch. Linux only.
 
 Owns: `watch`: the process that forks the command, the files it looks at, what is typed to it.
