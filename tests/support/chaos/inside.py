@@ -93,7 +93,7 @@ def forget_loss():
 
 
 def forget_average():
-    _forget(lambda trainer: trainer.checkpoint.average.values)
+    _forget(lambda trainer: trainer.context.average.values)
 
 
 def _forget(variables_of):
