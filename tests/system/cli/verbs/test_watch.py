@@ -144,8 +144,8 @@ def test_ctrl_c_stops_the_command_and_a_second_one_ends_the_watch(watched):
         watched.type(b"\x03")
         assert "stopped: SIGINT" in watched.rests(code=143)
         watched.do(
-            "def interrupted(*_):\n    os.write(1, b'saving\\n')\n    "
-            f"signal.signal(signal.SIGINT, lambda *_: os._exit(75))\nsignal.signal(signal.SIGINT, interrupted)\n{WAIT}"
+            "def interrupted(*_):\n    signal.signal(signal.SIGINT, lambda *_: os._exit(75))\n"
+            f"    os.write(1, b'saving\\n')  # last: Ctrl-C follows\nsignal.signal(signal.SIGINT, interrupted)\n{WAIT}"
         )
         watched.says("waits")
         watched.type(b"\x03")
