@@ -1,10 +1,11 @@
-"""TensorFlow and Keras, imported at their first use; the only place that selects Keras 2.
+"""TensorFlow and Keras, imported at their first use; the only place that selects what `tf.keras` is.
 
-Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs).
-Does not own: any setting of the runtime; `engine/process.py` does that.
+Owns: the names `tf` and `keras` for modules that must stay importable in milliseconds (configs, tasks, inputs), and
+which Keras the process uses. Does not own: any setting of the runtime; `engine/process.py` does that.
 
-`keras` is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. With
-`TF_USE_LEGACY_KERAS` set before the first import, TensorFlow does not load Keras 3 too, which saves seconds.
+`keras` here is tf_keras: TPUStrategy, ParameterServerStrategy, orbit and every Model Garden model need Keras 2. Keras 3
+is `import keras`. With `TF_USE_LEGACY_KERAS` set before the first import, TensorFlow loads the one that is used, and
+`tf.keras` is it, too.
 
 Example:
   >>> from official_trainer.lazy import keras, tf
@@ -22,6 +23,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import threading
 import time
@@ -53,7 +55,7 @@ def load(name: str) -> types.ModuleType:
         began, was_enabled = time.monotonic(), gc.isenabled()
         gc.disable()
         try:
-            with _deferred():
+            with deferred(*RARELY_USED):
                 importlib.import_module(name)
         finally:
             gc.freeze()
@@ -73,15 +75,67 @@ def import_seconds(*, since_seconds: float) -> float:
     return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _imports)
 
 
+_CHOSEN: dict[str, str | None] = {"TF_USE_LEGACY_KERAS": None, "KERAS_BACKEND": None}
+"""What `select` has put into the environment; for the backend, whatever ~/.keras/keras.json says."""
+
+
 def select() -> None:
     """Sets what TensorFlow reads from the environment while it is imported, which a module of a user's may do."""
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    for key, value in {"TF_USE_LEGACY_KERAS": "0" if _users_of_3 else "1", "KERAS_BACKEND": "tensorflow"}.items():
+        if os.environ.get(key) in (None, _CHOSEN[key]):  # else it is the user's choice
+            os.environ[key] = _CHOSEN[key] = value
     # TensorFlow's banner is not about the user's run; without a GPU driver it adds an error about that.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if os.path.exists("/dev/nvidiactl") else "3")
     if not tpu_devices() or os.environ.get("TPU_NAME") not in (None, "", "local"):
         # TensorFlow with TPU support searches for a TPU of this machine while it is imported: without one, for more
         # than a minute. Where the TPU has several hosts, it would reserve a part of it.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+
+
+def uses_keras(version: int) -> bool:
+    """Whether this process uses Keras 3, or Keras 2; the latter also where nothing tells: Model Garden needs it."""
+    if version == 3:
+        return bool(_users_of_3) or _is_loaded("keras")
+    return not _users_of_3 or _is_loaded("tf_keras")
+
+
+def _is_loaded(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and not isinstance(module, _DeferredModule)
+
+
+_users_of_3: set[str] = set()  # modules of the user's that import Keras 3
+_IMPORTS_KERAS_3 = re.compile(rb"^\s*(import|from)\s+keras(_hub)?\b", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def importing_users_module(name: str) -> Iterator[None]:
+    """For a block that imports a module of the user's: there `import keras` imports nothing until it is used.
+
+    So an experiment is listed, shown and checked without TensorFlow. Keras 3 counts as used if the module, or another
+    one of its package that it imports, names it.
+
+    Args:
+      name: of the module.
+    """
+    before = {key: os.environ.get(key) for key in _CHOSEN}
+    spec = _found(name)
+    if spec is not None and spec.origin and spec.origin.endswith(".py"):
+        with contextlib.suppress(OSError), open(spec.origin, "rb") as file:
+            if _IMPORTS_KERAS_3.search(file.read()):
+                _users_of_3.add(name)
+    select()
+    with deferred("keras"):
+        yield
+    package = name.partition(".")[0]
+    for other in [each for each in sys.modules if each.partition(".")[0] == package]:
+        names = vars(sys.modules[other]).values()
+        if any(isinstance(each, _DeferredModule) and each.__name__ == "keras" for each in names):
+            _users_of_3.add(other)
+    if "tensorflow" not in sys.modules:  # what was chosen for it is chosen again when it is imported
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
 
 
 def tpu_devices() -> list[str]:
@@ -112,14 +166,14 @@ RARELY_USED = "pandas", "scipy.linalg", "scipy.ndimage"
 
 
 @contextlib.contextmanager
-def _deferred() -> Iterator[None]:
-    """Has those packages imported when they are first used; what is imported after the block is the package itself."""
+def deferred(*names: str) -> Iterator[None]:
+    """Has packages imported when they are first used; what is imported after the block is the package itself."""
     if not _deferring.acquire(blocking=False):  # the import that is under way does it already
         yield
         return
     placed = {}
     try:
-        for name in RARELY_USED:
+        for name in names:
             if name not in sys.modules and (spec := _found(name)) is not None:
                 placed[name] = sys.modules[name] = _DeferredModule(name)
                 placed[name].__spec__ = spec
@@ -131,7 +185,7 @@ def _deferred() -> Iterator[None]:
         _deferring.release()
 
 
-_deferring = threading.Lock()
+_deferring = threading.RLock()  # what is imported in a block may import what this defers, too
 
 
 class _DeferredModule(types.ModuleType):
@@ -142,7 +196,9 @@ class _DeferredModule(types.ModuleType):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        value = getattr(importlib.import_module(self.__name__), name)
+        if self.__name__ == "keras":
+            _users_of_3.add(self.__name__)
+        value = getattr(load(self.__name__), name)
         setattr(self, name, value)
         return value
 

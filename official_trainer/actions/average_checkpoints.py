@@ -30,6 +30,7 @@ from official_trainer.config.folders import folder_problem
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
+from official_trainer.tasks import keras as kerases
 
 _logger = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ class _Mean:
     def __init__(self, model: Any) -> None:
         """Begins with the current weights."""
         self._model = model
-        self._variables = [variable for variable in model.variables if variable.dtype.is_floating]
+        self._variables = [each for each in kerases.of(model).variables(model) if each.dtype.is_floating]
         self._sums = [variable.numpy().astype("float64") for variable in self._variables]
         self._count = 1
 

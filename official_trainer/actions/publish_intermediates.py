@@ -15,6 +15,7 @@ from typing import Any
 from official_trainer.actions.action import Action, CallAt, Run
 from official_trainer.config import ActionConfig, FrozenDict, Positive, When
 from official_trainer.errors import UserError
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import variables
 from official_trainer.tracking import Histogram, Image
 
@@ -83,7 +84,7 @@ class PublishIntermediates(Action):
             return CallAt(step=run.step + 1)
         found: dict[str, Any] = dict(run.trainer.windows.published)
         if self._config.weights:
-            trained = {id(variable) for variable in run.trainer.model.trainable_variables}
+            trained = {id(each) for each in kerases.of(run.trainer.model).trainable(run.trainer.model)}
             named = variables.flatten(run.trainer.model)
             found |= {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
         sent = self._tagged(found)

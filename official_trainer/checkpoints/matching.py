@@ -15,11 +15,13 @@ import collections
 import dataclasses
 import glob
 import math
+import operator
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.lazy import keras, load, tf
+from official_trainer.lazy import load, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SLOT = "/.OPTIMIZER_SLOT/"
@@ -225,7 +227,7 @@ class Matching:
             for child in self._nodes[node_id].children:
                 if child.local_name in children:
                     queue.append((child.node_id, children[child.local_name]))
-            if isinstance(live, keras.metrics.Metric) or _is_unbuilt_optimizer(live):
+            if _is_of_keras(live, "metrics.Metric") or _is_unbuilt_optimizer(live):
                 self._deferred.update(self._descendants(node_id))
 
     def _match_slots(self) -> None:
@@ -324,9 +326,15 @@ def _is_unbuilt_optimizer(live: Any) -> bool:
     """Whether a Keras optimizer, of either kind, has not created its variables yet."""
     optimizer = getattr(live, "_optimizer", live)  # what Model Garden's averages wrap
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # what a LossScaleOptimizer wraps
-    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+    if _is_of_keras(optimizer, "optimizers.legacy.Optimizer"):
         return not optimizer._hypers_created
-    return isinstance(optimizer, keras.optimizers.Optimizer) and not getattr(optimizer, "_built", False)
+    return _is_of_keras(optimizer, "optimizers.Optimizer") and not getattr(optimizer, "_built", False)
+
+
+def _is_of_keras(live: Any, name: str) -> bool:
+    """Whether an object is of a class of tf_keras; without importing it, for a process that has no such object."""
+    keras = sys.modules.get("tf_keras")
+    return keras is not None and isinstance(live, operator.attrgetter(name)(keras))
 
 
 def _slot(optimizer: Any, variable: Any, name: str) -> Any:

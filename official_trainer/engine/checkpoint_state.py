@@ -21,6 +21,7 @@ from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization, variables
 
 
@@ -42,16 +43,22 @@ class CheckpointState:
         self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers)
         self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
         self._backups: list[replicas.ValueBackup] = []
-        self._configured = [(value, value.numpy()) for value in optimization.hyperparameters(context.optimizer)]
+        self._configured = [(value, value.numpy()) for value in self._settings]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
+        self._model = kerases.of(context.model).trackable(context.model)
         items = dict(getattr(context.model, "checkpoint_items", {}))
+        if context.optimizer is not None:
+            items["optimizer"] = self._optimizer = kerases.of(context.optimizer).trackable_optimizer(
+                context.optimizer, context.model
+            )
         if context.average is not None:
-            items["optimizer"] = context.average.optimizer
-        elif context.optimizer is not None:
-            items["optimizer"] = context.optimizer
+            items |= context.average.items
         training = tf.train.Checkpoint(
-            loss=step.loss, loss_trace=step.trace, position=train_iterator.position, metrics=list(step.metrics)
+            loss=step.loss,
+            loss_trace=step.trace,
+            position=train_iterator.position,
+            metrics=[kerases.of(each).trackable(each) for each in step.metrics],
         )
         training.numbers = step.numbers.state
         if self._of_replicas.state is not None:
@@ -59,7 +66,7 @@ class CheckpointState:
         if self._numbers_of_replicas.state is not None:
             step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(
-            global_step=context.global_step, model=context.model, training=training, **items
+            global_step=context.global_step, model=self._model, training=training, **items
         )
 
     @collective
@@ -69,19 +76,19 @@ class CheckpointState:
         self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
         state = self.checkpoint
         if "average" in (averages := self._averages_in(prefix)):  # averages go where that checkpoint holds them
-            items = {**tf.train.TrackableView.children(state), "optimizer": self._context.optimizer}
+            items = {**tf.train.TrackableView.children(state), "optimizer": self._optimizer}
             state = tf.train.Checkpoint(**items, **averages)
         return restore.read_exactly(state, prefix, step, allow_mismatch)
 
-    def _averages_in(self, prefix: str) -> dict[str, Any]:
+    def _averages_in(self, prefix: str) -> Mapping[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""
         average = self._context.average
         if average is None or garden.is_best(prefix):  # whose weights are the averages, and averages the weights
             return {}
         keys = restore.saved_keys(prefix)
-        if any(key.startswith("average/") for key in keys):
+        if "average" not in average.items and any(key.startswith("average/") for key in keys):
             return {"average": average.alone}
-        return {"optimizer": average.optimizer} if any(restore.AVERAGE in key for key in keys) else {}
+        return average.items if any(key.startswith("average/") or restore.AVERAGE in key for key in keys) else {}
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:
@@ -90,7 +97,7 @@ class CheckpointState:
         The weights of a best checkpoint are averages already, so the averages start from them.
         """
         context, prefix = self._context, manifest.find(directory, step)
-        items = {"global_step": context.global_step, "model": context.model}
+        items = {"global_step": context.global_step, "model": self._model}
         averages = self._averages_in(prefix)
         restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*",))
         if context.average is not None and not averages:
@@ -135,7 +142,7 @@ class CheckpointState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        return [*self._context.model.variables, *self._step.variables]
+        return [*self._context.model_variables, *self._step.variables]
 
     @collective
     def synchronize(self) -> None:
@@ -162,7 +169,8 @@ class CheckpointState:
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite; none if that is not checked."""
-        trainable = self._context.model.trainable_variables if self._context.options.checks_finite else ()
+        model = self._context.model
+        trainable = kerases.of(model).trainable(model) if self._context.options.checks_finite else ()
         floating = [weight for weight in trainable if weight.dtype.is_floating]
         # A sum of squares takes a third of the time; where it is not finite, it may only be too large.
         suspects = [weight for weight in floating if not tf.math.is_finite(tf.nn.l2_loss(weight))]
@@ -197,11 +205,11 @@ class CheckpointState:
     def _kept(self) -> list[tf.Variable]:
         """The variables of the model, the optimizer and the averages."""
         optimizer, average = self._context.optimizer, self._context.average
-        of_optimizer: Any = [] if optimizer is None else optimizer.variables
+        of_optimizer = [] if optimizer is None else kerases.of(optimizer).variables(optimizer)
         of_average = [] if average is None else average.values
         return [
-            *self._context.model.variables,
-            *(of_optimizer() if callable(of_optimizer) else of_optimizer),
+            *self._context.model_variables,
+            *of_optimizer,
             *of_average,
         ]
 
@@ -228,13 +236,19 @@ class CheckpointState:
 
     # Values that actions hand back.
 
+    @property
+    def _settings(self) -> list[tf.Variable]:
+        """The variables that hold settings of the optimizer."""
+        optimizer = self._context.optimizer
+        return kerases.of(optimizer).settings(optimizer)
+
     def named_variables(self) -> dict[str, tf.Variable]:
         """Returns what an action may change, by path: `model/…`, `optimizer/…` and, if the run averages, `average/…`.
 
         The optimizer's settings are not among them: every process takes them from the config.
         """
         context = self._context
-        settings = {id(variable) for variable in optimization.hyperparameters(context.optimizer)}
+        settings = {id(variable) for variable in self._settings}
         parts = {"model": context.model, "optimizer": [] if context.optimizer is None else context.optimizer}
         found = variables.flatten(parts)
         if context.average is not None:

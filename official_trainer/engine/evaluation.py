@@ -26,7 +26,7 @@ from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, in_hand
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import kept_tensors, metrics
 from official_trainer.tasks.autograph import convert, do_not_convert
@@ -65,7 +65,7 @@ class ValidationSet:
         self,
         context: StepContext,
         task: Any,
-        model: keras.Model,
+        model: Any,
         builder: DatasetBuilder,
         *,
         name: str = "",
@@ -77,7 +77,7 @@ class ValidationSet:
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
         self.is_built = self.is_explained = False
-        self.loss = keras.metrics.Mean("validation_loss", dtype=tf.float32)
+        self.loss = metrics.Mean("validation_loss")
         self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
 
@@ -329,14 +329,14 @@ class Evaluation:
           num_steps: batches; -1 for all.
           own_steps: whether a set with a number of steps of its own has as many.
         """
-        is_alone, variables = self.process_group.is_alone, self._context.model.variables
+        is_alone, variables = self.process_group.is_alone, self._context.model_variables
         return self._evaluate_weights(num_steps, own_steps, None if is_alone else [v.numpy() for v in variables])
 
     @collective
     def _evaluate_weights(self, num_steps: int, own_steps: bool, weights: Sequence[Any] | None) -> dict[str, Any]:
         """Evaluates the chief's weights, which may differ from those that all processes train."""
         with self.keeping_best(None), self._state.preserved():
-            for variable, value in zip(self._context.model.variables, weights or (), strict=weights is not None):
+            for variable, value in zip(self._context.model_variables, weights or (), strict=weights is not None):
                 variable.assign(value)
             return self.run(num_steps, own_steps=own_steps)
 
@@ -544,7 +544,7 @@ class Evaluation:
         with self.process_group.reading(self._metric_variables):  # TensorFlow's assignments read, too
             for each in self.sets:
                 for metric in each.measures:
-                    metric.reset_states()
+                    metrics.reset(metric)
 
     @property
     def _metric_variables(self) -> list[tf.Variable]:

@@ -13,7 +13,8 @@ from typing import Any
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
-from official_trainer.tasks import optimization, random_streams, variables
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks import random_streams, variables
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.user_code import during
@@ -55,5 +56,5 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
         spec = data.element_spec()
     else:  # there is no public way to ask a distributed dataset for what a replica gets
         spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
-    with optimization.without_updates(optimizer):
+    with kerases.without_updates(optimizer):
         tf.function(trace).get_concrete_function(tf.data.IteratorSpec(spec))

@@ -34,8 +34,9 @@ from official_trainer.checkpoints import init_checkpoint, manifest
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.matching import Matching, Mismatch, saved_specs
 from official_trainer.errors import UserError, text_of
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.shown import shorten
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task.task import parts_in, sub_model
 from official_trainer.tasks.variables import flatten
 
@@ -123,7 +124,7 @@ class _Source:
             if not init_checkpoint.is_other_format(str(self._given)):
                 raise
             self._path, self._problem = str(self._given), error  # the Task may read it in its own way
-        held = [each for each in vars(task).values() if isinstance(each, keras.Model)]  # such as a teacher
+        held = [each for each in vars(task).values() if "Model" in kerases.kinds(each)]  # such as a teacher
         self._names: dict[Any, str] = {}
         for each in (*held, model):  # a name is that of the model, where it has the variable
             self._names |= {variable.ref(): name for name, variable in flatten(each).items()}

@@ -25,6 +25,7 @@ from official_trainer.config.errors import line_of_code
 from official_trainer.inputs.context import leaves
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.returned import model_of
 from official_trainer.tracking.jsonl import encode
 
@@ -279,7 +280,7 @@ def write_report(model_dir: str, trainer: Any, step: int, *, is_culprit: bool) -
     """
     directory = files.join(model_dir, "non_finite", f"step-{step}")
     files.make_dirs(directory)
-    weights = {variable.name: variable for variable in trainer.model.variables}
+    weights = {variable.name: variable for variable in kerases.of(trainer.model).variables(trainer.model)}
     report: dict[str, Any] = {"step": step, "weights": _describe(weights)}
     if is_culprit:
         parts = trainer.strategy.experimental_local_results(next(trainer.train_iterator.batches(step - 1)))

@@ -11,22 +11,36 @@ from typing import Any
 
 from official_trainer.distributed.cluster import given_gpus
 from official_trainer.distributed.strategy import DeviceError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import random_streams
 
 
 def configure_process(runtime: Any) -> None:
     """Sets what TensorFlow has once per process: logical devices, precision policy, eager mode, seeds.
 
+    Of the Kerases only those are set that the process uses; `configure_keras` sets one that it comes to use later.
+
     Raises:
       DeviceError: the devices cannot be set up, because there are none or TensorFlow has started already.
     """
     _choose_gpus(runtime.num_gpus)
     _split_cpu(runtime.num_logical_cpus)
-    policy = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
-    keras.mixed_precision.set_global_policy(policy.get(runtime.mixed_precision_dtype or "", "float32"))
+    for kind in kerases.in_use():
+        kind.set_precision(_policy(runtime))
     configure_steps(runtime)
     random_streams.enable(runtime.seed)
+
+
+def configure_keras(kind: kerases.Keras, runtime: Any) -> None:
+    """Sets precision and seeds of a Keras, before anything of it is built."""
+    kind.set_precision(_policy(runtime))
+    random_streams.enable(runtime.seed)
+
+
+def _policy(runtime: Any) -> str:
+    policies = {"float16": "mixed_float16", "bfloat16": "mixed_bfloat16"}
+    return policies.get(runtime.mixed_precision_dtype or "", "float32")
 
 
 def configure_steps(runtime: Any) -> None:

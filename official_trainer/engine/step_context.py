@@ -17,8 +17,9 @@ from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import optimization
 from official_trainer.tasks.multi_task.task import MultiTask, Part, is_built, parts_in
 from official_trainer.tasks.random_streams import RandomStreams, required_by
@@ -80,7 +81,7 @@ class StepContext:
         self,
         config: Any,
         task: Any,
-        model: keras.Model,
+        model: Any,
         optimizer: Any,
         options: TrainerOptions | None,
         coordinator: Any,
@@ -117,7 +118,12 @@ class StepContext:
         )
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
-            optimization.build_slots(self.optimizer, model.trainable_variables)
+            kerases.of(self.optimizer).build_slots(self.optimizer, model)
+
+    @property
+    def model_variables(self) -> list[tf.Variable]:
+        """The values of the model."""
+        return kerases.of(self.model).variables(self.model)
 
     @property
     def step(self) -> int:

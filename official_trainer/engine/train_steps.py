@@ -19,10 +19,10 @@ from official_trainer.engine import windows
 from official_trainer.engine.step_context import StepContext, check_logs
 from official_trainer.engine.traces import batch_of_block, batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.metrics import LossTrace, check_names, never_updated, variables_of
+from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, variables_of
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
@@ -58,7 +58,7 @@ class TrainStep:
           ValueError: two metrics share a name.
         """
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
-        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        self.loss = Mean("training_loss")
         of_model = list(getattr(context.model, "metrics", []))
         self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
@@ -106,7 +106,7 @@ class TrainStep:
     def reset(self) -> None:
         """Resets the metrics that do not go on."""
         for metric in [each for each in self._measures if each not in self._kept]:
-            metric.reset_states()  # reads, too: TensorFlow's assignments return the new values
+            reset(metric)  # reads, too: TensorFlow's assignments return the new values
         self.numbers.reset()
 
     @do_not_convert

@@ -24,8 +24,8 @@ from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import keras, tf
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import metrics
-from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking.monitored import Direction, required_metric
 
 _OF_VALIDATION = "val_"
@@ -325,7 +325,7 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     is_averaged = any(restore.AVERAGE in key for key in keys)
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
-    build_slots(model.optimizer, model.trainable_variables)
+    kerases.of(model).build_slots(model.optimizer, model)
     step, optimizer = tf.Variable(0, dtype=tf.int64), model.optimizer
     if is_averaged:
         optimizer = tf.train.Checkpoint(ema_base_optimizer=optimizer)

@@ -24,6 +24,7 @@ from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import keras, tf
 from official_trainer.nearest import nearest
 from official_trainer.program.rows import as_rows, cut_rows, gather
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.returned import other_library
 
@@ -50,7 +51,14 @@ def check_is_keras_2(place: str, *values: Any) -> None:
       ArgumentError: names the class, and where to get it from.
     """
     for value in values:
-        if said := other_library(value):
+        said = other_library(value)
+        if kerases.is_3(value):
+            kind = value if isinstance(value, type) else type(value)
+            said = (
+                f"{kind.__name__} is of Keras 3, and a Program is of tf_keras. Make it with "
+                "`from official_trainer.lazy import keras`, or train it as a Task"
+            )
+        if said:
             raise ArgumentError(f"{place}: {said}")
 
 

@@ -92,7 +92,7 @@ class ExperimentModel(CompiledModel):
             model = returned.model_of(task)
             # The model has its optimizer, where callbacks look for it, hidden from Keras's tracking: checkpoints must
             # equal those of a run, which contain the optimizer once.
-            object.__setattr__(model, "optimizer", returned.optimizer_of(task, config))
+            object.__setattr__(model, "optimizer", returned.optimizer_of(task, config, model))
             return model, task
 
         model, task = settings.build(build)

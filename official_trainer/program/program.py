@@ -55,8 +55,8 @@ from official_trainer.program.rewards import (
 )
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking import numbers_in
 
 
@@ -293,7 +293,7 @@ class Program(ModelMethods, AsyncMethods):
         self.compile(**known)
         if self.model.built:  # Keras creates its variables here too
             with self._compiled.scope():
-                build_slots(self.model.optimizer, self.model.trainable_variables)
+                kerases.of(self.model).build_slots(self.model.optimizer, self.model)
 
     # Training and evaluating.
 

@@ -26,8 +26,8 @@ from official_trainer.program.callbacks import steps_between_calls
 from official_trainer.program.data import CallData, share_of
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rewards import in_step, rewards_explained, rewards_of
-from official_trainer.tasks import optimization
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.keras import keras2
 from official_trainer.tasks.task import Task
 from official_trainer.tracking import numbers_in
 
@@ -79,7 +79,7 @@ class ProgramTask(Task):
                 with in_step("train"):
                     loss = self._loss(x, y, outputs, weight)
                 updated = loss if share is None or _adds_up(model) else loss * share
-            optimization.minimize(optimizer, updated, model.trainable_variables, tape)
+            keras2.minimize(optimizer, updated, model.trainable_variables, tape)
             self._update_metrics(True, (x, y, outputs, weight))
             logs = {self.loss: loss}
         return logs

@@ -31,6 +31,7 @@ from official_trainer.runs.job import Job, batch_size_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task import garden
 from official_trainer.tasks.multi_task.task import Part, parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
@@ -97,13 +98,17 @@ def build(
         with during(phase):
             task = _task_of(job, config)
         with during(phase, task=task, method="build_model"):
+            known = kerases.in_use()
             model = returned.model_of(task)
+            if (kind := kerases.of(model)) not in known:  # build_model itself has imported it
+                process.configure_keras(kind, config.runtime)
+                model = returned.model_of(task)
         with during(phase, task=task):
             optimizer = None
             if trains and isinstance(config, GardenExperiment):
                 optimizer = to_garden.create_optimizer(task, config, model)
             elif trains:
-                optimizer = returned.optimizer_of(task, config)
+                optimizer = returned.optimizer_of(task, config, model)
         best = best_checkpoint(job) if keeps_best and job.is_chief else None
         config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)

@@ -36,6 +36,7 @@ from official_trainer.runs.build import build, schedule_of, store_of, trackers_o
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
+from official_trainer.tasks import keras as kerases
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
 
@@ -210,7 +211,7 @@ class _DryRun:
 
     def _restore(self) -> str:
         before = _values(self.trainer)
-        for variable in self.trainer.model.trainable_variables:
+        for variable in kerases.of(self.trainer.model).trainable(self.trainer.model):
             variable.assign_add(variable * 0 + 1)
         store_of(self._scratch, self.trainer).restore()
         changed = [name for name, value in _values(self.trainer).items() if before[name] != value]
@@ -248,4 +249,4 @@ class CheckError(UserError, RuntimeError):
 
 
 def _values(trainer: Any) -> dict[str, bytes]:
-    return {f"{i} {v.name}": v.numpy().tobytes() for i, v in enumerate(trainer.model.variables)}
+    return {f"{i} {v.name}": v.numpy().tobytes() for i, v in enumerate(trainer.context.model_variables)}

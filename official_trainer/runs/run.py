@@ -26,7 +26,7 @@ from official_trainer.distributed.environment import SLURM, cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
-from official_trainer.lazy import load
+from official_trainer.lazy import deferred, load, uses_keras
 from official_trainer.runs import predict
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
@@ -98,8 +98,9 @@ def import_tensorflow(*, quiet: bool = False) -> None:
     """Imports TensorFlow, and what needs it; a command shows on its terminal that this takes seconds."""
     is_quiet = quiet or not _logger.isEnabledFor(logging.INFO)  # as `--quiet` sets it
     with working("importing TensorFlow", quiet=is_quiet):
-        load("tensorflow")  # before anything else imports it, so that it comes without Keras 3
-        from official_trainer.runs import evaluate, train, worker  # noqa: F401
+        load("tensorflow")  # before anything else imports it, so that it comes with the Keras that is used
+        with deferred() if uses_keras(2) else deferred("tf_keras"):  # which orbit imports, and hardly uses
+            from official_trainer.runs import evaluate, train, worker  # noqa: F401
 
 
 def gin_in_force(job: Job) -> AbstractContextManager[None]:
@@ -223,7 +224,7 @@ def model_of(
     directory, step = find_checkpoint(job, checkpoint)
     trainer = build(job)
     trainer.checkpoint_state.load_weights(directory, step)
-    variables = trainer.model.variables  # which a model of several tasks has too
+    variables = trainer.context.model_variables
     with trainer.weights_averaged():
         values = [variable.numpy() for variable in variables]
     for variable, value in zip(variables, values, strict=True):

@@ -18,6 +18,7 @@ from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import publish
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.scopes import during
@@ -86,17 +87,14 @@ class Accumulator:
         self.num_micro_batches = num_micro_batches
         self.is_used = False
         self._model = model
-        apply = optimizer.apply_gradients
 
-        @tf.autograph.experimental.do_not_convert
-        def apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        def take(apply: Callable[..., Any], pairs: Any, *args: Any, **kwargs: Any) -> Any:
             micro_batch = _micro_batch.get()
             if micro_batch is None:
-                return apply(grads_and_vars, *args, **kwargs)
-            return micro_batch.take(apply, list(grads_and_vars), *args, **kwargs)
+                return apply(pairs, *args, **kwargs)
+            return micro_batch.take(apply, list(pairs), *args, **kwargs)
 
-        # Tasks check the class of an optimizer, so it stays the same object; and Keras would track the function.
-        object.__setattr__(optimizer, "apply_gradients", apply_gradients)
+        kerases.of(optimizer).intercept(optimizer, take)
 
     def over(self, step: Step, measured: Measured, entered: Callable[[Any], Any]) -> Step:
         """Returns `step` over micro-batches, as a function with the same arguments that returns means over them.

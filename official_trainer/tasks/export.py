@@ -25,10 +25,11 @@ from official_trainer import files
 from official_trainer.config import ConfigError, Problem
 from official_trainer.errors import UserError
 from official_trainer.garden import serving
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.shown import first_few
 from official_trainer.tasks import kept_tensors, random_streams, warmup
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.user_code import during
 
@@ -69,12 +70,11 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     """Returns `serving_default`: the model's inputs by name, any batch size, to the outputs of `predict_step`."""
     if not getattr(model, "inputs", None):
         raise NoSignaturesError(
-            f"{type(task).__name__}: the model was not built with tf_keras.Input, so the engine does not know its "
+            f"{type(task).__name__}: the model was not built with keras.Input, so the engine does not know its "
             "inputs; define build_signatures(model)"
         )
     specs = {}
-    for tensor in model.inputs:
-        name = tensor.name.split(":")[0]
+    for name, tensor in zip(kerases.of(model).input_names(model), model.inputs, strict=True):
         specs[name] = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name)
     names, step = list(specs), predict_step_of(task)
 
@@ -122,12 +122,9 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)
-    module.model = model  # for its values; signatures are all that is called
-    # Keras would trace each layer of a model with its last inputs. That takes most of the time, and is impossible for
-    # layers that only training calls, such as samplers of boxes. There is no public name: `Model.save` has an argument
-    # for it, and saves no other signatures than its own.
-    without_traces = load("tf_keras.src.saving.legacy.saved_model.utils").keras_option_scope(save_traces=False)
-    with during(phase, task=task, method="build_signatures"), without_traces:
+    kind = kerases.of(model)
+    module.model = kind.trackable(model)  # for its values; signatures are all that is called
+    with during(phase, task=task, method="build_signatures"), kind.saving():
         tf.saved_model.save(module, directory, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
@@ -286,7 +283,7 @@ def _split(directory: str) -> tuple[str, str]:
 def _digest(model: Any) -> str:
     """Returns a checksum of all values of a model, in their order."""
     digest = hashlib.sha256()
-    for variable in model.variables:
+    for variable in kerases.of(model).variables(model):
         digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
     return digest.hexdigest()
 
@@ -299,7 +296,7 @@ def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
     if isinstance(outputs, Mapping):
         return dict(_leaves(outputs, ""))
     values = tf.nest.flatten(outputs)
-    names = getattr(model, "output_names", [])
+    names = kerases.of(model).output_names(model)
     if len(names) != len(values) or len(set(names)) != len(names):
         names = [f"output_{i}" for i in range(len(values))]
     return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True) if value is not None}

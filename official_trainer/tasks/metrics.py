@@ -7,11 +7,14 @@ differ, and which values of a metric are better. Does not own: a task's metrics,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
 
 SMOOTHING_WEIGHT = 0.01
@@ -57,10 +60,18 @@ class LossTrace(tf.Module):
         }
 
 
-class MovingAverage(keras.metrics.Metric):
-    """The moving average of a training metric over all steps of a run: what `smoothed_loss` is for the loss.
+def MovingAverage(metric: Any, weight: float = SMOOTHING_WEIGHT, name: str | None = None) -> Any:
+    """Returns a metric: the moving average of a training metric over all steps, what `smoothed_loss` is for the loss.
 
     It takes the value of each batch, a mean over replicas. Summaries do not reset it, and checkpoints hold it.
+
+    Args:
+      metric: of either Keras; its value for a batch is one number; of this object only.
+      weight: of a new value, above 0 and at most 1.
+      name: None for `smoothed_` and the metric's name.
+
+    Raises:
+      ValueError: the weight is not in its range.
 
     Example:
       In `Task.build_metrics`, for training:
@@ -75,42 +86,74 @@ class MovingAverage(keras.metrics.Metric):
       >>> round(float(accuracy.result()), 3)  # (0.5 * 0 + 0.25 * 1) / 0.75
       0.333
     """
+    if not 0 < weight <= 1:
+        raise ValueError(f"weight of MovingAverage({metric.name}) is {weight}; it must be above 0, at most 1")
+    kind = next(cls for cls in type(metric).__mro__ if cls.__name__ == "Metric")
+    return _moving_average_class(kind)(metric, weight, name or f"smoothed_{metric.name}")
 
-    def __init__(self, metric: keras.metrics.Metric, weight: float = SMOOTHING_WEIGHT, name: str | None = None) -> None:
-        """Takes what is averaged.
 
-        Args:
-          metric: its value for a batch is one number; of this object only.
-          weight: of a new value, above 0 and at most 1.
-          name: None for `smoothed_` and the metric's name.
+@functools.cache
+def _moving_average_class(kind: Any) -> Any:
+    """Returns the class of moving averages for the class `Metric` of a Keras."""
 
-        Raises:
-          ValueError: the weight is not in its range.
-        """
-        if not 0 < weight <= 1:
-            raise ValueError(f"weight of MovingAverage({metric.name}) is {weight}; it must be above 0, at most 1")
-        super().__init__(name=name or f"smoothed_{metric.name}", dtype=tf.float32)
-        self._metric, self._weight = metric, weight
-        mean = {"aggregation": tf.VariableAggregation.MEAN, "initializer": "zeros"}
-        self._average = self.add_weight("average", **mean)
-        self._sum_of_weights = self.add_weight("sum_of_weights", **mean)
+    class Average(kind):
+        def __init__(self, metric: Any, weight: float, name: str) -> None:
+            super().__init__(name=name, dtype="float32")
+            self._metric, self._weight = metric, weight
+            is_3 = kerases.is_3(metric)
+            mean = {"aggregation": "mean" if is_3 else tf.VariableAggregation.MEAN, "initializer": "zeros"}
+            add = functools.partial(self.add_variable, shape=()) if is_3 else self.add_weight
+            self._average = add(name="average", **mean)
+            self._sum_of_weights = add(name="sum_of_weights", **mean)
 
-    def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Takes a batch; the arguments are those of the metric."""
-        metric = self._metric
-        metric.reset_state()
-        metric.update_state(*args, **kwargs)
-        # Not `metric.result()`, which sums over replicas: within a step these would have to talk to each other.
-        value = tf.cast(type(metric).result(metric), tf.float32)
-        self._average.assign_add(self._weight * (value - self._average))
-        self._sum_of_weights.assign_add(self._weight * (1.0 - self._sum_of_weights))
+        def update_state(self, *args: Any, **kwargs: Any) -> None:
+            metric = self._metric
+            metric.reset_state()
+            metric.update_state(*args, **kwargs)
+            # Not `metric.result()`, which sums over replicas: within a step these would have to talk to each other.
+            value = tf.cast(type(metric).result(metric), tf.float32)
+            self._average.assign_add(self._weight * (value - self._average))
+            self._sum_of_weights.assign_add(self._weight * (1.0 - self._sum_of_weights))
+
+        def result(self) -> tf.Tensor:
+            """Returns the average, float32; it starts at zero, which the division corrects (see `LossTrace`)."""
+            return tf.math.divide_no_nan(
+                tf.convert_to_tensor(self._average), tf.convert_to_tensor(self._sum_of_weights)
+            )
+
+        def reset_state(self) -> None:
+            """Does nothing: the average goes on."""
+
+    Average.__name__ = Average.__qualname__ = "MovingAverage"
+    return Average
+
+
+class Mean(tf.Module):
+    """The mean of a loss over all values since the last reset, on all replicas; of either Keras.
+
+    Its variables have the names and the values of those of `keras.metrics.Mean`, so that checkpoints fit.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+        self.total = tf.Variable(0.0, trainable=False, name="total", **on_read)
+        self.count = tf.Variable(0.0, trainable=False, name="count", **on_read)
+
+    @do_not_convert
+    def update_state(self, value: tf.Tensor, sample_weight: tf.Tensor | None = None) -> None:
+        """Takes a value, scalar float32, that stands for so many examples; called in replica context, traced."""
+        self.total.assign_add(value if sample_weight is None else value * sample_weight)
+        self.count.assign_add(tf.constant(1.0) if sample_weight is None else sample_weight)
 
     def result(self) -> tf.Tensor:
-        """Returns the average, float32; it starts at zero, which the division corrects (see `LossTrace`)."""
-        return tf.math.divide_no_nan(self._average, self._sum_of_weights)
+        """Returns the mean, scalar float32; 0 without values."""
+        return tf.math.divide_no_nan(self.total.read_value(), self.count.read_value())
 
     def reset_state(self) -> None:
-        """Does nothing: the average goes on."""
+        """Forgets all values."""
+        self.total.assign(0.0)
+        self.count.assign(0.0)
 
 
 class TaskMetrics(tf.Module):
@@ -129,7 +172,7 @@ class TaskMetrics(tf.Module):
         """
         super().__init__()
         self._task_name = name  # a module's own name must be an identifier
-        self.loss = keras.metrics.Mean("training_loss", dtype=tf.float32)
+        self.loss = Mean("training_loss")
         self.metrics = list(metrics)
         self._all = [*self.metrics, self.loss]
         check_names(self._all, f"training ({name})")
@@ -158,7 +201,7 @@ class TaskMetrics(tf.Module):
     def reset_states(self) -> None:
         """Resets all metrics."""
         for metric in self._all:
-            metric.reset_states()
+            reset(metric)
 
 
 def example_counter() -> tf.Variable:
@@ -175,7 +218,12 @@ def example_counter() -> tf.Variable:
 
 def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
     """Returns the variables of metrics, of those that have any."""
-    return [variable for metric in metrics for variable in getattr(metric, "variables", ())]
+    return [variable for metric in metrics for variable in kerases.of(metric).variables(metric)]
+
+
+def reset(metric: Any) -> None:
+    """Resets a metric: Keras 3 has one of the two names of this, and Model Garden's own metrics the other."""
+    (getattr(metric, "reset_states", None) or metric.reset_state)()
 
 
 def check_names(metrics: Sequence[Any], split: str) -> None:
@@ -196,7 +244,7 @@ def check_names(metrics: Sequence[Any], split: str) -> None:
 
 def never_updated(metrics: Sequence[Any]) -> list[str]:
     """Returns the names of metrics that are means, and have got no value since they were reset."""
-    means = [metric for metric in metrics if isinstance(metric, keras.metrics.Mean)]
+    means = [metric for metric in metrics if "Mean" in kerases.kinds(metric)]
     return [metric.name for metric in means if float(metric.count.numpy()) == 0]
 
 
@@ -214,7 +262,7 @@ def direction_of(metric: Any) -> Direction | None:
     known: tuple[tuple[Direction, str], ...] = (("max", _HIGHER_IS_BETTER), ("min", _LOWER_IS_BETTER))
     for direction, classes in known:
         names = classes.split()
-        if isinstance(metric, tuple(getattr(keras.metrics, name) for name in names)) or _measures(metric, names):
+        if kerases.kinds(metric) & {*names} or _measures(metric, names):
             return direction
     return None
 
@@ -224,9 +272,9 @@ def _measures(metric: Any, classes: Sequence[str]) -> bool:
 
     `compile` makes such metrics for the names `"accuracy"` and `"mae"`.
     """
-    function = getattr(metric, "_fn", None) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
+    function = getattr(metric, "_fn", None) if "MeanMetricWrapper" in kerases.kinds(metric) else None
     name = getattr(function, "__name__", "")
-    if not name or function not in (getattr(keras.metrics, name, None), getattr(keras.losses, name, None)):
+    if not name or getattr(function, "__module__", "").partition(".")[0] not in ("keras", "tf_keras"):
         return False
     # The loss of this name is the negative of the metric.
     return name != "cosine_similarity" and name.replace("_", "") in [each.lower() for each in classes]

@@ -25,11 +25,12 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from official_trainer import lazy
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import keyed_draws
 from official_trainer.tasks.scopes import during
-from official_trainer.tasks.variables import layers_of
 
 
 def enable(seed: int) -> None:
@@ -51,15 +52,15 @@ def enable(seed: int) -> None:
       >>> bool((first_weights() == first_weights()).all())
       True
     """
-    keras.backend.experimental.enable_tf_random_generator()
     seed %= 2**32
-    if "tensorflow_text" not in sys.modules:
-        keras.utils.set_random_seed(seed)
-        return
     random.seed(seed)
     load("numpy").random.seed(seed)
-    keyed_draws.set_seed(seed, restarts=False)
-    load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
+    if "tensorflow_text" in sys.modules:
+        keyed_draws.set_seed(seed, restarts=False)
+    else:
+        tf.random.set_seed(seed)
+    for kind in kerases.in_use():
+        kind.set_seed(seed)
 
 
 _streams: ContextVar[NamedStreams | None] = ContextVar("streams", default=None)
@@ -166,30 +167,38 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
       keeps_seeds: whether seeds that the program has set, by `tf.random.set_seed` or Keras's `set_random_seed`, stay.
         Initial weights are then those that the program has without `enable`.
     """
-    backend = load("tf_keras.src.backend")  # there is no public way to restore its seed
-    own_seed, has_generators = (
-        getattr(backend._SEED_GENERATOR, "generator", None),
-        backend.is_tf_random_generator_enabled(),
-    )
     numpy = load("numpy")
     of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    with _tensorflow_seed_restored() as context:
-        try:
-            if keeps_seeds and context._seed is not None:
-                backend.enable_tf_random_generator()
-                with _SEEDS.in_place():
-                    yield
-            else:
-                try:
-                    enable(seed)
-                    yield
-                finally:
-                    random.setstate(of_python)
-                    numpy.random.set_state(of_numpy)
-        finally:
-            backend._SEED_GENERATOR.generator = own_seed
-            if not has_generators:
-                backend.disable_tf_random_generator()
+    with _tensorflow_seed_restored() as context, _keras_2_restored():
+        if keeps_seeds and context._seed is not None:
+            if lazy.uses_keras(2):
+                keras.backend.experimental.enable_tf_random_generator()
+            with _SEEDS.in_place():
+                yield
+        else:
+            try:
+                enable(seed)
+                yield
+            finally:
+                random.setstate(of_python)
+                numpy.random.set_state(of_numpy)
+
+
+@contextlib.contextmanager
+def _keras_2_restored() -> Iterator[None]:
+    """Gives tf_keras its own seed and its kind of layers back."""
+    if not lazy.uses_keras(2):
+        yield
+        return
+    backend = load("tf_keras.src.backend")  # there is no public way to restore its seed
+    seeds, has_generators = backend._SEED_GENERATOR, backend.is_tf_random_generator_enabled()
+    own_seed = getattr(seeds, "generator", None)
+    try:
+        yield
+    finally:
+        seeds.generator = own_seed
+        if not has_generators:
+            backend.disable_tf_random_generator()
 
 
 def _seed_of_weights(original: Any) -> Any:
@@ -201,9 +210,13 @@ def _seed_of_weights(original: Any) -> Any:
     return create_seed
 
 
-_SEEDS = keyed_draws.Replaced(
-    lambda: [(load("tf_keras.src.backend").RandomGenerator, "_create_seed", _seed_of_weights)]
-)
+def _places_of_seeds() -> list[tuple[Any, str, Any]]:
+    if not lazy.uses_keras(2):
+        return []
+    return [(load("tf_keras.src.backend").RandomGenerator, "_create_seed", _seed_of_weights)]
+
+
+_SEEDS = keyed_draws.Replaced(_places_of_seeds)
 
 
 @contextlib.contextmanager
@@ -254,7 +267,7 @@ class RandomStreams:
             place += tf.cast(context.replica_id_in_sync_group, tf.int64)
         for index, generator in enumerate(self._generators):
             stream = place * len(self._generators) + index
-            generator.state.assign(tf.stack([tf.constant(0, tf.int64), stream, tf.constant(self._key, tf.int64)]))
+            _set_state(generator, stream, self._key)
 
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
@@ -305,15 +318,21 @@ def required_by(*tasks: Any) -> tuple[str, ...]:
 def settle(model: Any, step: int) -> None:
     """Sets every generator of a model to a state of `step`, whichever steps this process ran; training sets its own."""
     for index, generator in enumerate(find_generators(model)):
-        generator.state.assign([0, index, step])
+        _set_state(generator, index, step)
 
 
-def find_generators(model: Any) -> list[tf.random.Generator]:
+def find_generators(model: Any) -> list[Any]:
     """Returns the generators of all layers of `model`, each once, in the order of its layers."""
-    found: dict[int, tf.random.Generator] = {}
-    for layer in layers_of(model):
-        for value in list(vars(layer).values()):
-            generator = getattr(value, "_generator", value)  # Keras wraps the generators of its random layers
-            if isinstance(generator, tf.random.Generator):
-                found.setdefault(id(generator), generator)
-    return list(found.values())
+    return kerases.of(model).generators(model)
+
+
+def _set_state(generator: Any, stream: Any, key: int) -> None:
+    """Sets a generator to the beginning of a stream of random numbers, int64."""
+    stream, key = tf.cast(stream, tf.int64), tf.constant(key, tf.int64)
+    if isinstance(generator, tf.random.Generator):
+        generator.state.assign(tf.stack([tf.zeros([], tf.int64), stream, key]))
+    else:  # of Keras 3: a draw adds 1 to the second number
+        generator.state.assign(tf.stack([key, stream * _DRAWS]))
+
+
+_DRAWS = 2**20  # of one generator in one step, so that no two steps share a draw

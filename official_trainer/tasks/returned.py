@@ -15,7 +15,9 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import keras, tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import arguments
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.explained import at_method
+from official_trainer.tasks.optimization import build_optimizer
 from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
 
@@ -29,7 +31,7 @@ class TaskError(UserError, TypeError):
 
 
 def other_library(value: Any) -> str:
-    """Returns what to say of an object of Keras 3 or PyTorch, or of its class; empty for any other.
+    """Returns what to say of an object of PyTorch, or of its class; empty for any other.
 
     Example:
       >>> from official_trainer.lazy import keras
@@ -38,17 +40,23 @@ def other_library(value: Any) -> str:
       ''
     """
     cls = value if isinstance(value, type) else type(value)
-    roots = {kind.__module__.partition(".")[0] for kind in cls.__mro__}
-    ours = "this package trains with Keras 2, that is tf_keras"
-    if "keras" in roots:
-        return (
-            f"{cls.__name__} is of Keras 3, and {ours}. Make it with `from official_trainer.lazy import keras`, or set "
-            "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported: tf.keras is Keras 2 then. The weights of a model of "
-            "the same layers move with new_model.set_weights(model.get_weights())"
-        )
-    if "torch" in roots:
-        return f"{cls.__name__} is of PyTorch, and {ours}. Write it with `from official_trainer.lazy import keras`"
-    return ""
+    if "torch" not in {kind.__module__.partition(".")[0] for kind in cls.__mro__}:
+        return ""
+    return f"{cls.__name__} is of PyTorch, and this package trains with Keras. Write it with `import keras`"
+
+
+def check_one_keras(task: Any, model: Any, method: str, *others: Any) -> None:
+    """Refuses an optimizer or a metric that is of another Keras than the model.
+
+    Raises:
+      TaskError: names both.
+    """
+    for each in others:
+        if (kerases.is_3(model) and kerases.is_2(each)) or (kerases.is_2(model) and kerases.is_3(each)):
+            names = [f"{type(thing).__name__} is of {kerases.of(thing).NAME}" for thing in (model, each)]
+            what = f"the model {names[0]}, and {names[1]}: one run trains with one Keras"
+            place = "import keras" if kerases.is_3(model) else "from official_trainer.lazy import keras"
+            raise TaskError(at_method(type(task), method, what, f"take both from `{place}`"))
 
 
 def check_class(task_cls: Any) -> None:
@@ -117,12 +125,12 @@ def model_of(task: Any) -> Any:
     is_model = isinstance(model, tf.Module) or hasattr(type(model), "trainable_variables")  # of several tasks
     if isinstance(model, type) or not is_model or other_library(model):
         raise _error(task, "build_model", "a model", model, "return a keras.Model")
-    for variable in _variables_of_others(model):
+    for variable in () if kerases.is_3(model) else _variables_of_others(model):
         what = f"the model computes with {variable.name!r}, which is no variable of its layers"
         what = f"{what}, so it would be neither trained nor saved"
         fix = "create it in a layer, with add_weight"
-        if other_library(variable):
-            fix = "its layer is of Keras 3: take all from `from official_trainer.lazy import keras`, which is Keras 2"
+        if kerases.is_3(variable):
+            fix = "its layer is of Keras 3, and the model of tf_keras: take all from one of them"
         raise TaskError(at_method(type(task), "build_model", what, fix))
     return model
 
@@ -136,23 +144,26 @@ def _variables_of_others(model: Any) -> Iterator[Any]:
         for node in layer.inbound_nodes:
             for value in tf.nest.flatten((node.call_args, node.call_kwargs)):
                 is_variable = isinstance(value, tf.Variable) and value.trainable and id(value) not in held
-                if is_variable or other_library(value):
+                if is_variable or kerases.is_3(value):
                     yield value
 
 
-def optimizer_of(task: Any, config: Any) -> Any:
-    """Returns the optimizer of `create_optimizer`, for a whole config.
+def optimizer_of(task: Any, config: Any, model: Any) -> Any:
+    """Returns the optimizer of `create_optimizer`, for a whole config; where no class defines it, of the model's Keras.
 
     Raises:
-      TaskError: it is no optimizer.
+      TaskError: it is no optimizer, or one of another Keras.
     """
+    sections = config.trainer.optimizer_config, config.runtime
     with during(method="create_optimizer"):
-        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
+        is_default = getattr(type(task).create_optimizer, "__func__", None) is Task.create_optimizer.__func__  # type: ignore[attr-defined]
+        optimizer = build_optimizer(*sections, model) if is_default else task.create_optimizer(*sections)
     if isinstance(optimizer, type) or not hasattr(optimizer, "apply_gradients") or other_library(optimizer):
         fix = "return an object, such as keras.optimizers.Adam(1e-3)"
         if isinstance(optimizer, str):
             fix = f"{fix}; or leave the method out and set trainer.optimizer_config.optimizer.type={optimizer}"
         raise _error(task, "create_optimizer", "an optimizer", optimizer, fix)
+    check_one_keras(task, model, "create_optimizer", optimizer)
     return optimizer
 
 
@@ -175,10 +186,14 @@ def metrics_of(task: Any, *, training: bool) -> list[Any]:
         raise _error(task, "build_metrics", "a list of metrics", metrics, fix)
     metrics = list(metrics)
     for metric in metrics:
-        is_metric = all(hasattr(metric, name) for name in ("name", "result", "reset_states"))
+        is_metric = hasattr(metric, "name") and hasattr(metric, "result") and hasattr(metric, _reset_of(metric))
         if isinstance(metric, type) or not is_metric or other_library(metric):
             raise _error(task, "build_metrics", "a list of metrics", metric, _fix_of(metric), item="a list with ")
     return metrics
+
+
+def _reset_of(metric: Any) -> str:
+    return "reset_state" if kerases.is_3(metric) else "reset_states"
 
 
 def _fix_of(metric: Any) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from official_trainer.config import ConfigError, Origin, Problem, components, installed
 from official_trainer.garden import index as garden
 from official_trainer.garden.scan import DECORATOR, FOLDER, Scanned, scan
-from official_trainer.lazy import select
+from official_trainer.lazy import importing_users_module
 from official_trainer.nearest import mistyped, nearest
 from official_trainer.tasks import explained
 from official_trainer.user_code import is_users
@@ -223,10 +223,9 @@ def load(source: Source, workspace: Path | None = None) -> None:
     Raises:
       ConfigError: there is no such module, or it cannot be imported; names the user's line.
     """
-    select()
     importlib.invalidate_caches()
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), importing_users_module(source.module):
             importlib.import_module(source.module)
     except ConfigError:
         raise

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import accumulation, pairs, publish
+from official_trainer.tasks import accumulation, publish
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks import pairs as pairings
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import flatten
 from official_trainer.tracking.monitored import Rule
@@ -399,9 +401,9 @@ def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.T
       >>> float(total_loss(Regression(None), tf.ones([2, 1]), outputs, model))
       1.0
     """
-    before = len(pairs.operations())
+    before = len(pairings.operations())
     loss = convert(task.build_losses)(labels, outputs)
-    pairs.warn_of_pairs(task, labels, outputs, before)
+    pairings.warn_of_pairs(task, labels, outputs, before)
     terms = [] if loss is None else [_mean_loss(task, loss)]
     terms += [tf.cast(term, tf.float32) for term in model.losses]
     if not terms:
@@ -441,7 +443,7 @@ def scaled_loss(loss: tf.Tensor, optimizer: keras.optimizers.Optimizer) -> tf.Te
     # Gradients are summed over replicas, so each brings its share of the mean.
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     share = loss if replicas == 1 else loss / replicas
-    return convert(optimizer.get_scaled_loss)(share) if hasattr(optimizer, "get_scaled_loss") else share
+    return kerases.of(optimizer).scale_loss(optimizer, share)
 
 
 @do_not_convert
@@ -471,21 +473,18 @@ def update(tape: tf.GradientTape, scaled: tf.Tensor, model: keras.Model, optimiz
       >>> model.get_weights()[0].tolist()
       [[0.5]]
     """
-    from official_trainer.tasks import optimization
-
-    variables = model.trainable_variables
-    gradients = tape.gradient(scaled, variables)
-    if hasattr(optimizer, "get_unscaled_gradients"):
-        gradients = convert(optimizer.get_unscaled_gradients)(gradients)
+    kind, variables = kerases.of(optimizer), model.trainable_variables
+    gradients = kind.unscale(optimizer, tape.gradient(scaled, variables))
     if publish.is_wanted():
         _publish_gradients(model, variables, gradients)
-    optimization.apply_gradients(optimizer, zip(gradients, variables, strict=True), after=scaled)
+    kind.apply(optimizer, list(zip(gradients, variables, strict=True)), after=scaled)
     return accumulation.is_update()
 
 
 def _publish_gradients(model: keras.Model, variables: Sequence[tf.Variable], gradients: Sequence[Any]) -> None:
     """Publishes the gradients of the mean loss over all replicas, before any clipping, and their norm."""
-    found = [(v, tf.convert_to_tensor(g)) for v, g in zip(variables, gradients, strict=True) if g is not None]
+    pairs = zip(variables, gradients, strict=True)
+    found = [(kerases.value(v), tf.convert_to_tensor(g)) for v, g in pairs if g is not None]
     if not found:
         return
     context = tf.distribute.get_replica_context()

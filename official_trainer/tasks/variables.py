@@ -11,6 +11,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from official_trainer.tasks import keras as kerases
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -68,7 +70,7 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 def table(tree: Any) -> list[Row]:
     """Returns a row for each variable; the variables of a frozen layer are not trainable."""
-    trained = {id(each) for _, each in _leaves(tree, "", "trainable_variables") if getattr(each, "trainable", False)}
+    trained = {id(each) for _, each in _leaves(tree, "", trainable=True) if getattr(each, "trainable", False)}
     rows = []
     for path, variable in flatten(tree).items():
         shape, dtype = tuple(variable.shape), variable.dtype
@@ -107,16 +109,6 @@ def summary(tree: Any) -> str:
     return "\n".join(lines)
 
 
-def layers_of(model: Any) -> Iterator[Any]:
-    """Yields the layers of a Keras model, or of all models and layers inside a module; some more than once."""
-    if hasattr(model, "_flatten_layers"):
-        yield from model._flatten_layers()
-        return
-    yield model
-    for part in (*getattr(model, "sub_tasks", {}).values(), *getattr(model, "submodules", ())):
-        yield from part._flatten_layers() if hasattr(part, "_flatten_layers") else [part]
-
-
 def free_name(name: str, taken: Collection[str]) -> str:
     """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
     free, number = name, 2
@@ -125,21 +117,20 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def _leaves(tree: Any, prefix: str, name: str = "variables") -> Iterator[tuple[str, Any]]:
-    """Yields path and variable; `name` is the attribute that has those of a model, layer, module or optimizer."""
+def _leaves(tree: Any, prefix: str, *, trainable: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yields path and variable, of models and layers only trainable ones if that is asked."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from _leaves(value, f"{prefix}{key}/", name)
+            yield from _leaves(value, f"{prefix}{key}/", trainable=trainable)
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
             if hasattr(value, "assign") and bool(getattr(value, "name", "")):
                 yield prefix + _name(value), value  # its name means more than its index
             else:
-                yield from _leaves(value, f"{prefix}{index}/", name)
+                yield from _leaves(value, f"{prefix}{index}/", trainable=trainable)
     elif hasattr(tree, "variables"):
-        of_tree = getattr(tree, name, ())
-        for variable in of_tree() if callable(of_tree) else of_tree:  # it is a method of Keras's optimizers
-            yield prefix + _name(variable), variable
+        for name, variable in kerases.of(tree).named(tree, trainable=trainable):
+            yield prefix + name, variable
     else:
         yield prefix.rstrip("/") or _name(tree), tree
 
@@ -154,8 +145,8 @@ def _count(shape: tuple[int | None, ...]) -> int:
 
 def has_unbuilt_layers(model: Any) -> bool:
     """Whether `model`, or a layer of it, creates its variables only when it is called."""
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    layers = kerases.of(model).layers(model) if hasattr(model, "_flatten_layers") else ()
     return any(not layer.built and type(layer).build.__module__ not in _BUILDS_NOTHING for layer in layers)
 
 
-_BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training")
+_BUILDS_NOTHING = ("tf_keras.src.engine.base_layer", "tf_keras.src.engine.training", "keras.src.layers.layer")

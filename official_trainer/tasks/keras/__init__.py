@@ -1,0 +1,186 @@
+"""What the engine needs of a model, an optimizer and a metric, for each Keras.
+
+Owns: `Keras`, the narrow contract, and finding the implementation for an object: Keras 3 (`keras3.py`), or tf_keras,
+that is Keras 2 (`keras2.py`), which is also that of modules without Keras. Does not own: what a Task returns
+(`tasks/returned.py`), steps (`tasks/task.py`), the import of either (`lazy.py`).
+
+An experiment chooses by what it builds. Both have the same words, and differ in what holds a value (`tf.Variable`, or
+an object around one), in names, in the state of random layers, and in what an optimizer does with gradients. The rest
+of the engine knows values, names and the functions below, and neither Keras.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from official_trainer import lazy
+from official_trainer.lazy import tf
+
+Pairs = Sequence[tuple[Any, Any]]
+"""Gradients with their variables, as a step passes them to an optimizer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Averages:
+    """The averages of a model's values.
+
+    Attributes:
+      weights: the values that are averaged.
+      values: their averages.
+      items: what a checkpoint holds of them, by name, also in place of another item of that name.
+    """
+
+    weights: Sequence[tf.Variable]
+    values: Sequence[tf.Variable]
+    items: Mapping[str, Any]
+
+
+class Keras(Protocol):
+    """The contract; each implementation is a module."""
+
+    NAME: str
+    """For messages."""
+
+    def set_precision(self, policy: str) -> None:
+        """Sets the policy of layers that are built later: `float32`, `mixed_float16` or `mixed_bfloat16`."""
+
+    def set_seed(self, seed: int) -> None:
+        """Sets what this Keras draws first weights from, beside Python's, NumPy's and TensorFlow's seed."""
+
+    def variables(self, tree: Any) -> list[tf.Variable]:
+        """Returns the values of a model, optimizer or metric, in a fixed order, without states of random layers."""
+
+    def trainable(self, model: Any) -> list[tf.Variable]:
+        """Returns the values of a model that gradients change."""
+
+    def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
+        """Yields the name of each value of a model, optimizer or metric with the value; `dense/kernel`."""
+
+    def layers(self, model: Any) -> list[Any]:
+        """Returns all layers inside a model, and the model itself."""
+
+    def input_names(self, model: Any) -> list[str]:
+        """Returns a name for each of `model.inputs`."""
+
+    def output_names(self, model: Any) -> list[str]:
+        """Returns a name for each output, of its layer; none if they are not known."""
+
+    def saving(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which TensorFlow saves the values of a model and no functions of its layers."""
+
+    def generators(self, model: Any) -> list[Any]:
+        """Returns the random generators of all layers, each once; each has a `state` to assign."""
+
+    def trackable(self, part: Any) -> Any:
+        """Returns what a checkpoint holds of a model or a metric."""
+
+    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
+        """Returns what a checkpoint holds as `optimizer`."""
+
+    def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
+        """Returns variables for the averages of a model's values."""
+
+    def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
+        """Returns the optimizer of the section `trainer.optimizer_config`."""
+
+    def build_slots(self, optimizer: Any, model: Any) -> None:
+        """Creates all variables of an optimizer, and makes it add up gradients over replicas before it uses them."""
+
+    def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
+        """Has `take(apply, pairs)` called in place of `apply(pairs)`, however a step calls the optimizer.
+
+        Returns:
+          A function that takes this back.
+        """
+
+    def scale_loss(self, optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+        """Returns the loss times the loss scale of float16."""
+
+    def unscale(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+        """Returns what a step passes to the optimizer for gradients of a scaled loss."""
+
+    def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
+        """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed."""
+
+    def settings(self, optimizer: Any) -> list[tf.Variable]:
+        """Returns the variables that hold an optimizer's settings: learning rate, decay, momentum."""
+
+    def rate(self, optimizer: Any) -> Any:
+        """Returns the learning rate as an optimizer keeps it: a variable, a schedule, or something else."""
+
+    def set_schedule(self, optimizer: Any, scaled: Callable[[Any], Any]) -> None:
+        """Replaces the schedule of an optimizer's learning rate by `scaled(step)`."""
+
+
+def of(*things: Any) -> Keras:
+    """Returns the implementation for objects: Keras 3 if one of them is of it.
+
+    Example:
+      >>> from official_trainer.lazy import keras
+      >>> from official_trainer.tasks.keras import of
+      >>> of(keras.layers.Dense(1)).NAME
+      'Keras 2, that is tf_keras'
+    """
+    return _implementation(any(is_3(thing) for thing in things))
+
+
+def _implementation(is_of_3: bool) -> Keras:
+    if is_of_3:
+        from official_trainer.tasks.keras import keras3
+
+        return keras3
+    from official_trainer.tasks.keras import keras2
+
+    return keras2
+
+
+def is_3(thing: Any) -> bool:
+    """Whether an object, or a class, is of Keras 3."""
+    return "keras" in _roots(thing)
+
+
+def is_2(thing: Any) -> bool:
+    """Whether an object, or a class, is of tf_keras."""
+    return "tf_keras" in _roots(thing)
+
+
+def kinds(thing: Any) -> set[str]:
+    """Returns the names of the classes of either Keras that an object is of, such as `Mean` and `Metric`."""
+    return {cls.__name__ for cls in type(thing).__mro__ if _root(cls) in ("keras", "tf_keras")}
+
+
+def value(variable: Any) -> Any:
+    """Returns the `tf.Variable` inside a variable of Keras 3; others as they are."""
+    return variable.value if is_3(variable) else variable
+
+
+def _roots(thing: Any) -> set[str]:
+    return {_root(cls) for cls in (thing if isinstance(thing, type) else type(thing)).__mro__}
+
+
+def _root(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def in_use() -> list[Keras]:
+    """Returns the implementations for the Kerases that this process uses; the one that is not is not imported."""
+    return [_implementation(is_of_3) for is_of_3 in (True, False) if lazy.uses_keras(3 if is_of_3 else 2)]
+
+
+@contextlib.contextmanager
+def without_updates(optimizer: Any) -> Iterator[None]:
+    """In a `with` block, steps that are traced with `optimizer` neither update weights nor create slots.
+
+    It stays the same object, because some models of Model Garden have the optimizer themselves.
+    """
+    if optimizer is None:
+        yield
+        return
+    take_back = of(optimizer).intercept(optimizer, lambda apply, pairs, *args, **kwargs: tf.no_op())
+    try:
+        yield
+    finally:
+        take_back()

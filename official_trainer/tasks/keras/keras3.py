@@ -1,0 +1,305 @@
+"""Keras 3 as the engine needs it.
+
+Owns: this implementation of the contract in `__init__.py`: values inside Keras's variables, stable names, gradients
+that are added up over replicas before an optimizer clips or checks them, and random layers whose state can differ by
+replica. Does not own: the optimizer of a config (`optimizers3.py`), the import of Keras 3 (`lazy.py`).
+
+Names. Keras numbers layers that have no name of their own in a process: the second model's first layer may be
+`dense_7`. Here such a name counts within the model, `dense`, `dense_1`, so that a checkpoint fits whatever was built
+before. Names that the user gave stay. Checkpoints hold values under these names, so that a model which has changed is
+told by names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.keras import Averages, Pairs
+
+NAME = "Keras 3"
+
+_RANDOM_STATE = "seed_generator_state"
+
+
+def set_precision(policy: str) -> None:
+    """Sets the policy of layers."""
+    keras.config.set_dtype_policy(policy)
+
+
+def set_seed(seed: int) -> None:
+    """Does nothing: Keras 3 draws the seeds of first weights from Python's."""
+
+
+def variables(tree: Any) -> list[tf.Variable]:
+    """Returns the values; of a model, those of its weights: the states of random layers are set anew in each step."""
+    return [each.value for each in _of(tree)]
+
+
+def trainable(model: Any) -> list[tf.Variable]:
+    """Returns the trainable values of a model."""
+    return [each.value for each in model.trainable_variables]
+
+
+def _of(tree: Any) -> list[Any]:
+    found = tree.weights if isinstance(tree, keras.Layer) else tree.variables
+    return list({id(each): each for each in found}.values())
+
+
+def named(tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
+    """Yields stable names: of a model `dense/kernel`, of an optimizer `adam/dense_kernel_momentum`."""
+    names = _StableNames(tree)
+    for variable in tree.trainable_variables if trainable else _of(tree):
+        yield names.of(variable), variable.value
+
+
+class _StableNames:
+    """Names that are the same in each process that builds the same model."""
+
+    def __init__(self, model: Any) -> None:
+        self._top = str(getattr(model, "name", ""))
+        by_kind: dict[str, set[tuple[int, str]]] = {}
+        for layer in layers(model) if isinstance(model, keras.Layer) else ():
+            kind = _snake_case(type(layer).__name__)
+            numbered = re.fullmatch(f"{re.escape(kind)}(?:_([0-9]+))?", layer.name)
+            if numbered and layer is not model:
+                by_kind.setdefault(kind, set()).add((int(numbered[1] or 0), layer.name))
+        self._stable: dict[str, str] = {}
+        for kind, found in by_kind.items():
+            for rank, (_, name) in enumerate(sorted(found)):
+                self._stable[name] = f"{kind}_{rank}" if rank else kind
+
+    def of(self, variable: Any) -> str:
+        parts = str(variable.path).split("/")
+        if len(parts) > 2 and parts[0] == self._top:
+            del parts[0]
+        return "/".join(self.stable(part) for part in parts)
+
+    def stable(self, name: str) -> str:
+        """Returns the name of a layer as it counts within the model."""
+        return self._stable.get(name, name)
+
+
+def _snake_case(name: str) -> str:
+    """Returns the name of a class as Keras writes it in the names of layers."""
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def layers(model: Any) -> list[Any]:
+    """Returns a model and all layers inside it, each once."""
+    return list({id(layer): layer for layer in model._flatten_layers()}.values())  # `layers` has those of one level
+
+
+def input_names(model: Any) -> list[str]:
+    """Returns the names of the inputs; `inputs`, `inputs_1` for those that the user has not named."""
+    names: dict[str, Any] = {}
+    for tensor in model.inputs:
+        is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
+        names[_free("inputs" if is_unnamed else tensor.name, names)] = tensor
+    return [*names]
+
+
+def output_names(model: Any) -> list[str]:
+    """Returns the names of the output layers, which count within the model."""
+    names = _StableNames(model)
+    return [names.stable(name) for name in getattr(model, "output_names", [])]
+
+
+def saving() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context without effect: what is saved of a model are its values."""
+    return contextlib.nullcontext()
+
+
+def generators(model: Any) -> list[Any]:
+    """Returns the seed generators of all layers, and the one of draws without a seed; states may differ by replica.
+
+    Call it under the strategy's scope, before a step is traced.
+    """
+    # What `keras.random.normal(shape)` draws from; there is no public way to it.
+    from keras.src.random.seed_generator import global_seed_generator
+
+    found = [value for layer in layers(model) for value in vars(layer).values()]
+    # Those that Keras tracks are in lists of layers, too.
+    found += [each for layer in layers(model) for each in getattr(layer, "_seed_generators", ())]
+    kinds = [each for each in found if isinstance(each, keras.random.SeedGenerator)]
+    unique = list({id(each): each for each in [*kinds, global_seed_generator()]}.values())
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        for generator in unique:
+            _let_differ(generator)
+    return unique
+
+
+def _let_differ(generator: Any) -> None:
+    """Gives a generator a state that each replica has for itself."""
+    if generator.state.synchronization != "on_read":
+        options = {"synchronization": "on_read", "aggregation": "only_first_replica", "dtype": "int64"}
+        generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
+
+
+def trackable(part: Any) -> Any:
+    """Returns the values of a model, or of a metric, under their names, nested."""
+    if isinstance(part, keras.Layer):
+        return _tree(dict(named(part)))
+    values: dict[str, tf.Variable] = {}
+    for name, value in named(part):
+        values[_free(name.rpartition("/")[2], values)] = value
+    return _tree(values)
+
+
+def trackable_optimizer(optimizer: Any, model: Any) -> Any:
+    """Returns the values of an optimizer: its own, and under `slots` those that belong to a variable of the model."""
+    names = _StableNames(model)
+    of_model, values = dict[str, str](), dict[str, tf.Variable]()
+    for variable in model.trainable_variables:
+        of_model[str(variable.path).replace("/", "_")] = names.of(variable)
+    for variable in optimizer.variables:
+        name = str(variable.path).rpartition("/")[2]
+        owner = max((each for each in of_model if name.startswith(f"{each}_")), key=len, default=None)
+        slot = name if owner is None else f"slots/{of_model[owner]}/{name.removeprefix(f'{owner}_')}"
+        values[_free(slot, values)] = variable.value
+    return _tree(values)
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    number = 2
+    free = name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _tree(values: dict[str, tf.Variable]) -> Any:
+    """Returns values as an object of a checkpoint, under keys such as `model/dense/kernel`."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *folders, last = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[last] = value
+    holder = tf.train.Checkpoint(tree=tree)
+    return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
+
+
+def averages(model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
+    """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
+    weights = {name: each for name, each in named(model, trainable=trainable_only) if each.dtype.is_floating}
+    values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
+    return Averages([*weights.values()], [*values.values()], {"average": _tree(values)})
+
+
+def build_optimizer(optimizer_config: Any, runtime_config: Any) -> Any:
+    """Returns the optimizer of a config, by the same words as for tf_keras."""
+    from official_trainer.tasks.keras import optimizers3
+
+    return optimizers3.build_optimizer(optimizer_config, runtime_config)
+
+
+def build_slots(optimizer: Any, model: Any) -> None:
+    """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
+
+    Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So results
+    would depend on the number of replicas, and an infinite gradient of one of them would reach the weights.
+    """
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    clips = any(getattr(inner, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
+    checks = inner is not optimizer
+    if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
+
+
+@do_not_convert
+def _shares(pairs: Pairs) -> Pairs:
+    """Returns gradients whose sum over replicas is that of `pairs`: the first replica has the sum, the others zeros.
+
+    All that an optimizer does with gradients before it adds them up is then done with the sum. If that is not finite,
+    every replica has it, so that each of them skips the update.
+    """
+    context = tf.distribute.get_replica_context()
+    given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.convert_to_tensor(each) for each, _ in given])
+    is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in summed])
+    is_first = tf.equal(context.replica_id_in_sync_group, 0)
+    keeps = tf.logical_or(is_first, tf.logical_not(is_finite))
+    shares = [tf.where(keeps, each, tf.zeros_like(each)) for each in summed]
+    return [(share, variable) for share, (_, variable) in zip(shares, given, strict=True)]
+
+
+def intercept(optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
+    """Has `take` called in place of `apply`, which `apply_gradients` calls, too."""
+    before = vars(optimizer).get("apply")
+    original = optimizer.apply
+
+    def apply_pairs(pairs: Pairs) -> Any:
+        gradients, of_gradients = zip(*pairs, strict=True)
+        return original(list(gradients), list(of_gradients))
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables  # as Keras does
+        return take(apply_pairs, list(zip(grads, known, strict=True)))
+
+    object.__setattr__(optimizer, "apply", apply)  # Keras would track the function
+
+    def take_back() -> None:
+        if before is None:
+            object.__delattr__(optimizer, "apply")
+        else:
+            object.__setattr__(optimizer, "apply", before)
+
+    return take_back
+
+
+def scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """Returns the loss times the scale of the optimizer, if it has one."""
+    return optimizer.scale_loss(loss)
+
+
+def unscale(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
+    """Returns the gradients: the optimizer divides them itself."""
+    return gradients
+
+
+@do_not_convert
+def apply(optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
+    """Updates weights in a traced step."""
+    with tf.control_dependencies([after]):
+        convert(optimizer.apply_gradients)(pairs)
+
+
+def settings(optimizer: Any) -> list[tf.Variable]:
+    """Returns the learning rate, if it is a variable."""
+    held = rate(optimizer)
+    return [held] if isinstance(held, tf.Variable) else []
+
+
+def rate(optimizer: Any) -> Any:
+    """Returns the variable or the schedule of a learning rate."""
+    holder = getattr(optimizer, "inner_optimizer", optimizer)
+    held = holder._learning_rate  # the public attribute is a value
+    return held.value if isinstance(held, keras.Variable) else held
+
+
+def set_schedule(optimizer: Any, scaled: Callable[[Any], Any]) -> None:
+    """Replaces the schedule of a learning rate."""
+    schedule = rate(optimizer)
+
+    class Scaled(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: tf.Tensor) -> tf.Tensor:
+            return scaled(step)
+
+        def get_config(self) -> dict[str, Any]:
+            config: dict[str, Any] = schedule.get_config()
+            return config
+
+    optimizer.learning_rate = Scaled()
