@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import EVALUATOR, GIVEN_GPUS, ROLES, WORKER
@@ -156,12 +156,6 @@ def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:
 def is_in(path: str, folder: str) -> bool:
     """Returns whether a path is this folder or below it; a URL never is."""
     return f"{posixpath.normpath(path)}/".startswith(f"{posixpath.normpath(folder).rstrip('/')}/")
-
-
-def idle_tpu(job: JobSpec) -> Iterator[str]:
-    """Yields a problem if the strategy of a job with a TPU does not use it."""
-    if job.strategy not in ("", "auto", "tpu"):
-        yield f"runtime.distribution_strategy={job.strategy} does not use the TPU; set it to tpu or auto"
 
 
 def literal(text: str) -> str:

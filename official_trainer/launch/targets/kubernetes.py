@@ -17,11 +17,10 @@ from typing import Any, Literal, Self
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
-from official_trainer.distributed.tpu import LOCAL
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import fetch
 from official_trainer.launch.profile import SNAPSHOT, Resources
-from official_trainer.launch.spec import JobSpec, files_of_this_machine, idle_tpu, is_in, literal
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in, literal
 from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
@@ -91,8 +90,6 @@ class Kubernetes(Target[KubernetesProfile]):
         jobset = _rendered_jobset(job, profile)
         found += fragments.problems("job", jobset, fragments.merged(jobset, profile.job))
         yield from dict.fromkeys(found)
-        if profile.tpu is not None:
-            yield from idle_tpu(job)
 
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
@@ -201,27 +198,26 @@ def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]
         "restartStrategy": "BlockingRecreate",  # else new processes could meet old ones that are still saving
         "rules": _rules_of_jobset(job),
     }
+    jobs = []
+    for role in job.roles:
+        alone = _NO_LIMIT if role.name == EVALUATOR else profile.max_restarts
+        of_role = {
+            "completionMode": "Indexed",
+            "completions": role.count,
+            "parallelism": role.count,
+            "backoffLimit": alone if _restarts_alone(job, role) else 0,
+            "podFailurePolicy": {"rules": _rules_of_pods(job, role)},
+            "template": fragments.merged(_rendered_template(job, role, profile), profile.pod),
+        }
+        jobs.append({"name": role.name, "replicas": 1, "template": {"spec": of_role}})
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
         "successPolicy": success,
         "failurePolicy": failure,
-        "replicatedJobs": [_replicated_job(job, role, profile) for role in job.roles],
+        "replicatedJobs": jobs,
     }
     metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": {_INSTANCE_LABEL: job.name}})
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": filled(spec)}
-
-
-def _replicated_job(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
-    alone = _NO_LIMIT if role.name == EVALUATOR else profile.max_restarts
-    spec = {
-        "completionMode": "Indexed",
-        "completions": role.count,
-        "parallelism": role.count,
-        "backoffLimit": alone if _restarts_alone(job, role) else 0,
-        "podFailurePolicy": {"rules": _rules_of_pods(job, role)},
-        "template": fragments.merged(_rendered_template(job, role, profile), profile.pod),
-    }
-    return {"name": role.name, "replicas": 1, "template": {"spec": spec}}
 
 
 def _restarts_alone(job: JobSpec, role: Role) -> bool:
@@ -278,29 +274,27 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     # The files of a volume get this group once, and not at every start, which takes long for many. NFS ignores it.
     group = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if profile.volumes else {}
     mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
-    spec = {
-        "restartPolicy": "Never",
-        # With the rights of its container these are the level `restricted` of Kubernetes.
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **group},
-        "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
-        "nodeSelector": profile.tpu.node_labels if profile.tpu else {},
-        "volumes": volumes,
-        "containers": [filled({**_container(job, role, profile), "lifecycle": hook, "volumeMounts": mounts})],
-    }
-    return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
-
-
-def _container(job: JobSpec, role: Role, profile: KubernetesProfile) -> dict[str, Any]:
     module, *words = role.argv
-    return {
+    container = {
         "name": _CONTAINER,
         "image": profile.image,
         "command": [*map(literal, fetch.before(job)), "python", "-m", module],
         "args": [literal(word) for word in words],
         "env": _environ(job, role, profile),
-        "resources": _resources(profile.resources_of(role.name), profile),
+        "resources": _resources(profile.resources_of(role.name), profile.gpu_resource),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "lifecycle": hook,
+        "volumeMounts": mounts,
     }
+    spec = {
+        "restartPolicy": "Never",
+        # With the rights of its container these are the level `restricted` of Kubernetes.
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, **group},
+        "terminationGracePeriodSeconds": grace_seconds + (_AFTER_HOOK_SECONDS if serves else 0),
+        "volumes": volumes,
+        "containers": [filled(container)],
+    }
+    return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
 
 
 def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[str, Any]]:
@@ -315,7 +309,7 @@ def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[
                 ("JOB_INDEX", "job-index"),
             )
         ]
-    values = {"PYTHONUNBUFFERED": "1", **({"TPU_NAME": LOCAL} if profile.tpu else {}), **role.environ}
+    values = {"PYTHONUNBUFFERED": "1", **role.environ}
     variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
     return variables + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
@@ -323,18 +317,12 @@ def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[
     ]
 
 
-def _resources(wanted: Resources, profile: KubernetesProfile) -> dict[str, Any]:
+def _resources(wanted: Resources, gpu_resource: str) -> dict[str, Any]:
     memory = None
     if wanted.memory_gib is not None:
         whole = wanted.memory_gib == int(wanted.memory_gib)
         memory = f"{int(wanted.memory_gib)}Gi" if whole else f"{round(wanted.memory_gib * 1024)}Mi"
-    limits = filled(
-        {
-            "memory": memory,
-            profile.gpu_resource: str(wanted.gpus or ""),
-            "google.com/tpu": str(profile.tpu.chips) if profile.tpu else None,
-        }
-    )
+    limits = filled({"memory": memory, gpu_resource: str(wanted.gpus or "")})
     requests = filled({"cpu": str(wanted.cpus or "")}) | limits  # a limit on cores would only slow a process down
     return filled({"requests": requests, "limits": limits})
 

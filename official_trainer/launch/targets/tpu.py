@@ -20,7 +20,7 @@ from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.launch import fetch, rerun
 from official_trainer.launch.profile import SNAPSHOT, Resources
-from official_trainer.launch.spec import PLACE, JobSpec, idle_tpu
+from official_trainer.launch.spec import PLACE, JobSpec
 from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import script
 from official_trainer.launch.targets.tpu_profile import (
@@ -75,7 +75,8 @@ class TpuTarget(Target[TpuProfile]):
             yield "resources: accelerator_type determines the resources; leave resources and ps_resources out"
         if not _NAME.fullmatch(job.name):
             yield f"name: {job.name!r} is not a valid TPU name; use at most 63 of a to z, 0 to 9 and -, a letter first"
-        yield from idle_tpu(job)
+        if job.strategy not in ("", "auto", "tpu"):
+            yield f"runtime.distribution_strategy={job.strategy} does not use the TPU; set it to tpu or auto"
         if not job.model_dir.startswith("gs://"):
             yield (
                 f"--model_dir={job.model_dir}: the disks of a slice are deleted with it"

@@ -80,5 +80,5 @@ def problems_of_pod(pod):
             yield "the hook takes longer than the grace period"
         limits = container.get("resources", {}).get("limits", {})
         requests = container.get("resources", {}).get("requests", {})
-        if any(requests.get(device) != amount for device, amount in limits.items()):
+        if any(requests.get(device, amount) != amount for device, amount in limits.items()):
             yield "devices cannot be shared, so requests are limits"

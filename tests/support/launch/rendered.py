@@ -70,9 +70,7 @@ job:
     failurePolicy: {{rules: [{{name: late, action: FailJobSet, onJobFailureReasons: [DeadlineExceeded]}}]}}
     replicatedJobs: [{{name: worker, template: {{spec: {{activeDeadlineSeconds: 86400}}}}}}]
 """,
-    "jobset-tpu": f"""{IMAGE}
-tpu: {{accelerator: tpu-v5-lite-podslice, topology: 2x4, spot: true}}
-""",
+    "jobset-tpu": (ROOT / "launch" / "gke.yaml").read_text(),
 }
 
 

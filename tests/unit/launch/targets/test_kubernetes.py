@@ -310,32 +310,13 @@ def test_texts_stay_texts_for_every_parser(text):
             "volumes: [{claim: a, path: /a}, {claim: b, path: /a/}]",
             r"volumes.*two volumes have the path /a; give each its own path",
         ),
-        ("tpu: {topology: 2x2}", r"accelerator.*is not set; use GKE's name"),
-        (
-            "tpu: {accelerator: v5litepod-8, topology: 2x4}",
-            r"accelerator.*'v5litepod-8' is not a TPU by GKE's name; use one such as tpu-v5-lite-podslice or tpu-v6e",
-        ),
-        (
-            "tpu: {accelerator: tpu-v5lite-podslice, topology: 2x4}",
-            r"accelerator.*is not a TPU by GKE's name; .*; did you mean tpu-v5-lite-podslice or tpu-v4-podslice or ",
-        ),
         ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
-        (
-            "tpu: {accelerator: tpu-v6e-slice, topology: '8'}",
-            r"topology.*is not a valid topology; expected .* such as 2x4",
-        ),
-        (
-            "tpu: {accelerator: tpu-v6e-slice, topology: 4x4}",
-            r"topology.*is 16 chips, and a host of .* has 8: .*several",
-        ),
-        ("tpu: {accelerator: tpu-v5p-slice, topology: 2x2x2}", r"topology.*is 8 chips, and a host .* has 4"),
-        ("{workers: 2, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}", r"tpu.*one process drives all chips"),
         ("queue: a", r"queue: this field was removed; write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NA"),
         ("tolerations: []", r"tolerations: this field was removed; write pod: {spec: {tolerations: \[…\]}}"),
         ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out; the operator of a"),
         (
-            "{resources: {gpus: 1}, tpu: {accelerator: tpu-v6e-slice, topology: 2x4}}",
-            r"tpu.*resources.gpus=1 together with a TPU; keep one of the two",
+            "tpu: {topology: 2x4}",
+            r"tpu: this field was removed; write environ: {TPU_NAME: local}, and pod: {spec: {node",
         ),
     ],
 )
@@ -393,14 +374,6 @@ def test_files_of_this_machine_that_pods_would_look_for():
     )
     assert problems_of("volumes: [{claim: a, path: /home}]", "--gin_file=/home/me/x.gin") == []
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
-
-
-def test_a_strategy_that_is_not_for_a_tpu():
-    tpu = "tpu: {accelerator: tpu-v6e-slice, topology: 2x4}"
-    (problem,) = problems_of(tpu, strategy="mirrored")
-    assert problem == "runtime.distribution_strategy=mirrored does not use the TPU; set it to tpu or auto"
-    assert problems_of(tpu, strategy="tpu") == []
-    assert problems_of("workers: 2", strategy="mirrored") == []
 
 
 # Jobs that an earlier version submitted.
