@@ -41,12 +41,15 @@ _JOB_NAME_FIELD = "task.train_data.tf_data_service_job_name"
 _STRATEGIES = {PS: "parameter_server", WORKER: "multi_worker_mirrored"}
 
 
-def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
+def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) -> Profile:
     """Returns the profile of a job: the target's defaults, under the file, under the flags.
+
+    Warns of values that the user has to replace first.
 
     Args:
       arguments: the flags of `launch`; `profile` becomes the path of the file, None if there is none.
       base: a profile of the target, with its defaults.
+      starts: whether the job starts; such values are then refused.
 
     Raises:
       UsageError: the workspace has no profile of the name.
@@ -55,42 +58,34 @@ def read_profile(arguments: argparse.Namespace, base: Profile) -> Profile:
     from official_trainer import config
 
     arguments.profile = _profile_file(arguments)
+    given = [
+        (f"--{name}", name, number)
+        for name in ("workers", "ps", "max_restarts")
+        if (number := getattr(arguments, name)) is not None
+    ]
+    given += [
+        (f"--{'' if on else 'no'}{name}", name, str(on).lower())
+        for name in ("chief", "evaluator")
+        if (on := getattr(arguments, name)) is not None
+    ]
     try:
-        resolved = _resolved(arguments, base)
+        resolved = config.resolve(base, config_files=[arguments.profile] if arguments.profile else [], flags=given)
     except config.ConfigError as error:
         # Without those of fields that a file may set that could not be read.
         is_unread = any(not problem.path for problem in error.problems)
         shown = [each for each in error.problems if not each.path or (each.origin and each.origin.by_user)]
         raise config.ConfigError(shown if is_unread else error.problems) from error
-    for warning in resolved.warnings:
-        terminal.report_error(str(warning), "warning", "yellow")
-    profile: Profile = resolved.config
-    return profile
-
-
-def check_placeholders(arguments: argparse.Namespace, base: Profile, *, starts: bool) -> None:
-    """Warns of values that the user has to replace first.
-
-    Args:
-      arguments: the flags of `launch`, of which `read_profile` has read the profile.
-      base: a profile of the target, with its defaults.
-      starts: whether the job starts; such values are then refused.
-
-    Raises:
-      ConfigError: the job starts with one.
-    """
-    from official_trainer import config
-
-    resolved = _resolved(arguments, base)
-    found = [
+    left = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
         for path, text in config.flat(resolved.config).items()
         if isinstance(text, str) and PLACEHOLDER in text.lower()
     ]
-    if found and starts:
-        raise config.ConfigError(found)
-    for problem in found:
-        terminal.report_error(problem.message, "warning", "yellow")
+    if left and starts:
+        raise config.ConfigError(left)
+    for warning in (*map(str, resolved.warnings), *(problem.message for problem in left)):
+        terminal.report_error(warning, "warning", "yellow")
+    profile: Profile = resolved.config
+    return profile
 
 
 def _profile_file(arguments: argparse.Namespace) -> str | None:
@@ -113,23 +108,6 @@ def _profile_file(arguments: argparse.Namespace) -> str | None:
     known = [name.removesuffix(".yaml") for name in files.list_dir(folder) if name.endswith(".yaml")]
     there = f"profiles there: {', '.join(known)}" if known else "name a file by its path"
     raise UsageError(f"--profile={given}: there is no {path}; {there}{did_you_mean(given, known)}")
-
-
-def _resolved(arguments: argparse.Namespace, base: Profile) -> Resolved:
-    from official_trainer import config
-
-    files_of_profile = [arguments.profile] if arguments.profile else []
-    given = [
-        (f"--{name}", name, number)
-        for name in ("workers", "ps", "max_restarts")
-        if (number := getattr(arguments, name)) is not None
-    ]
-    given += [
-        (f"--{'' if on else 'no'}{name}", name, str(on).lower())
-        for name in ("chief", "evaluator")
-        if (on := getattr(arguments, name)) is not None
-    ]
-    return config.resolve(base, config_files=files_of_profile, flags=given)
 
 
 def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:

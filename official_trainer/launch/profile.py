@@ -74,6 +74,9 @@ class Profile(Config):
     resources: Resources = Resources()
     ps_resources: Resources = Resources()
 
+    MANAGED_WITH: ClassVar[Mapping[str, Any]] = {}
+    """Removed fields that decide how a job is managed, each with the value of jobs that still are."""
+
     HAS_REFERENCES: ClassVar[bool] = False  # `${HOME}` in a variable is for a shell
     secrets_go: ClassVar[str] = "set it in the shell that starts the job; its processes get it from there"
 

@@ -314,10 +314,11 @@ def target_of(record: Record) -> Target[Any]:
         target = targets.get(record.target)
     except installed.PackageError as error:
         raise RecordError(f"{record.name}: {error}") from error
-    # Earlier versions say more of a job, which is in its files; one on Kubernetes of kind TFJob cannot be managed.
-    gone = {"sweep", "sweep_at_once", *target.profile_class.REMOVED}
-    gone -= set() if record.profile.get("kind") in (None, "jobset") else {"kind"}
-    values = {name: value for name, value in record.profile.items() if name not in gone}
+    # Earlier versions say more of a job, which is in its files.
+    gone, managed = {"sweep", "sweep_at_once", *target.profile_class.REMOVED}, target.profile_class.MANAGED_WITH
+    values = {
+        name: value for name, value in record.profile.items() if name not in gone or managed.get(name, value) != value
+    }
     profile = config.resolve(target.profile_class(), params_overrides=[json.dumps(values)]).config
     return target(profile, is_sweep=record.is_sweep)
 

@@ -50,7 +50,6 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     if arguments.submit and arguments.dry_run:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
     engine, job = checked(arguments, target_class)
-    job_spec.check_placeholders(arguments, target_class.profile_class(), starts=arguments.submit)
     if arguments.submit:
         ask = functools.partial(submission.run_detached, engine, folder=job.cwd, seconds=submission.ANSWER_SECONDS)
         engine = engine.pinned(ask)
@@ -208,7 +207,7 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
       UsageError: a flag has no effect here, or the target cannot run such a job.
       ConfigError: the profile or the experiment's configuration has a problem.
     """
-    profile = job_spec.read_profile(arguments, target_class.profile_class())
+    profile = job_spec.read_profile(arguments, target_class.profile_class(), starts=arguments.submit)
     experiment = target.named_experiment(arguments)
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = files.absolute(model_dir)
@@ -306,7 +305,7 @@ def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: st
         ("processes", _processes(engine.profile, job)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
         *([("code", f"as it is now, {len(job.code.sums)} files, which --submit copies")] if job.code else []),
-        ("max_restarts", str(engine.restarts())),
+        ("max_restarts", str(engine.profile.max_restarts)),
         ("--submit", f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"),
     ]
     if sys.stdout.isatty() and sys.stderr.isatty():

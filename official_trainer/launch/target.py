@@ -149,10 +149,6 @@ class Target(abc.ABC, Generic[P]):
         del ask
         return self
 
-    def restarts(self) -> int:
-        """Returns the most restarts of the job."""
-        return self.profile.max_restarts
-
     @abc.abstractmethod
     def status(self, job_id: str) -> Argv:
         """Returns the command that prints the state of the job for people."""

@@ -104,10 +104,12 @@ class KubernetesProfile(Profile):
         "labels": "write job: {metadata: {labels: {…}}}, and the same under pod",
         "node_selector": "write pod: {spec: {nodeSelector: {…}}}",
         "tolerations": "write pod: {spec: {tolerations: […]}}",
-        "tpu": "write environ: {TPU_NAME: local}, and pod: {spec: {nodeSelector: {cloud.google.com/gke-tpu-accelerator: "
-        "TYPE, cloud.google.com/gke-tpu-topology: 2x4}, containers: [{name: trainer, resources: {limits: {google.com/tpu: 8}}}]}}",
+        "tpu": "write environ: {TPU_NAME: local}, and pod: {spec: {nodeSelector: {cloud.google.com/gke-tpu-accelerator:"
+        " TYPE, cloud.google.com/gke-tpu-topology: 2x4}, containers: [{name: trainer, resources: {limits: "
+        "{google.com/tpu: 8}}}]}}",
         "ttl_seconds": "write job: {spec: {ttlSecondsAfterFinished: N}}",
     }
+    MANAGED_WITH: ClassVar[Mapping[str, Any]] = {"kind": "jobset"}
     secrets_go = "put it into a Secret, and under secrets"
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -56,8 +56,7 @@ _OURS = {
     "open-mode": "a requeued job appends to the same files, so leave it out",
     "output": "`job logs` looks for its files, so leave it out",
     "partition": "set partition",
-    "requeue": "set requeue",
-    "no-requeue": "set requeue",
+    **dict.fromkeys(("requeue", "no-requeue"), "set max_restarts, to 0 for a job that is not put back"),
     "signal": "set signal_seconds",
     "time": "set time_limit",
     "wait": "`job watch` waits, so leave it out",
@@ -78,13 +77,14 @@ class SlurmProfile(Profile):
     """The profile of a job on Slurm.
 
     Attributes:
+      max_restarts: how often a job that ends with exit code 75 or 143 goes back to the queue; with 0, Slurm puts none
+        back either.
       partition: of the job; empty leaves it to Slurm, as for the other fields of sbatch.
       account: that the job is charged to.
       time_limit: in the format of sbatch: minutes, or `days-hours:minutes:seconds`.
       nodes: number of nodes; None leaves it to Slurm.
       tasks_per_node: processes on each node; None leaves it to Slurm.
       signal_seconds: how long before the time limit processes get SIGTERM to save; None for their grace period.
-      requeue: whether a job that ends with exit code 75 or 143 goes back to the queue, `max_restarts` times.
       python: the interpreter on the nodes; empty for the one that submits.
       setup: commands that run first, each as a list of words: `[[module, load, cuda], [source, ./env.sh]]`.
       source: `snapshot`: the job runs the code as it was when it was submitted; `workspace`: as it is at each start.
@@ -99,7 +99,6 @@ class SlurmProfile(Profile):
     nodes: Positive | None = None
     tasks_per_node: Positive | None = None
     signal_seconds: Annotated[int, Between(1, _LONGEST_LEAD)] | None = None
-    requeue: bool = True
     python: str = ""
     setup: tuple[tuple[str, ...], ...] = ()
     source: Literal["snapshot", "workspace"] = SNAPSHOT
@@ -110,6 +109,7 @@ class SlurmProfile(Profile):
     REMOVED: ClassVar[Mapping[str, str]] = {
         "qos": "write sbatch: [--qos=NAME]",
         "constraint": "write sbatch: [--constraint=FEATURES]",
+        "requeue": "write max_restarts: 0 for a job that is not put back; else leave it out",
         "setup_script": "write setup: [[source, ./FILE]], whose path needs a slash",
     }
     secrets_go = "set it in the shell that submits; sbatch passes it on"
@@ -198,9 +198,6 @@ class Slurm(Target[SlurmProfile]):
         found = _ID.fullmatch(output)
         return found[1] if found else ""
 
-    def restarts(self) -> int:
-        return self.profile.max_restarts if self.profile.requeue else 0
-
     def status(self, job_id: str) -> Argv:
         return ("squeue", "--states=all", f"--jobs={job_id}", f"--Format={_COLUMNS}")
 
@@ -258,7 +255,7 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         steps="\n".join(_steps(job, own)),
         waits="\n".join(f"ended {name}" for name in trained),
         trained=" ".join(trained),
-        max_restarts=Slurm(own).restarts(),
+        max_restarts=own.max_restarts,
         config=int(ExitCode.CONFIG),
         retry=int(ExitCode.RETRY),
         again="|".join(str(int(code)) for code in START_AGAIN),
@@ -321,7 +318,7 @@ def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[s
         yield f"--mem-per-cpu={-int(-memory * 1024 // (own.resources.cpus or 1))}M"
     if workers:
         yield f"--array=0-{workers - 1}"
-    yield "--requeue" if own.requeue else "--no-requeue"
+    yield "--requeue" if own.max_restarts else "--no-requeue"
     yield "--open-mode=append"
     yield f"--output=slurm{'-%a' if workers else ''}.out"
     yield from (option for option in own.sbatch if not _is_dependency(option))

@@ -23,15 +23,8 @@ from official_trainer.launch.profile import SNAPSHOT, Resources
 from official_trainer.launch.spec import PLACE, JobSpec
 from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import script
-from official_trainer.launch.targets.tpu_profile import (
-    NEEDS,
-    TpuProfile,
-    missing_fields,
-    read_states,
-    split_git,
-    unseen_files,
-)
-from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, SliceSupervisor, state_of
+from official_trainer.launch.targets.tpu_profile import NEEDS, TpuProfile, missing_fields, read_states, unseen_files
+from official_trainer.launch.targets.tpu_supervise import EXIT, LOG, LOST, SliceSupervisor
 from official_trainer.processes.verdict import Outcome
 
 FOLDER = "/var/lib/official-trainer"
@@ -39,7 +32,7 @@ FOLDER = "/var/lib/official-trainer"
 
 _STARTUP = "startup.sh"
 _CLEAR = "clear.sh"
-_ENDED = (*LOST, "SUSPENDING", "DELETING", "STOPPING")
+_ENDED = (*LOST, "SUSPENDING", "DELETING")
 _SHOWN = "--format=json(name,createTime,state)"
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _NEEDED = {
@@ -64,7 +57,17 @@ class TpuTarget(Target[TpuProfile]):
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile
         yield from missing_fields(profile, _NEEDED)
-        yield from self._code_problems(job)
+        if self.code_as(job.model_dir) and job.code is None:
+            yield (
+                "source: this command runs in no workspace, so there is no code to copy; run it in a folder with "
+                "experiments/, or name an archive"
+            )
+        projects = ("pyproject.toml", "setup.py")  # of code that machines, which are paid for, could not install
+        if job.code is not None and "." in profile.install and not {*projects} & job.code.sums.keys():
+            yield (
+                f"install: {job.code.workspace} has no {' or '.join(projects)}, which `pip install .` needs; add one, "
+                "or set install to the packages that the code needs, official-trainer among them"
+            )
         for role in job.roles:  # one process drives a slice, with any number of hosts
             if role.name == WORKER and role.count > 1:
                 what = f"workers={role.count}: one process drives a whole slice"
@@ -84,25 +87,19 @@ class TpuTarget(Target[TpuProfile]):
             )
         yield from unseen_files(job)
 
-    def _code_problems(self, job: JobSpec) -> Iterator[str]:
-        """Yields why the machines, which are paid for, would have no code or could not install it."""
-        if self.code_as(job.model_dir) and job.code is None:
-            yield (
-                "source: this command runs in no workspace, so there is no code to copy; run it in a folder with "
-                "experiments/, or name an archive or a commit"
-            )
-        projects = ("pyproject.toml", "setup.py")
-        if job.code is not None and "." in self.profile.install and not {*projects} & job.code.sums.keys():
-            yield (
-                f"install: {job.code.workspace} has no {' or '.join(projects)}, which `pip install .` needs; add one, "
-                "or set install to the packages that the code needs, official-trainer among them"
-            )
-
     def render(self, job: JobSpec) -> Rendered:
         (delete,) = self.cancel(job.name)
         clear = script("tpu_clear.sh", describe=shlex.join(self.status(job.name)), delete=shlex.join(delete))
         texts = {_STARTUP: startup_script(job, self.profile), _CLEAR: clear}
-        return Rendered(files=texts, submit=(*fetch.uploads(job), self._create(job.name)))
+        flags = (
+            f"--accelerator-type={self.profile.accelerator_type}",
+            f"--node-id={job.name}",
+            f"--runtime-version={self.profile.runtime_version}",
+            f"--metadata-from-file=startup-script={_STARTUP}",
+            *self.profile.gcloud,
+            "--quiet",
+        )
+        return Rendered(files=texts, submit=(*fetch.uploads(job), self._gcloud("create", job.name, *flags)))
 
     def status(self, job_id: str) -> Argv:
         return self._gcloud("describe", job_id, _SHOWN)
@@ -111,17 +108,17 @@ class TpuTarget(Target[TpuProfile]):
         return self.status(*job_ids) if len(job_ids) == 1 else self._gcloud("list", _SHOWN)
 
     def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
-        return read_states(job_ids, ran, lambda described: state_of(described).name, _ENDED)
+        return read_states(job_ids, ran, lambda described: described["state"]["state"], _ENDED)
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         path = f"{FOLDER}/{LOG}"
         command = f"sudo tail --lines=+1 --follow=name --retry {path}" if follow else f"sudo cat {path}"
-        address = ("--internal-ip",) if self.profile.internal_ips else ()
+        address = ("--internal-ip",) if "--internal-ips" in self.profile.gcloud else ()
         place = (*self._place, "--worker=0", *address)
         return ("gcloud", "compute", "tpus", "tpu-vm", "ssh", job_id, *place, f"--command={command}")
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
-        return (self._gcloud("delete", job_id, "--quiet", *(("--force",) if self.profile.queued else ())),)
+        return (self._gcloud("delete", job_id, "--quiet", "--force"),)
 
     def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
         return (("bash", _CLEAR), *submit)
@@ -134,21 +131,7 @@ class TpuTarget(Target[TpuProfile]):
         return (f"--project={self.profile.project}", f"--zone={self.profile.zone}")
 
     def _gcloud(self, verb: str, what: str, *flags: str) -> Argv:
-        kind = "queued-resources" if self.profile.queued else "tpu-vm"
-        return ("gcloud", "compute", "tpus", kind, verb, what, *self._place, *flags)
-
-    def _create(self, name: str) -> Argv:
-        tpu = self.profile
-        flags = [f"--accelerator-type={tpu.accelerator_type}"]
-        if tpu.queued:
-            flags += [f"--node-id={name}", f"--runtime-version={tpu.runtime_version}"]
-        else:
-            flags += [f"--version={tpu.runtime_version}"]
-        flags += ["--spot"] if tpu.spot else []
-        flags += ["--internal-ips"] if tpu.internal_ips else []
-        flags += [f"--labels={','.join(f'{key}={value}' for key, value in tpu.labels.items())}"] if tpu.labels else []
-        flags += [f"--metadata-from-file=startup-script={_STARTUP}", *tpu.gcloud]
-        return self._gcloud("create", name, *flags, "--quiet")
+        return ("gcloud", "compute", "tpus", "queued-resources", verb, what, *self._place, *flags)
 
 
 def startup_script(job: JobSpec, profile: TpuProfile) -> str:
@@ -165,10 +148,6 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
     environ |= {**role.environ, **profile.environ}
     restarting = rerun.words(profile.max_restarts, finish="../startup.sh")
     source = profile.source if job.archive is None else job.archive[1]
-    get = f"  gcloud storage cp {shlex.quote(source)} source.tar.gz\n  tar -xzf source.tar.gz -C source"
-    if (git := split_git(source)) is not None:
-        address, revision = map(shlex.quote, git)
-        get = f"  git clone --quiet {address} source\n  git -C source checkout --quiet {revision}"
     return script(
         "tpu_startup.sh",
         blocks=[*(["setup"] if profile.setup else []), *(["pod"] if profile.is_pod else [])],
@@ -177,7 +156,7 @@ def startup_script(job: JobSpec, profile: TpuProfile) -> str:
         place=shlex.quote(files.join(job.model_dir, PLACE)),
         grace=f"{job.grace_seconds:.0f}",
         commands="\n".join(f"  {shlex.join(words)}" for words in profile.setup),
-        fetch=get,
+        source=shlex.quote(source),
         python=shlex.quote(profile.python),
         words=shlex.join(profile.install),
         tensorflow_tpu=shlex.quote(profile.tensorflow_tpu),

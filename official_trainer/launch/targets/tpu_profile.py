@@ -1,6 +1,6 @@
 """The profile of a Cloud TPU slice, and what Google's API accepts in it.
 
-Owns: `TpuProfile`; what Vertex AI shares: checks (fields without a default, labels, files of this machine), and reading
+Owns: `TpuProfile`; what Vertex AI shares: checks (fields without a default, files of this machine), and reading
 the states of jobs from gcloud's JSON.
 Does not own: what a job needs of a profile, and commands (`tpu.py`, `vertex.py`).
 """
@@ -14,19 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from subprocess import CompletedProcess
 from typing import Any, ClassVar
 
-from official_trainer.config import FrozenDict
 from official_trainer.launch.profile import SNAPSHOT, Profile, command_problems, flag_problems
 from official_trainer.launch.spec import JobSpec, files_of_this_machine
 from official_trainer.launch.target import GONE, JobState, Phase, unknown
+from official_trainer.shown import without_secrets
 
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_OF_FIELDS = ("project", "zone", "accelerator-type", "runtime-version", "internal-ips", "labels", "spot")
 _OF_CREATE = {
-    **{name: f"set {name.replace('-', '_')}" for name in _OF_FIELDS},
-    "version": "set runtime_version",
+    **{name: f"set {name.replace('-', '_')}" for name in ("project", "zone", "accelerator-type", "runtime-version")},
     **dict.fromkeys(("async", "format", "metadata-from-file", "node-id", "quiet"), "leave it out"),
 }
 _NOW_FLAGS = ("network", "subnetwork", "service_account")
@@ -46,30 +42,22 @@ class TpuProfile(Profile):
       zone: such as us-central2-b.
       accelerator_type: such as v4-8 or v5litepod-16.
       runtime_version: the machines' software; `gcloud compute tpus tpu-vm versions list` lists the names.
-      queued: whether a queued resource requests the slice, and waits for it.
-      spot: whether Google may take it away, for a lower price.
       keep: whether a supervised slice is kept, and paid for, after its job has ended.
-      internal_ips: whether the machines have no external addresses; they need Cloud NAT then, to install.
-      labels: of the slice.
-      source: the code: `snapshot` for what is in the workspace when the job is submitted, `gs://….tar.gz`, or
-        `git+https://…@COMMIT`, each with `experiments/` at its top.
+      source: the code: `snapshot` for what is in the workspace when the job is submitted, or `gs://….tar.gz` with
+        `experiments/` at its top.
       setup: commands, each a list of words, that each host runs once as root, before all else.
       install: arguments of `pip install`, in the folder of the source; `-r` and a lock file install its versions.
       python: version of Python.
       tensorflow_tpu: version of the package that is installed in place of tensorflow.
       libtpu: version of the library below it; it has to be the one of that release.
-      gcloud: other flags of the command that creates the slice, such as `--service-account=NAME` or `--reserved`.
+      gcloud: other flags of the command that requests the slice, such as `--spot` or `--service-account=NAME`.
     """
 
     project: str = ""
     zone: str = ""
     accelerator_type: str = ""
     runtime_version: str = ""
-    queued: bool = True
-    spot: bool = False
     keep: bool = False
-    internal_ips: bool = False
-    labels: dict[str, str] = FrozenDict()
     source: str = SNAPSHOT
     setup: tuple[tuple[str, ...], ...] = ()
     install: tuple[str, ...] = (".",)
@@ -80,10 +68,13 @@ class TpuProfile(Profile):
 
     REMOVED: ClassVar[Mapping[str, str]] = {
         "pod": "it follows from accelerator_type, so leave it out",
-        "reserved": "write gcloud: [--reserved]",
+        "queued": "every slice is requested as a queued resource, so leave it out",
+        "labels": "write gcloud: [--labels=NAME=VALUE]",
+        **{name: f"write gcloud: [--{name.replace('_', '-')}]" for name in ("internal_ips", "reserved", "spot")},
         "valid_until": "write gcloud: [--valid-until-duration=6h]",
         **{name: f"write gcloud: [--{name.replace('_', '-')}=NAME]" for name in _NOW_FLAGS},
     }
+    MANAGED_WITH: ClassVar[Mapping[str, Any]] = {"queued": True}
     secrets_go = SECRETS_GO
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -103,15 +94,14 @@ class TpuProfile(Profile):
         elif found and int(found[1]) > _LAST_GENERATION:
             what = f"{self.accelerator_type!r} is a TPU for which there is no TensorFlow"
             yield "accelerator_type", f"{what}, and that this API does not create; use v6e or an earlier generation"
-        if self.source != SNAPSHOT and not self.source.startswith("gs://") and split_git(self.source) is None:
-            what = f"{self.source!r} cannot be downloaded by a machine"
-            yield "source", f"{what}; use {SNAPSHOT}, gs://….tar.gz or git+https://…@COMMIT"
-        if self.source.startswith("gs://") and not self.source.endswith((".tar.gz", ".tgz")):
-            yield "source", f"{self.source} is not a .tar.gz; pack the folder that holds experiments/ with tar -czf"
+        if self.source != SNAPSHOT and not re.fullmatch(r"gs://.*\.(tar\.gz|tgz)", self.source):
+            what = (
+                f"{without_secrets(self.source)!r} is no code that a machine can get; use {SNAPSHOT}, in a checkout of"
+            )
+            yield "source", f"{what} the commit that is to run, or gs://….tar.gz, of the folder that holds experiments/"
         yield from command_problems("setup", self.setup)
         if not self.install:
             yield "install", "is empty, so nothing would be installed; leave it out to install the source"
-        yield from label_problems(self.labels)
         yield from flag_problems("gcloud", self.gcloud, _OF_CREATE)
 
     @property
@@ -129,16 +119,6 @@ def missing_fields(profile: Profile, examples: Mapping[str, str]) -> Iterator[st
     for field, example in examples.items():
         if not getattr(profile, field):
             yield f"{field}: is required, such as {example}"
-
-
-def label_problems(labels: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the labels that Google's API would refuse."""
-    for key, value in labels.items():
-        if not _LABEL.fullmatch(key):
-            what = f"{key!r} is not a valid key; use lower-case letters, digits, - and _, starting with a letter"
-            yield "labels", what
-        if not _LABEL_VALUE.fullmatch(value):
-            yield "labels", f"{key}={value!r} is not a valid value; use at most 63 lower-case letters, digits, - and _"
 
 
 def unseen_files(job: JobSpec) -> Iterator[str]:
@@ -176,10 +156,3 @@ def read_states(
     for word in words:
         phase = Phase.ENDED if word in ended else Phase.RUNNING
         yield GONE if word is None else JobState(phase, word.lower())
-
-
-def split_git(source: str) -> tuple[str, str] | None:
-    """Returns address and revision of `git+https://…@REVISION`; None for any other source."""
-    address, _, revision = source.removeprefix("git+").rpartition("@")
-    is_git = source.startswith("git+https://") and "/" not in revision and "://" in address and bool(revision)
-    return (address, revision) if is_git else None

@@ -24,7 +24,8 @@ fi
 if [ "$1" = install ]; then
   set -e
   rm -rf source && mkdir source
-@@{fetch}
+  gcloud storage cp @@source source.tar.gz
+  tar -xzf source.tar.gz -C source
   python3 -m pip install --quiet --upgrade --target uv uv
   uv/bin/uv venv --quiet --clear --python @@{python} venv
   echo 'tensorflow; python_version < "0"' >overrides.txt  # tensorflow-tpu is installed in its place

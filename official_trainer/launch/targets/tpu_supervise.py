@@ -11,9 +11,7 @@ needs is gcloud's description of the slice and two files of the run directory.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
@@ -33,11 +31,11 @@ LOG = "train.log"
 EXIT = "exit.json"
 """How training has ended; not written after a signal to stop."""
 
-LOST = ("FAILED", "SUSPENDED", "PREEMPTED", "TERMINATED", "STOPPED")
+LOST = ("FAILED", "SUSPENDED")
 """States from which a slice does not come back by itself."""
 
 _STATUS = "status.json"
-_UP = ("ACTIVE", "READY")
+_UP = "ACTIVE"
 _PERMANENT = ("3", "5", "7", "9", "11", "12", "16")  # of google.rpc.Code: the same request would fail again
 _TRANSIENT = (
     "RESOURCE_EXHAUSTED",
@@ -48,41 +46,6 @@ _TRANSIENT = (
     "INTERNAL",
     "ALREADY_EXISTS",  # the deletion of the old slice has not quite finished
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The state of a slice.
-
-    Attributes:
-      name: in the API's words.
-      created: when the slice was requested, in UTC.
-      error: why it has failed, after the number of the error; empty if it has not failed.
-      by_user: whether a user has stopped it, and not Google.
-    """
-
-    name: str
-    created: str = ""
-    error: str = ""
-    by_user: bool = False
-
-
-def state_of(slice_: Mapping[str, Any]) -> State:
-    """Returns the state of a slice, from gcloud's description of it.
-
-    Raises:
-      KeyError: it has none.
-    """
-    state, created = slice_["state"], slice_.get("createTime", "")
-    if isinstance(state, str):  # of a TPU VM; a queued resource has more fields
-        return State(name=state, created=created, by_user=state == "STOPPED")
-    error = state.get("failedData", {}).get("error", {})
-    return State(
-        name=state["state"],
-        created=created,
-        error=": ".join(str(error[key]) for key in ("code", "message") if error.get(key)),
-        by_user=state.get("stateInitiator") == "USER",
-    )
 
 
 class _UnreadableError(Exception):
@@ -132,9 +95,10 @@ class SliceSupervisor:
             return self._give_up(ExitCode.PREEMPTED, "the slice does not exist; a user has deleted it")
         if job.phase is Phase.UNKNOWN:
             return self._handle_failure(f"cannot see the slice: {job.text}")
-        state = state_of(json.loads(ran.stdout))
-        self._report(f"the slice is {state.name}")
-        if state.name not in (*_UP, *LOST):
+        slice_ = json.loads(ran.stdout)
+        state, name = slice_["state"], slice_["state"]["state"]
+        self._report(f"the slice is {name}")
+        if name not in (_UP, *LOST):
             self._failures = 0
             return None
         try:
@@ -142,15 +106,17 @@ class SliceSupervisor:
         except _UnreadableError as error:  # training may have ended, and then no other slice is needed
             return self._handle_failure(str(error))
         self._failures = 0
-        if ended is not None and ended["ended"][:19] > state.created[:19]:  # else an earlier slice wrote it
+        if ended is not None and ended["ended"][:19] > slice_["createTime"][:19]:  # else an earlier slice wrote it
             return self._end(ended["exit_code"])
-        if state.name in _UP:
+        if name == _UP:
             return None
-        if state.by_user:
+        if state.get("stateInitiator") == "USER":
             return self._give_up(ExitCode.PREEMPTED, "a user has stopped the slice")
-        if state.error.partition(":")[0] in _PERMANENT:
-            return self._give_up(ExitCode.FAILED, f"the slice has failed with {state.error}")
-        return self._replace(f"{state.name}{f' ({state.error})' if state.error else ''}")
+        failure = state.get("failedData", {}).get("error", {})
+        why = ": ".join(str(failure[key]) for key in ("code", "message") if failure.get(key))
+        if str(failure.get("code")) in _PERMANENT:
+            return self._give_up(ExitCode.FAILED, f"the slice has failed with {why}")
+        return self._replace(f"{name}{f' ({why})' if why else ''}")
 
     def _handle_failure(self, what: str) -> Outcome | None:
         self._failures += 1

@@ -24,7 +24,6 @@ from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.launch.targets.tpu_profile import (
     NEEDS,
     SECRETS_GO,
-    label_problems,
     missing_fields,
     read_states,
     unseen_files,
@@ -111,7 +110,6 @@ class VertexProfile(Profile):
                 continue
             for key in part.keys() - set(known):
                 yield "spec", f"{key} is not a field of {place or 'CustomJobSpec'}{did_you_mean(key, known)}"
-        yield from label_problems(self.labels)
 
 
 class VertexTarget(Target[VertexProfile]):

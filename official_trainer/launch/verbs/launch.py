@@ -164,8 +164,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
-    profile = job_spec.read_profile(arguments, Profile())
-    job_spec.check_placeholders(arguments, Profile(), starts=not arguments.dry_run)
+    profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
     if arguments.isolated:
         _check_isolated(arguments)

@@ -36,7 +36,7 @@ FIELDS = {
 """The names of the API's fields in a job of Vertex AI, by the field that contains them; those of the job first."""
 
 PROFILES = {
-    "tpu-queued": ("tpu", f"{TPU}spot: true\n"),
+    "tpu-queued": ("tpu", f"{TPU}gcloud: [--spot]\n"),
     "tpu-pod": (
         "tpu",
         """
@@ -44,19 +44,18 @@ project: my-project
 zone: us-central2-b
 accelerator_type: v4-32
 runtime_version: tpu-vm-tf-2.18.0-pod-pjrt
-source: git+https://example.com/team/code.git@0123abc
+source: gs://my-bucket/code.tar.gz
 setup: [[systemctl, restart, tpu-runtime]]
 install: ['-r', requirements.lock]
-queued: false
-internal_ips: true
 gcloud:
+- --internal-ips
+- --labels=team=vision,cost=a1
 - --reserved
 - --tags=train
 - --scopes=https://www.googleapis.com/auth/cloud-platform
 - --network=train
 - --subnetwork=train-b
 - --service-account=trainer@my-project.iam.gserviceaccount.com
-labels: {team: vision, cost: a1}
 environ: {GREETING: "it's $5"}
 max_restarts: 3
 """,

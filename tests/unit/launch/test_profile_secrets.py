@@ -147,7 +147,7 @@ def test_a_secret_is_hidden_where_text_is_kept(kind, value):
     [
         ("slurm", "setup: [[wandb, login, TOKEN]]", "setup: holds what looks like a GitHub token"),
         ("slurm", "sbatch: ['--export=A=TOKEN']", "sbatch: holds what looks like a GitHub token"),
-        ("tpu", "labels: {a: TOKEN}", "labels: holds what looks like a GitHub token"),
+        ("vertex", "labels: {a: TOKEN}", "labels: holds what looks like a GitHub token"),
         ("vertex", "spec: {tensorboard: {a: [TOKEN]}}", "spec: holds what looks like a GitHub token"),
         (
             "tpu",

@@ -22,8 +22,8 @@ fi
 if [ "$1" = install ]; then
   set -e
   rm -rf source && mkdir source
-  git clone --quiet https://example.com/team/code.git source
-  git -C source checkout --quiet 0123abc
+  gcloud storage cp gs://my-bucket/code.tar.gz source.tar.gz
+  tar -xzf source.tar.gz -C source
   python3 -m pip install --quiet --upgrade --target uv uv
   uv/bin/uv venv --quiet --clear --python 3.11 venv
   echo 'tensorflow; python_version < "0"' >overrides.txt  # tensorflow-tpu is installed in its place

@@ -51,12 +51,6 @@ def run(argv, folder):
     return done.stdout
 
 
-def state_of(target, folder):
-    """Returns the state of the slice NAME, by gcloud."""
-    (state,) = target.states([NAME], submission.run_detached(target, target.query([NAME]), str(folder)))
-    return state
-
-
 class Watching:
     """Stands for the signals of a terminal: at each wait, the next thing happens."""
 
@@ -78,7 +72,7 @@ class Watching:
 def test_a_slice_from_its_request_to_its_end(google, workspace, monkeypatch, capfd):
     """N20: submitted, preempted, deleted, made anew, ended, deleted: by `launch tpu` and `job supervise`."""
     (workspace / "tpu.yaml").write_text(
-        f"{TPU}name: digits\nspot: true\ngcloud: [--valid-until-duration=6h]\nlabels: {{team: vision}}\n"
+        f"{TPU}name: digits\ngcloud: [--spot, --valid-until-duration=6h, --labels=team=vision]\n"
     )
     words = ["--profile=tpu.yaml", "--submit", "--", "digits_mlp", "--model_dir=gs://my-bucket/run"]
     assert cli.main(["launch", "tpu", *words]) == 0
@@ -182,44 +176,41 @@ def test_a_flag_that_there_is_not(google, tmp_path):
 
 
 @pytest.mark.full
-def test_a_tpu_vm(google, tmp_path):
-    """N20: with every field of the profile; described, made anew and deleted."""
+def test_a_slice_of_several_hosts(google, tmp_path):
+    """N20: with every field of the profile, and flags of the user's; made anew, and gone once it is deleted."""
     text = PROFILES["tpu-pod"][1]
     target, files = targets.get("tpu")(profile_of("tpu", text)), rendered("tpu", text)
     for name, content in files.files.items():
         (tmp_path / name).write_text(content)
-    for argv in target.resume(NAME, files.submit):  # there is nothing to clear away
-        run(argv, tmp_path)
-    ((_, path, body),) = google.asked
-    assert path.startswith("/v2/projects/my-project/locations/us-central2-b/nodes?") and f"nodeId={NAME}" in path
+    for _ in range(2):  # at first there is nothing to clear away
+        for argv in target.resume(NAME, files.submit):
+            run(argv, tmp_path)
+    body = google.asked[0][2]["tpu"]["nodeSpec"][0]["node"]
     assert body["acceleratorType"] == "v4-32" and body["runtimeVersion"] == "tpu-vm-tf-2.18.0-pod-pjrt"
     assert body["networkConfig"] == {"network": "train", "subnetwork": "train-b", "enableExternalIps": False}
-    assert body["schedulingConfig"]["reserved"] is True and body["labels"] == {"team": "vision", "cost": "a1"}
+    assert body["labels"] == {"team": "vision", "cost": "a1"} and body["tags"] == ["train"]
     assert body["serviceAccount"]["email"] == "trainer@my-project.iam.gserviceaccount.com"
     assert body["serviceAccount"]["scope"] == ["https://www.googleapis.com/auth/cloud-platform"]
-    assert body["tags"] == ["train"]
     assert body["metadata"]["startup-script"] == files.files["startup.sh"]
-    google.set_state(f"nodes/{NAME}", "PREEMPTED")
-    assert state_of(target, tmp_path).text == "preempted"
-    for argv in target.resume(NAME, files.submit):
-        run(argv, tmp_path)
-    assert state_of(target, tmp_path).text == "ready"
     run(*target.cancel(NAME), tmp_path)
-    kind = f"nodes/{NAME}"
+    kind = f"queuedResources/{NAME}"
     assert google.made() == [("POST", kind), ("DELETE", kind), ("POST", kind), ("DELETE", kind)]
-    assert state_of(target, tmp_path) is GONE
+    (state,) = target.states([NAME], submission.run_detached(target, target.query([NAME]), str(tmp_path)))
+    assert state is GONE
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh is not installed")
-@pytest.mark.parametrize(("text", "host"), [("", "192.0.2.1"), ("internal_ips: true\n", "10.0.0.2")])
+@pytest.mark.parametrize(("text", "host"), [("", "192.0.2.1"), ("gcloud: [--internal-ips]\n", "10.0.0.2")])
 def test_the_log_of_a_machine(google, tmp_path, monkeypatch, text, host):
     """N20: by ssh to worker 0, at the address that it has; gcloud says what it would run."""
     monkeypatch.setenv("HOME", str(tmp_path))  # where gcloud makes a key
-    text = f"{TPU}queued: false\n{text}"
+    text = f"{TPU}{text}"
     target, files = targets.get("tpu")(profile_of("tpu", text)), rendered("tpu", text)
     (tmp_path / "startup.sh").write_text("")
     run(*files.submit, tmp_path)
+    google.slices[f"nodes/{NAME}"] = google.slices[f"queuedResources/{NAME}"]
+    google.set_state(f"nodes/{NAME}", "READY")
     for follow, command in ((False, "sudo cat "), (True, "sudo tail --lines=+1 --follow=name --retry ")):
         out = run((*target.logs(NAME, follow=follow), "--dry-run"), tmp_path)
         assert out.rstrip().endswith(f"@{host} -- {command}/var/lib/official-trainer/train.log")
@@ -228,7 +219,7 @@ def test_the_log_of_a_machine(google, tmp_path, monkeypatch, text, host):
 @pytest.mark.full
 def test_an_answer_of_no_capacity(google, tmp_path):
     """N20: has a word in it by which it is known."""
-    target, files = targets.get("tpu")(profile_of("tpu", TPU)), rendered("tpu", f"{TPU}queued: false")
+    target, files = targets.get("tpu")(profile_of("tpu", TPU)), rendered("tpu", TPU)
     (tmp_path / "startup.sh").write_text("")
     google.refusals.append((429, "RESOURCE_EXHAUSTED", 'There is no more capacity in the zone "us-central2-b"'))
     done = subprocess.run(*files.submit, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

@@ -391,26 +391,6 @@ def test_one_host_of_a_slice_drives_it(dump, metadata, number, code):
         assert (dump.ended is None) == (code == 0)
 
 
-@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-def test_the_source_may_be_a_revision(dump, tmp_path):
-    """N20: exactly that one."""
-    git = ["git", "-C", str(tmp_path / "code"), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "code" / "experiments" / "a.py").write_text("first = 1")
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["commit", "-qm", "a"],
-        ["tag", "v1"],
-        ["rm", "-q", "experiments/a.py"],
-    ):
-        subprocess.run([*git, *words], check=True)
-    subprocess.run([*git, "commit", "-qm", "b"], check=True)
-    environ = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.file://{tmp_path}/.insteadOf"}
-    dump.environ |= {**environ, "GIT_CONFIG_VALUE_0": "https://example.com/"}
-    assert dump.boot(source="git+https://example.com/code@v1") == 0
-    assert (dump.home / "source" / "experiments" / "a.py").read_text() == "first = 1"
-
-
 @pytest.mark.full
 def test_an_experiment_trains_under_the_script(tmp_path, monkeypatch):
     """N20, N5: a real run, without a TPU: stopped by a shutdown, continued at the next boot, and its end on record."""

@@ -74,7 +74,7 @@ def test_every_option_is_a_line_for_sbatch():
         "--gpus-per-task=2", "--mem-per-cpu=1600M", "--requeue", "--open-mode=append",
         "--output=slurm.out", "--reservation=night", "--exclusive", "--constraint=[rack1|rack2]&intel",
     ]  # fmt: skip
-    assert header(script(SlurmProfile(signal_seconds=9, requeue=False))) == [
+    assert header(script(SlurmProfile(signal_seconds=9, max_restarts=0))) == [
         "--job-name=x-1", "--dependency=singleton",
         "--signal=TERM@9", "--ntasks=1", "--cpus-per-task=1", "--no-requeue", "--open-mode=append",
         "--output=slurm.out",
@@ -262,7 +262,7 @@ def test_how_a_chief_ends_is_how_the_job_ends(stand_ins, tmp_path, codes, ends):
 
 
 def test_a_job_that_is_not_to_go_back_to_the_queue(stand_ins, tmp_path):
-    profile = SlurmProfile(requeue=False, python=stand_ins.python)
+    profile = SlurmProfile(max_restarts=0, python=stand_ins.python)
     code, said = stand_ins.run(script(profile), tmp_path, codes={"worker.0": 143})
     assert code == 143 and not stand_ins.requeued
     assert "max_restarts=0 is used up" in said
@@ -293,6 +293,7 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
     [
         ({"partition": "a b"}, "partition: 'a b' cannot be on a line of #SBATCH"),
         ({"account": "x\n#SBATCH --uid=0"}, "account: 'x\\n#SBATCH --uid=0' cannot be on a line"),
+        ({"requeue": False}, "requeue: this field was removed; write max_restarts: 0 for a job that is not put back"),
         ({"qos": "long"}, "qos: this field was removed; write sbatch: [--qos=NAME]"),
         ({"time_limit": "1 day"}, "time_limit: '1 day' is not a valid time; use minutes, 'HH:MM:SS' or 'D-HH:MM:SS'"),
         ({"sbatch": ["reservation=x"]}, "sbatch: 'reservation=x' is not a valid option; write --name or --name=value"),
@@ -426,7 +427,6 @@ def test_the_commands_of_slurm():
     assert [target.id_of("x-1", said) for said in ("", "Submitted batch job 12\n", "12\nbye\n")] == [""] * 3
     assert target.status("12")[:3] == ("squeue", "--states=all", "--jobs=12")
     assert target.logs("12", follow=True) == ("tail", "--lines=+1", "-F", "slurm.out", "evaluator.out")
-    assert (target.restarts(), Slurm(SlurmProfile(requeue=False)).restarts()) == (10, 0)
     assert target.cancel("12") == (("scancel", "12"),)
 
 

@@ -103,7 +103,7 @@ def nothing(slice_):
     pass
 
 
-@pytest.mark.parametrize("name", ["SUSPENDED", "PREEMPTED", "TERMINATED", "FAILED"])
+@pytest.mark.parametrize("name", ["SUSPENDED", "FAILED"])
 def test_a_slice_that_is_taken_away_is_made_anew(name):
     """N20, N5: the same command, after a wait; it goes on from its run directory, and leaves nothing."""
     slice_ = Slice(saves(100), loses(name), nothing, ends(0))
@@ -139,7 +139,7 @@ def test_a_job_that_has_failed_is_not_tried_again(code):
 
 
 def test_an_end_that_is_seen_only_when_the_slice_is_gone():
-    slice_ = Slice(lambda slice_: (ends(3)(slice_), loses("PREEMPTED")(slice_)))
+    slice_ = Slice(lambda slice_: (ends(3)(slice_), loses("SUSPENDED")(slice_)))
     assert slice_.supervise().code == 3
     assert slice_.calls == ["delete"]
 
@@ -242,7 +242,7 @@ def test_a_slice_is_not_replaced_while_it_is_unknown_how_training_ended(unread, 
     """N20: another slice costs money, and has nothing to do if training has ended."""
     slice_ = Slice(nothing, nothing, lambda slice_: setattr(slice_, "unread", None))
     ends(0)(slice_)
-    loses("PREEMPTED")(slice_)
+    loses("SUSPENDED")(slice_)
     slice_.unread = unread
     assert slice_.supervise().code == 0
     assert [text for text in slice_.said if text.startswith(said)] and slice_.calls == ["delete"]
