@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.reports import measures, opened
-from official_trainer.reports.opened import NoRunYetError, OpenedRun
-from official_trainer.runs import differing
+from official_trainer.reports import entries, measures
+from official_trainer.reports.entries import Entry
+from official_trainer.reports.measures import Measure
+from official_trainer.reports.opened import NoRunYetError
 from official_trainer.runs.recorded import LONGEST_SECONDS, is_step
+from official_trainer.tracking import EVALUATION
 
 _LEAST_BETWEEN_SECONDS = 2.0  # the record has whole seconds
 
@@ -28,23 +30,17 @@ NO_RUNS = ("empty", "no run")
 """How folders stand that hold no run."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ranked:
+@dataclasses.dataclass(kw_only=True)
+class Ranked(Entry):
     """A run of a report.
 
     Attributes:
-      run: the run.
-      name: what it is called on the page; unique there.
-      differs: the fields in which the runs differ, by path, as YAML.
       best: its best value of the report's metric; None if it has none.
       best_step: where that was reached; None if that is not known.
       final: the last value of that metric.
       is_pruned: whether it is a trial that its sweep has ended early.
     """
 
-    run: OpenedRun
-    name: str
-    differs: Mapping[str, str]
     best: float | None = None
     best_step: int | None = None
     final: float | None = None
@@ -94,12 +90,8 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
       NoRunYetError: a folder is not there, or there is no run.
       NoRunError: a folder cannot be listed.
     """
-    found: dict[str, OpenedRun] = {}
-    for path in paths:
-        for run in opened.open_all(path, now_seconds=now_seconds):
-            found.setdefault(os.path.realpath(run.directory), run)
-    runs = list(found.values())
-    if not any(run.status not in NO_RUNS for run in runs):
+    found = entries.find(paths, now_seconds=now_seconds)
+    if not any(each.run.status not in NO_RUNS for each in found):
         what = ", ".join(paths)
         why = "they hold none" if len(paths) > 1 else "it holds other files" if os.listdir(paths[0]) else "it is empty"
         raise NoRunYetError(f"no run in {what}: {why}; name run directories, a folder of them, or a sweep")
@@ -108,10 +100,9 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
     if len(paths) == 1 and (results := measures.sweeps_of(paths[0])) is not None:
         sweep = results.as_json(results.read(paths[0], with_runs=True))
         pruned = {files.join(paths[0], trial["run"]) for trial in sweep["trials"] if trial["state"] == "pruned"}
+    runs = [each.run for each in found]
     directories = [os.path.abspath(run.directory) for run in runs]
-    names = differing.names(directories)
     folder = os.path.commonpath(directories) if len(runs) > 1 else os.path.dirname(directories[0])
-    fields = differing.differing([run.recorded for run in runs])
     metric: str | None = None
     direction: Literal["higher", "lower"] | None = None
     deciding = collections.Counter((run.recorded.metric, run.recorded.direction) for run in runs if run.recorded.metric)
@@ -120,12 +111,21 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         direction = "higher" if way == "max" else "lower"
     elif deciding:
         metric, direction = deciding.most_common(1)[0][0]
-    ranked = [
-        Ranked(
-            run=run, name=name, differs=differs, is_pruned=run.directory in pruned, **_numbers(run, metric, direction)
-        )
-        for run, name, differs in zip(runs, names, fields, strict=True)
-    ]
+    way, name = measures.DIRECTIONS.get(direction), (metric or "").replace("|", "/")
+    ranked = []
+    for each in found:
+        made = Ranked(run=each.run, name=each.name, differs=each.differs, is_pruned=each.run.directory in pruned)
+        ranked.append(made)
+        if metric is None:
+            continue
+        made.best, made.final = (Measure(name, at, way).of(each) for at in ("best", "last"))
+        curve, held = each.run.curves.get(EVALUATION, name), each.run.record.get("best")
+        step = None
+        if each.run.recorded.metric == metric and isinstance(each.run.recorded.best, float):
+            step = held.get("step") if isinstance(held, Mapping) else None
+        elif curve is not None and made.best in curve.values:
+            step = curve.steps[curve.values.index(made.best)]
+        made.best_step = step if is_step(step) else None
 
     def rank(each: Ranked) -> tuple[Any, ...]:
         best = each.best if each.best is not None and math.isfinite(each.best) else None
@@ -141,21 +141,6 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         direction=direction,
         sweep=sweep,
     )
-
-
-def _numbers(run: OpenedRun, metric: str | None, direction: str | None) -> dict[str, Any]:
-    """Returns the best value of the metric with its step, by the record or else by the curve, and the last value."""
-    best, step, final = None, None, None
-    if run.recorded.metric == metric and isinstance(run.recorded.best, float):
-        best, held = run.recorded.best, run.record.get("best")
-        step = held.get("step") if isinstance(held, Mapping) else None
-    curve = None if metric is None else run.curves.get("validation", metric)
-    if curve is not None and curve.values:
-        final = curve.values[-1]
-        points = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
-        if best is None and direction is not None and points:
-            best, step = (max if direction == "higher" else min)(points, key=lambda point: point[0])
-    return {"best": best, "best_step": step if is_step(step) else None, "final": final}
 
 
 def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import operator
 import os
@@ -23,17 +22,16 @@ from official_trainer.config import lines
 from official_trainer.config.text import flow
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean, nearest
-from official_trainer.reports import recorded_curves as curves
-from official_trainer.reports.recorded_curves import Curves
-from official_trainer.runs.recorded import RecordedRun
-from official_trainer.shown import first_few, shorten
+from official_trainer.reports.entries import Entry
+from official_trainer.shown import first_few
 from official_trainer.tracking import EVALUATION
 
 Direction = Literal["max", "min"]
 
-_DIRECTIONS: Mapping[Any, Direction] = {"higher": "max", "lower": "min"}
+DIRECTIONS: Mapping[Any, Direction] = {"higher": "max", "lower": "min"}
+"""Which values are better: in the config of a run, and of a sweep."""
+
 _ARROWS: Mapping[Direction | None, str] = {"max": " ↑", "min": " ↓", None: ""}
-_LINE, _LONGEST_ERROR = "\n", 120
 _HOW = "allowed: NAME, NAME:max, NAME:min, NAME:last, NAME:STEP"
 
 
@@ -41,44 +39,6 @@ class MeasureError(UserError, ValueError):
     """A metric that no run has recorded, or that is named in a way that means nothing."""
 
     exit_code = ExitCode.CONFIG
-
-
-@dataclasses.dataclass
-class Entry:
-    """A run that is compared.
-
-    Attributes:
-      run: what its files say.
-      name: what it is called beside the others.
-      differs: the fields of its config that differ from the others', by path, as YAML.
-    """
-
-    run: RecordedRun
-    name: str
-    differs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @functools.cached_property
-    def evaluations(self) -> Curves:
-        """The metrics of its evaluations alone, which is quicker to read."""
-        return curves.read(self.run.directory, splits=(EVALUATION,))
-
-    @functools.cached_property
-    def curves(self) -> Curves:
-        """All its metrics."""
-        return curves.read(self.run.directory)
-
-    @property
-    def notes(self) -> list[str]:
-        """What went wrong, and what is not known of the run and of what was read of its metrics."""
-        error = self.run.record.get("error")
-        said = [f"error: {shorten(str(error).strip().partition(_LINE)[0], _LONGEST_ERROR)}"] if error else []
-        read = [vars(self)[name].notes for name in ("evaluations", "curves") if name in vars(self)]
-        return list(dict.fromkeys([*self.run.notes, *said, *(note for notes in read for note in notes)]))
-
-    @property
-    def direction(self) -> Direction | None:
-        """Which values are better of the metric that decides in this run, by its config."""
-        return _DIRECTIONS.get(self.run.direction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,35 +69,32 @@ class Measure:
 
     def of(self, entry: Entry) -> float | None:
         """Returns the number of a run; None if it has none."""
-        run = entry.run
+        run = entry.run.recorded
         decides = run.metric is not None and self.metric == run.metric.replace("|", "/")
-        if decides and self.at == "best" and self.direction == entry.direction and isinstance(run.best, float):
+        is_best = self.at == "best" and self.direction == DIRECTIONS.get(run.direction)
+        if decides and is_best and isinstance(run.best, float):
             return run.best
-        if self.at == "last" and run.status == "done" and (found := _final(run.record, self.metric)) is not None:
-            return found
+        if self.at == "last" and run.status == "done":
+            found: Any = run.record.get("final_metrics")
+            for name in [self.metric] if isinstance(found, dict) and self.metric in found else self.metric.split("/"):
+                found = found.get(name) if isinstance(found, dict) else None
+            with contextlib.suppress(ValueError):
+                if not isinstance(found, dict | list | bool | None):
+                    return float(found)
         curve = entry.evaluations.get(EVALUATION, self.metric)
         split, slash, name = self.metric.partition("/")
         if curve is None and slash:
-            curve = entry.curves.get(split, name)
+            curve = entry.run.curves.get(split, name)
         if curve is None:
             return None
         if isinstance(self.at, int):
             return curve.at(self.at)
         if self.at == "last":
             return curve.values[-1]
+        if self.direction is None:
+            return None
         numbers = [value for value in curve.values if not math.isnan(value)] or curve.values[-1:]
         return max(numbers) if self.direction == "max" else min(numbers)
-
-
-def _final(record: Mapping[str, Any], metric: str) -> float | None:
-    """Returns a metric of the last evaluation of a run that is done, by its record."""
-    found: Any = record.get("final_metrics")
-    for name in [metric] if isinstance(found, dict) and metric in found else metric.split("/"):
-        found = found.get(name) if isinstance(found, dict) else None
-    try:
-        return None if isinstance(found, dict | list | bool | None) else float(found)
-    except ValueError:
-        return None
 
 
 def sweeps_of(place: str) -> ModuleType | None:
@@ -178,16 +135,26 @@ def of_runs(
     """
     known: dict[str, Direction | None] = dict(directions)
     for entry in entries:
-        if entry.run.metric and not isinstance(entry.run.best, Mapping):  # which a rule of the user's compares
-            name = entry.run.metric.replace("|", "/")
-            known[name] = known.get(name) or entry.direction
+        run = entry.run.recorded
+        if run.metric and not isinstance(run.best, Mapping):  # which a rule of the user's compares
+            name = run.metric.replace("|", "/")
+            known[name] = known.get(name) or DIRECTIONS.get(run.direction)
     if not texts:
         default = [(name, direction) for name, direction in known.items() if direction is not None]
         return [each for name, way in default for each in (Measure(name, "best", way), Measure(name, "last", way))]
     measures = [_parsed(text, known) for text in texts]
     for measure in measures:
-        if all(measure.of(entry) is None for entry in entries):
-            raise _missing(measure, entries)
+        if any(measure.of(entry) is not None for entry in entries):
+            continue
+        names: dict[str, None] = {}
+        for entry in entries:
+            for split, found in entry.run.curves.by_split.items():
+                names |= dict.fromkeys(name if split == EVALUATION else f"{split}/{name}" for name in found)
+        if measure.metric in names and isinstance(measure.at, int):
+            what = f"no run has recorded {measure.metric} at step {measure.at}"
+            raise MeasureError(f"--metrics={measure.key}: {what}")
+        hint = did_you_mean(measure.metric, names, otherwise=f"; they have {first_few([*names]) or 'no metric'}")
+        raise MeasureError(f"--metrics={measure.metric}: no run has recorded it{hint}")
     return measures
 
 
@@ -206,20 +173,6 @@ def _parsed(text: str, known: Mapping[str, Direction | None]) -> Measure:
     return Measure(name, int(at), known.get(name))
 
 
-def _missing(measure: Measure, entries: Iterable[Entry]) -> MeasureError:
-    """Returns what to raise for a metric that no run has."""
-    names: dict[str, None] = {}
-    for entry in entries:
-        for split, found in entry.curves.by_split.items():
-            names |= dict.fromkeys(name if split == EVALUATION else f"{split}/{name}" for name in found)
-    if measure.metric in names and isinstance(measure.at, int):
-        return MeasureError(f"--metrics={measure.key}: no run has recorded {measure.metric} at step {measure.at}")
-    if not names:
-        return MeasureError(f"--metrics={measure.metric}: none of these runs has recorded a metric")
-    hint = did_you_mean(measure.metric, names, otherwise=f"; they have {first_few([*names])}")
-    return MeasureError(f"--metrics={measure.metric}: no run has recorded it{hint}")
-
-
 # Fields of runs, and conditions on them: `trainer.train_steps>=500`, `optimizer.type=adam`, `status!=failed`.
 
 _CONDITION = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
@@ -232,11 +185,11 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 
 OWN: Mapping[str, Callable[[Entry], Any]] = {
     "run": lambda entry: entry.name,
-    "experiment": lambda entry: entry.run.experiment,
-    "status": lambda entry: entry.run.status,
-    "step": lambda entry: entry.run.step,
-    "took": lambda entry: entry.run.duration_seconds,
-    "best": lambda entry: entry.run.best if isinstance(entry.run.best, float) else None,
+    "experiment": lambda entry: entry.run.recorded.experiment,
+    "status": lambda entry: entry.run.recorded.status,
+    "step": lambda entry: entry.run.recorded.step,
+    "took": lambda entry: entry.run.recorded.duration_seconds,
+    "best": lambda entry: entry.run.recorded.best if isinstance(entry.run.recorded.best, float) else None,
 }
 """What is known of each run beside its config; `took` in seconds."""
 
@@ -264,17 +217,18 @@ def kept(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
         wanted = lines.value(value)
         if sign not in ("=", "!=") and not isinstance(wanted, int | float):
             raise FieldError(f"{sign}{value}: only numbers are larger or smaller; use = or !=")
-        found = [entry for entry in found if _holds(value_of(entry, field), sign, wanted, value)]
+        holds = []
+        for entry in found:
+            own = value_of(entry, field)
+            if sign in ("=", "!="):
+                is_equal = own == wanted or (isinstance(own, str) and own == value) or flow(own) == flow(wanted)
+                fits = is_equal == (sign == "=")
+            else:
+                is_number = isinstance(own, int | float) and not isinstance(own, bool) and not isinstance(wanted, bool)
+                fits = is_number and _COMPARISONS[sign](own, wanted)
+            holds += [entry] if fits else []
+        found = holds
     return found
-
-
-def _holds(value: Any, sign: str, wanted: Any, text: str) -> bool:
-    if sign in ("=", "!="):
-        is_equal = value == wanted or (isinstance(value, str) and value == text) or flow(value) == flow(wanted)
-        return is_equal if sign == "=" else not is_equal
-    if isinstance(value, bool) or isinstance(wanted, bool) or not isinstance(value, int | float):
-        return False
-    return _COMPARISONS[sign](value, wanted)
 
 
 def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
@@ -285,7 +239,7 @@ def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
     """
     if name in OWN:
         return name
-    paths = list(dict.fromkeys(path for entry in entries for path in entry.run.config))
+    paths = list(dict.fromkeys(path for entry in entries for path in entry.run.recorded.config))
     if name in paths:
         return name
     ends = [path for path in paths if path.endswith(f".{name}")]
@@ -301,4 +255,4 @@ def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
 
 def value_of(entry: Entry, field: str) -> Any:
     """Returns what a run has in a field; None if it has no such field."""
-    return OWN[field](entry) if field in OWN else lines.value(entry.run.config.get(field))
+    return OWN[field](entry) if field in OWN else lines.value(entry.run.recorded.config.get(field))

@@ -9,24 +9,22 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from official_trainer import files
 from official_trainer.config.text import flow, short_names
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import nearest
 from official_trainer.reports import measures
-from official_trainer.reports.measures import Direction, Entry, Measure
+from official_trainer.reports.entries import Entry
+from official_trainer.reports.measures import Direction, Measure
 from official_trainer.runs import differing, recorded
-from official_trainer.runs.recorded import RecordedRun
 from official_trainer.shown import first_few, printable
 
 
 class CompareError(UserError, ValueError):
-    """Runs that cannot be compared, because there are none, or by a column that is not there."""
+    """A column that is not there."""
 
     exit_code = ExitCode.CONFIG
 
@@ -85,29 +83,6 @@ class Table:
     remarks: Sequence[str] = ()
 
 
-def entries(places: Sequence[str], *, now_seconds: float) -> list[Entry]:
-    """Returns the runs in folders, and below them, each once, in the order in which they are found.
-
-    Args:
-      places: run directories, folders of runs, sweeps.
-      now_seconds: the Unix time.
-
-    Raises:
-      CompareError: one of them is not there, or cannot be listed.
-    """
-    found: dict[str, RecordedRun] = {}
-    for place in places:
-        try:
-            for run in recorded.find(place, now_seconds=now_seconds):
-                found.setdefault(os.path.realpath(run.directory), run)
-        except OSError as error:
-            hint = files.near_hint(place) if isinstance(error, FileNotFoundError) else ""
-            raise CompareError(f"{place} cannot be listed: {files.reason_of(error)}{hint}") from error
-    runs = list(found.values())
-    names = differing.names([run.directory for run in runs])
-    return list(map(Entry, runs, names, differing.differing(runs)))
-
-
 def is_seed(path: str) -> bool:
     """Whether a field is a seed, in which runs differ that are to be the same otherwise."""
     return path.rpartition(".")[2] == "seed"
@@ -127,7 +102,7 @@ def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
     differs = dict.fromkeys(path for entry in found for path in entry.differs)
     paths = sorted(differs, key=is_seed) if fields is None else list(fields)
     names = short_names(paths)
-    several = len({entry.run.experiment for entry in found}) > 1
+    several = len({entry.run.recorded.experiment for entry in found}) > 1
     columns = [
         Column(key="run", title="run", kind="run"),
         *(Column(key=each.key, title=each.title, kind="metric", direction=each.direction) for each in measures),
@@ -151,11 +126,11 @@ def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
 
 
 _FACTS: Mapping[str, Callable[[Entry], Cell]] = {
-    "experiment": lambda entry: entry.run.experiment,
+    "experiment": lambda entry: entry.run.recorded.experiment,
     "status": lambda entry: entry.run.status,
-    "step": lambda entry: entry.run.step,
-    _TOOK: lambda entry: entry.run.duration_seconds,
-    _SPEED: lambda entry: entry.run.examples_per_second,
+    "step": lambda entry: entry.run.recorded.step,
+    _TOOK: lambda entry: entry.run.recorded.duration_seconds,
+    _SPEED: lambda entry: entry.run.recorded.examples_per_second,
 }
 
 
@@ -165,7 +140,7 @@ def _field(entry: Entry, path: str) -> str | None:
         return None if value is None else str(value)
     if path in entry.differs:
         return entry.differs[path]
-    return flow(measures.value_of(entry, path)) if path in entry.run.config else None
+    return flow(measures.value_of(entry, path)) if path in entry.run.recorded.config else None
 
 
 def ordered(table: Table, order: str | None) -> Table:
@@ -236,7 +211,7 @@ def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
     rows = []
     for values, members in groups.items():
         statuses = collections.Counter(member.run.status for member in members).most_common()
-        took = _spread([member.run.duration_seconds for member in members])
+        took = _spread([member.run.recorded.duration_seconds for member in members])
         rows.append(
             [
                 *values,

@@ -14,15 +14,16 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from official_trainer.reports.measures import Entry
+    from official_trainer.reports.entries import Entry
+    from official_trainer.reports.measures import Direction
     from official_trainer.reports.table import Table
 
 USAGE = "RUN|DIR… [--metrics=NAME[:WHICH],…] [--where=CONDITION] [--sort=COLUMN] [--group=FIELD,…] [--format=FORMAT]"
@@ -65,34 +66,34 @@ def run(arguments: argparse.Namespace) -> int:
     if written not in _FORMATS:
         near = did_you_mean(written, _FORMATS)
         raise UsageError(f"--format={written}: expected one of {', '.join(_FORMATS)}{near}")
-    places = _places(arguments)
-    from official_trainer.reports import measures, table
+    places = [os.path.expanduser(place) for place in arguments.places]
+    if not places:
+        raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")
+    from official_trainer.reports import entries, formats, measures
 
-    entries = table.entries(places, now_seconds=_now_seconds())
-    if len(entries) < 2:
-        if not entries:
-            raise UsageError(f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one")
-        only = entries[0].run.directory
+    found = entries.find(places, now_seconds=_now_seconds())
+    if not found:
+        raise UsageError(f"no runs in {', '.join(places)}; `official-trainer train EXPERIMENT` makes one")
+    if len(found) == 1:
+        only = found[0].run.directory
         raise UsageError(
             f"there is one run, {only}, and comparing takes two; `official-trainer show {only}` shows its config"
         )
     of_table = (arguments.where, arguments.metrics, arguments.fields, arguments.sort, arguments.group)
-    if len(places) == 2 == len(entries) and written in _PAIRS and not any(of_table):
+    if len(places) == 2 == len(found) and written in _PAIRS and not any(of_table):
         from official_trainer.reports import pair
 
         workspace = target.workspace(arguments)
-        two = pair.of(entries[0], entries[1], None if workspace is None else str(workspace))
+        two = pair.of(found[0], found[1], None if workspace is None else str(workspace))
         as_json = written == "json"
         terminal.show(
             json.dumps(pair.as_json(two), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(two))
         )
         return 0
-    kept = measures.kept(entries, arguments.where or ())
+    kept = measures.kept(found, arguments.where or ())
     if not kept:
-        raise UsageError(f"none of {len(entries)} runs is left by --where={' --where='.join(arguments.where)}")
-    made = _table(kept, arguments)
-    from official_trainer.reports import formats
-
+        raise UsageError(f"none of {len(found)} runs is left by --where={' --where='.join(arguments.where)}")
+    made = _table(kept, arguments, measures.of_sweeps(places))
     if written == "table":
         print("\n".join(formats.as_table(made, terminal.table_width(), cast(formats.Paint, terminal.paint))))
         return 0
@@ -105,32 +106,19 @@ def _now_seconds() -> float:
     return time.time()
 
 
-def _places(arguments: argparse.Namespace) -> list[str]:
-    places = [os.path.expanduser(place) for place in arguments.places]
-    if not places:
-        raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")
-    for place in places:
-        if not place:
-            raise UsageError("the name of a run is empty: is a variable not set?")
-        if files.is_url(place):
-            raise UsageError(f"{place}: only local folders are read; mount the bucket, or copy the runs")
-    return places
-
-
-def _table(entries: list[Entry], arguments: argparse.Namespace) -> Table:
+def _table(found: list[Entry], arguments: argparse.Namespace, directions: Mapping[str, Direction]) -> Table:
     from official_trainer.reports import measures, table
 
-    wanted = measures.of_runs(entries, _words(arguments.metrics), measures.of_sweeps(_places(arguments)))
-    if arguments.group is not None:
-        if arguments.fields is not None:
-            raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
-        by = [measures.path_of(name, entries, "--group") for name in _words(arguments.group)]
-        made = table.grouped(entries, wanted, by)
-    else:
-        fields = None
-        if arguments.fields is not None:
-            fields = [measures.path_of(name, entries, "--fields") for name in _words(arguments.fields)]
-        made = table.of_runs(entries, wanted, fields)
+    wanted = measures.of_runs(found, _words(arguments.metrics), directions)
+    if arguments.group is not None and arguments.fields is not None:
+        raise UsageError("--group and --fields cannot be combined; a group has the fields of --group")
+    given = {name: getattr(arguments, name) for name in ("group", "fields")}
+    chosen = {
+        name: None if text is None else [measures.path_of(word, found, f"--{name}") for word in _words(text)]
+        for name, text in given.items()
+    }
+    by = chosen["group"]
+    made = table.of_runs(found, wanted, chosen["fields"]) if by is None else table.grouped(found, wanted, by)
     return table.ordered(made, arguments.sort)
 
 

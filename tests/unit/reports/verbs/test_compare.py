@@ -393,10 +393,10 @@ def test_commits_are_compared_in_this_workspace(workspace, capsys):
     ("words", "message"),
     [
         ([], "name runs, or a folder of runs, such as `official-trainer compare runs`"),
-        ([""], "the name of a run is empty: is a variable not set?"),
-        (["gs://b/runs"], "gs://b/runs: only local folders are read; mount the bucket, or copy the runs"),
-        (["rums"], "rums cannot be listed: No such file or directory; did you mean runs?"),
-        (["runs/sgd/run.json"], "runs/sgd/run.json cannot be listed: Not a directory$"),
+        ([""], "the name of the run directory is empty: is a variable not set?"),
+        (["gs://b/runs"], "gs://b/runs: only local run directories are read; mount the bucket, or copy the run"),
+        (["rums"], "there is no folder rums; did you mean runs?"),
+        (["runs/sgd/run.json"], "runs/sgd/run.json cannot be listed: Not a directory; name a run directory"),
         (["runs/sgd"], "there is one run, runs/sgd, and comparing takes two; `official-trainer show runs/sgd`"),
         (["none"], "no runs in none; `official-trainer train EXPERIMENT` makes one"),
         (["runs", "--format=tabel"], "--format=tabel: expected one of table, csv, .*; did you mean table?"),
@@ -428,7 +428,7 @@ def test_metrics_of_runs_that_recorded_none(tmp_path, capsys):
     for name in ("a", "b"):
         kinds.without_metrics(tmp_path / "runs" / name)
     assert cli.main(["compare", "runs", "--metrics=loss"]) == 2
-    assert "--metrics=loss: none of these runs has recorded a metric" in " ".join(capsys.readouterr().err.split())
+    assert "--metrics=loss: no run has recorded it; they have no metric" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_seed_that_diverged_is_not_hidden_in_a_mean(tmp_path, capsys):
