@@ -1,4 +1,3 @@
-from .opened import Artifact as Artifact
 from .opened import Best as Best
 from .opened import Checkpoint as Checkpoint
 from .opened import Export as Export

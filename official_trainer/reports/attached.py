@@ -9,14 +9,14 @@ reconnects sees the picture go on, and after a restart of the kernel another cal
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.errors import UserError
 from official_trainer.nearest import did_you_mean
 from official_trainer.reports import curve_plot
-from official_trainer.reports.recorded_curves import Curve
+from official_trainer.reports.recorded_curves import Curve, Curves
+from official_trainer.runs.recorded import RecordedRun
 from official_trainer.tracking.monitored import show
 
 _MOST_CHARTS = 4
@@ -24,25 +24,6 @@ _MOST_CHARTS = 4
 Charts = dict[str, dict[str, Curve]]
 Screen = Callable[[str, Charts], None]
 """Shows a title and charts."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Look:
-    """A run as it is seen at one moment.
-
-    Attributes:
-      directory: the run directory.
-      title: its name, status and step.
-      is_running: whether there will be more.
-      metric: the one that decides which checkpoint is the best; empty without one.
-      charts: all its charts, as `Curves.charts` returns them.
-    """
-
-    directory: str
-    title: str
-    is_running: bool
-    metric: str
-    charts: Charts
 
 
 class UnknownChartError(UserError, LookupError):
@@ -87,10 +68,17 @@ def screen() -> Screen:
     return show_line
 
 
-def attach(look: Callable[[], Look], names: Sequence[str], screen: Screen, pause: Callable[[], None]) -> None:
+def attach(
+    name: str,
+    look: Callable[[], tuple[RecordedRun, Curves]],
+    names: Sequence[str],
+    screen: Screen,
+    pause: Callable[[], object],
+) -> None:
     """Shows the curves of a run until it ends, or the user interrupts it.
 
     Args:
+      name: of the run.
       look: reads the run anew.
       names: of the charts; empty for the loss and the metric that decides.
       screen: where they are shown.
@@ -101,27 +89,20 @@ def attach(look: Callable[[], Look], names: Sequence[str], screen: Screen, pause
     """
     while True:
         try:
-            seen = look()
-            title, charts = seen.title, chosen(seen, names)
-            if missing := [name for name in names if name not in charts]:
-                title = f"{title}; no {missing[0]} yet"
-            screen(title, charts)
-            if not seen.is_running:
+            run, curves = look()
+            charts, usual = curves.charts(), ("loss", (run.metric or "").replace("|", "/"))
+            wanted = list(names) or [each for each in usual if each in charts] or [*charts][:_MOST_CHARTS]
+            missing = [each for each in wanted if each not in charts]
+            if missing and run.status != "running":  # else it may come
+                hint = did_you_mean(missing[0], charts, otherwise=f"; it has {', '.join(charts) or 'none'}")
+                raise UnknownChartError(f"{run.directory} has no chart {missing[0]}{hint}")
+            end = f" of {run.end_step}" if run.end_step else ""
+            title = f"{name}: {run.status}" + ("" if run.step is None else f", step {run.step}{end}")
+            title += f"; no {missing[0]} yet" if missing else ""
+            screen(title, {each: charts[each] for each in wanted if each in charts})
+            if run.status != "running":
                 return
             pause()
         except KeyboardInterrupt:
             print("not refreshed any more; the run is not touched by that")
             return
-
-
-def chosen(seen: Look, names: Sequence[str]) -> Charts:
-    """Returns the charts of these names that have points already; without names, what matters most."""
-    charts, usual = seen.charts, ("loss", seen.metric.replace("|", "/"))
-    if not names:
-        found = {name: charts[name] for name in usual if name in charts}
-        return found or {name: charts[name] for name in [*charts][:_MOST_CHARTS]}
-    missing = [name for name in names if name not in charts]
-    if missing and not seen.is_running:  # else it may come
-        hint = did_you_mean(missing[0], charts, otherwise=f"; it has {', '.join(charts) or 'none'}")
-        raise UnknownChartError(f"{seen.directory} has no chart {missing[0]}{hint}")
-    return {name: charts[name] for name in names if name in charts}

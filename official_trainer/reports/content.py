@@ -35,7 +35,10 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         version = importlib.metadata.version("official-trainer")
     accounts = [gathered.account(each, now_seconds=now_seconds) for each in runs]
-    charts = curves.chart(runs, chosen, found.metric)
+    charts, about_curves = curves.chart(runs, chosen, found.metric)
+    title = runs[0].name if len(runs) == 1 else "Sweep" if found.sweep is not None else f"{len(runs):,} runs"
+    experiments = {each.run.recorded.experiment for each in runs} - {None}
+    title += f" of {experiments.pop()}" if len(runs) > 1 and len(experiments) == 1 else ""
     pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
@@ -60,7 +63,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         ]
         about_sweep = f"Trials are compared by {' and '.join(metrics)}."
     return {
-        "title": _title(found),
+        "title": title,
         "made": f"{', '.join(found.paths)} · {made:%d %B %Y, %H:%M} UTC",
         "made_by": f"official-trainer {version}",
         "live": refresh_seconds,
@@ -76,8 +79,8 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "config_about": about_config,
         "config": whole_config,
         "highlighted": chosen,
-        "charts": charts.charts,
-        "curves_about": charts.about,
+        "charts": charts,
+        "curves_about": about_curves,
         "media": pictures,
         "media_about": about_pictures,
         "checkpoints": exhibits.checkpoints(runs, chosen, found.folder),
@@ -115,14 +118,6 @@ def highlighted(runs: Sequence[Ranked]) -> list[int]:
         return with_curves or list(range(min(len(runs), _ALL_HIGHLIGHTED)))
     running = [place for place in with_curves if runs[place].status == "running"]
     return sorted({*with_curves[:_HIGHLIGHTED], *running[: _ALL_HIGHLIGHTED - _HIGHLIGHTED]})
-
-
-def _title(found: Gathered) -> str:
-    if len(found.runs) == 1:
-        return found.runs[0].name
-    experiments = {each.run.recorded.experiment for each in found.runs} - {None}
-    of = f" of {experiments.pop()}" if len(experiments) == 1 else ""
-    return f"Sweep{of}" if found.sweep is not None else f"{len(found.runs):,} runs{of}"
 
 
 def _run(place: int, each: Ranked, account: dict[str, Any] | None, found: Gathered) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The picture of curves: an SVG with a chart for each metric, which notebooks and browsers show.
 
-Owns: the drawing. Does not own: the numbers (`curves.py`, `rate_curve.py`), when it is shown (`attached.py`).
+Owns: the drawing. Does not own: the numbers (`curves.py`, `find_lr.py`), when it is shown (`attached.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ stay. So a spike of one step is still seen, which means over the stretches would
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,21 +29,10 @@ _SPEED = "examples_per_second"
 _CLOCK_POINTS = 60
 
 
-@dataclasses.dataclass(frozen=True)
-class Charts:
-    """The charts of a page.
+def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None) -> tuple[list[dict[str, Any]], str]:
+    """Returns the charts of runs, as JSON takes them, and how curves were thinned out and what is left out.
 
-    Attributes:
-      charts: `name` and `curves`, each with `run`, `split`, its whole `name`, `x` and `y`; as JSON takes them.
-      about: how the curves were thinned out, and what is left out; empty if nothing is.
-    """
-
-    charts: list[dict[str, Any]]
-    about: str = ""
-
-
-def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None) -> Charts:
-    """Returns the charts of runs.
+    A chart has its `name` and `curves`, each with `run`, `split`, its whole `name`, `x` and `y`.
 
     Args:
       runs: those of the report.
@@ -82,15 +70,15 @@ def chart(runs: Sequence[Ranked], highlighted: Sequence[int], metric: str | None
             f"Curves are thinned out: of each at most {limit} points are drawn, of up to {longest:,}; "
             "the lowest and the highest of each stretch stay.",
         )
-    charts = [{"name": name, "curves": [_drawn(*each, limit) for each in curves]} for name, curves in shown.items()]
-    return Charts(charts, " ".join(notes))
-
-
-def _drawn(place: int, split: str, name: str, curve: Curve, limit: int) -> dict[str, Any]:
-    """Returns a curve with the digits that a chart can show; a value that is not finite is a gap."""
-    kept = thinned(curve.values, limit)
-    values = [float(f"{curve.values[i]:.5g}") if math.isfinite(curve.values[i]) else None for i in kept]
-    return {"run": place, "split": split, "name": name, "x": [curve.steps[i] for i in kept], "y": values}
+    charts: list[dict[str, Any]] = []
+    for title, drawn in shown.items():
+        charts.append({"name": title, "curves": []})
+        for place, split, name, curve in drawn:
+            kept = thinned(curve.values, limit)  # with the digits that a chart can show; what is not finite is a gap
+            y = [float(f"{curve.values[i]:.5g}") if math.isfinite(curve.values[i]) else None for i in kept]
+            x = [curve.steps[i] for i in kept]
+            charts[-1]["curves"].append({"run": place, "split": split, "name": name, "x": x, "y": y})
+    return charts, " ".join(notes)
 
 
 def thinned(values: Sequence[float], limit: int) -> list[int]:

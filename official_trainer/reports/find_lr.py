@@ -1,19 +1,27 @@
 """The learning-rate finder: trains with a rate that rises from step to step, until the loss diverges.
 
-Owns: the training, and the override that a suggestion is written as. Does not own: what the curve suggests
-(`rate_curve.py`). Imports no TensorFlow by itself.
+Owns: the training; when the loss has diverged, what its shape suggests, and the override that a suggestion is written
+as. Does not own: how a picture is drawn (`curve_plot.py`). Imports no TensorFlow by itself.
+
+The method is that of Smith, "Cyclical Learning Rates for Training Neural Networks" (2015, arXiv:1506.01186), section
+3.3. The suggestions are those that fastai calls `valley` and `steep`.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import statistics
+from collections.abc import Mapping
 
 from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.reports.rate_curve import RateCurve
+from official_trainer.reports import curve_plot
 from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
+from official_trainer.tracking.jsonl import encode
 
 _SECTION = "trainer.optimizer_config"
 _SCHEDULE = f"{_SECTION}.learning_rate"
@@ -25,10 +33,112 @@ _OWN_SCALE = {
 }
 
 
+_SMOOTHING = 0.9
+_DIVERGED = 4.0
+"""A smoothed loss that is so many times the lowest one has diverged; of negative losses, by its distance from that."""
+
+_LEAST_STEPS = 10
+_ROUNDING = 1e-6
+
+
 class FixedRateError(UserError, TypeError):
     """The optimizer does not take its learning rate from the config, so the finder cannot raise it."""
 
     exit_code = ExitCode.CONFIG
+
+
+class RateCurve:
+    """Rates and losses, in the order of the steps."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.smoothed: list[float] = []
+        self._average = 0.0
+
+    def add(self, rate: float, loss: float) -> None:
+        """Takes the rate of a step, and the loss before its update."""
+        self.rates.append(rate)
+        self.losses.append(loss)
+        self._average = _SMOOTHING * self._average + (1 - _SMOOTHING) * loss
+        self.smoothed.append(self._average / (1 - _SMOOTHING ** len(self.losses)))
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the loss is not finite any more, or far above its lowest value."""
+        if not self.losses:
+            return False
+        if not math.isfinite(self.losses[-1]):
+            return True
+        lowest = min(self.smoothed)
+        scale = abs(lowest) or max(map(abs, self.smoothed)) or 1.0
+        return len(self.losses) > _LEAST_STEPS and self.smoothed[-1] - lowest > (_DIVERGED - 1) * scale
+
+    @property
+    def valley(self) -> float | None:
+        """The rate in the middle of the longest fall of the loss; None if it does not fall further than it scatters.
+
+        The fall is the longest series of falling losses, which need not be neighbours, as in fastai.
+        """
+        if not self._falls():
+            return None
+        end = self._lowest + 1
+        losses, lengths = self.smoothed[:end], list[int]()  # of the longest series that ends at each place
+        for i, loss in enumerate(losses):
+            lengths.append(1 + max((lengths[j] for j in range(i) if losses[j] > loss), default=0))
+        last = lengths.index(max(lengths))
+        return self.rates[last - lengths[last] // 2]
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate at which the loss falls fastest; None as for `valley`."""
+        if not self._falls():
+            return None
+        losses, first = self.smoothed[: self._lowest + 1], max(1, self._lowest // 10)
+        places = range(first, len(losses) - 1)
+        return self.rates[min(places, key=lambda i: losses[i + 1] - losses[i - 1], default=self._lowest)]
+
+    @property
+    def _lowest(self) -> int:
+        """The place of the lowest smoothed loss; what comes after it has begun to diverge."""
+        finite = [loss if math.isfinite(loss) else math.inf for loss in self.smoothed]
+        return finite.index(min(finite))
+
+    def _falls(self) -> bool:
+        """Whether the loss falls by twice what it scatters from step to step; before a few steps nothing is smooth."""
+        end = self._lowest if self.losses else 0
+        if end < _LEAST_STEPS:
+            return False
+        changes = [after - before for before, after in itertools.pairwise(self.losses[: end + 1])]
+        scatter = math.sqrt(statistics.fmean(change**2 for change in changes) / 2)
+        fall = max(self.smoothed[_LEAST_STEPS - 1 : end]) - self.smoothed[end]
+        return fall > max(2 * scatter, _ROUNDING * abs(self.smoothed[end]))
+
+    def jsonl(self) -> str:
+        """Returns a line of JSON for each step: `{"step": 1, "learning_rate": …, "loss": …, "smoothed_loss": …}`."""
+        rows = zip(self.rates, self.losses, self.smoothed, strict=True)
+        names = ("step", "learning_rate", "loss", "smoothed_loss")
+        lines = (dict(zip(names, (number, *map(encode, row)), strict=True)) for number, row in enumerate(rows, 1))
+        return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+    def svg(self, title: str, marks: Mapping[str, float]) -> str:
+        """Returns a picture: losses of single steps, smoothed losses, and a line at each suggestion.
+
+        The rates are on a logarithmic axis; losses far above the first ones are drawn at the border.
+
+        Args:
+          title: above the picture; any text.
+          marks: rates by what suggests them.
+        """
+        finite = [loss for loss in self.smoothed if math.isfinite(loss)]
+        top = max(finite[0], *finite[: max(1, len(finite) * 3 // 4)])
+        low = min(loss for loss in [*finite, *self.losses] if math.isfinite(loss))
+        top += 0.25 * (top - low or 1.0)
+        places = [math.log10(rate) for rate in self.rates]
+        drawn = {"each step": self.losses, "smoothed": self.smoothed}
+        lines = {name: (places, [min(loss, top) for loss in losses]) for name, losses in drawn.items()}
+        powers = {name: math.log10(rate) for name, rate in marks.items()}
+        return curve_plot.svg({"loss by learning rate": lines}, title, size=(760, 420), marks=powers)
 
 
 def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCurve:

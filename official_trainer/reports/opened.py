@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from official_trainer.tasks.multi_task.model import MultiTaskModel
 
 _MODEL_GARDENS_BEST = re.compile(r"best_ckpt-\d+")
-_FILES = (
-    ("traceback.txt", "traceback"),
-    ("stall-*.txt", "stall report"),
-    (files.CODE_FILE, "changes of the code that were not committed"),
-    ("non_finite/*", "batch of a loss that was not finite"),
-    ("predictions", "predictions"),
-    ("commands/*.log", "output of a command"),
-    ("output.log", "output of the process"),
-    ("train/plugins/profile/*", "profile"),
-    ("metrics.csv", "metrics as a table"),
-    ("quarantine", "damaged checkpoints"),
-)
-"""Which files of a run directory are artifacts, and what each is; docs/reference/files.md says when they are there."""
 
 
 class NoRunError(UserError, LookupError):
@@ -113,21 +100,6 @@ class Export:
     path: str
     step: int | None = None
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Artifact:
-    """A file or a folder that a run left for people, other than checkpoints and exports.
-
-    Attributes:
-      name: its path in the run directory.
-      path: its path.
-      kind: what it is, in words.
-    """
-
-    name: str
-    path: str
-    kind: str
 
 
 class RunConfig(Mapping[str, Any]):
@@ -271,18 +243,18 @@ class OpenedRun:
     @property
     def exports(self) -> list[Export]:
         """Its SavedModels: the run's own by rising step, then those of best checkpoints and of chosen steps."""
-        root = files.join(self.directory, "export")
-        return [each for folder in ("", "best", "steps") for each in _exports(files.join(root, folder))]
-
-    @property
-    def artifacts(self) -> list[Artifact]:
-        """Files and folders for people: tracebacks, reports of stalls, predictions, output of commands."""
-        import glob
-
-        found = []
-        for pattern, kind in _FILES:
-            for path in sorted(glob.glob(pattern, root_dir=self.directory)):
-                found.append(Artifact(name=path, path=files.join(self.directory, path), kind=kind))
+        found: list[Export] = []
+        for folder in ("", "best", "steps"):
+            paths = _folders(files.join(self.directory, "export", folder))
+            for path in sorted(paths, key=lambda path: (len(os.path.basename(path)), path)):
+                name = os.path.basename(path)
+                if not name.isdecimal() or not os.path.exists(files.join(path, "saved_model.pb")):
+                    continue
+                held: Mapping[str, Any] = {}
+                with contextlib.suppress(OSError, UserError):
+                    held = files.read_json(files.join(path, "export.json"))
+                step, results = held.get("step", int(name)), held.get("metrics")
+                found.append(Export(path=path, step=step, results=results if isinstance(results, dict) else {}))
         return found
 
     def shown(self) -> list[Shown]:
@@ -291,11 +263,9 @@ class OpenedRun:
         What TensorBoard's files hold, and those in `eval/`, is read anew at each call; a text may be a table.
         """
         try:
-            splits = recorded_events.splits(self.directory)
-            found = [each for split in splits for each in recorded_events.shown(self.directory, split)]
+            return sorted(recorded_events.shown(self.directory), key=lambda each: (each.split, each.name, each.step))
         except OSError:
             return []
-        return sorted(found, key=lambda each: (each.split, each.name, each.step))
 
     def load_model(
         self, checkpoint: str | int = "latest", *, imports: Sequence[str] = ()
@@ -347,19 +317,11 @@ class OpenedRun:
         """
         seen = [self]
 
-        def look() -> attached.Look:
+        def look() -> tuple[RecordedRun, Curves]:
             seen[0] = open(self.directory)
-            run = seen[0].recorded
-            end = f" of {run.end_step}" if run.end_step else ""
-            return attached.Look(
-                directory=self.directory,
-                title=f"{self.name}: {run.status}" + ("" if run.step is None else f", step {run.step}{end}"),
-                is_running=run.status == "running",
-                metric=run.metric or "",
-                charts=seen[0].curves.charts(),
-            )
+            return seen[0].recorded, seen[0].curves
 
-        attached.attach(look, charts, attached.screen(), lambda: time.sleep(refresh_seconds))
+        attached.attach(self.name, look, charts, attached.screen(), lambda: time.sleep(refresh_seconds))
         return seen[0]
 
 
@@ -470,15 +432,3 @@ def _folders(path: str) -> list[str]:
         return [files.join(path, name) for name in files.list_dir(path) if os.path.isdir(files.join(path, name))]
     except OSError:
         return []
-
-
-def _exports(folder: str) -> Iterator[Export]:
-    for path in sorted(_folders(folder), key=lambda path: (len(os.path.basename(path)), path)):
-        name = os.path.basename(path)
-        if not name.isdecimal() or not os.path.exists(files.join(path, "saved_model.pb")):
-            continue
-        held: Mapping[str, Any] = {}
-        with contextlib.suppress(OSError, UserError):
-            held = files.read_json(files.join(path, "export.json"))
-        step, results = held.get("step", int(name)), held.get("metrics")
-        yield Export(path=path, step=step, results=results if isinstance(results, dict) else {})

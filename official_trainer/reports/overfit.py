@@ -10,16 +10,12 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from official_trainer.errors import UserError
 from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import Console, format_number
-
-if TYPE_CHECKING:
-    from official_trainer.engine.trainer import Trainer
 
 _LEARNED, _DONE = 0.1, 0.01
 """Parts of the first loss: at or below the first one the model has learned, below the second one it need not go on."""
@@ -93,26 +89,16 @@ def overfit(job: Job, num_batches: int) -> Learning:
     with trainer_of(job, "--overfit_batches") as trainer:
         trainer.train_iterator.repeat_first(num_batches)
         console = Console(sys.stdout, end_step=limit, quiet=job.quiet)
-        with closing(console):
-            learning = _learn(trainer, num_batches, limit, console)
-    if not learning.has_learned:
-        raise NotLearnedError(f"{learning}\n{_advice(learning)}")
-    return learning
-
-
-def _learn(trainer: Trainer, num_batches: int, limit: int, console: Console) -> Learning:
-    """Trains in windows of whole passes over the batches, the first one a single pass."""
-    logs = flatten(trainer.train(min(num_batches, limit)))
-    first, steps = logs, trainer.context.step
-    window = num_batches * math.ceil(limit / _LINES / num_batches)
-    first_loss = first["training_loss"]
-    done = _DONE * first_loss if first_loss > 0 else -math.inf
-    while steps < limit and done < logs["training_loss"] < math.inf:  # a NaN ends it too
-        logs = flatten(trainer.train(min(window, limit - steps)))
-        steps = trainer.context.step
-        console.log("train", steps, logs)
+        with closing(console):  # windows of whole passes over the batches, the first one a single pass
+            first = logs = flatten(trainer.train(min(num_batches, limit)))
+            steps, window = trainer.context.step, num_batches * math.ceil(limit / _LINES / num_batches)
+            done = _DONE * first["training_loss"] if first["training_loss"] > 0 else -math.inf
+            while steps < limit and done < logs["training_loss"] < math.inf:  # a NaN ends it too
+                logs = flatten(trainer.train(min(window, limit - steps)))
+                steps = trainer.context.step
+                console.log("train", steps, logs)
     named = {"training_loss", "batch_loss", "smoothed_loss"}
-    return Learning(
+    learning = Learning(
         batches=num_batches,
         steps=steps,
         first_loss=first["training_loss"],
@@ -121,6 +107,9 @@ def _learn(trainer: Trainer, num_batches: int, limit: int, console: Console) -> 
         last_rate=logs.get("learning_rate"),
         metrics={name: value for name, value in logs.items() if name not in named and "learning_rate" not in name},
     )
+    if not learning.has_learned:
+        raise NotLearnedError(f"{learning}\n{_advice(learning)}")
+    return learning
 
 
 def _advice(learning: Learning) -> str:

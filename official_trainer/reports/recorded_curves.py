@@ -217,10 +217,8 @@ def _of_event_files(directory: str, splits: Collection[str] | None) -> Curves:
 
     found: dict[str, dict[str, dict[int, tuple[float, float]]]] = {}
     try:
-        for split in recorded_events.splits(directory):
-            if splits is not None and split not in splits:
-                continue
-            for name, step, value, time in recorded_events.scalars(directory, split):
+        for split, name, step, value, time in recorded_events.scalars(directory):
+            if splits is None or split in splits:
                 found.setdefault(split, {}).setdefault(name, {})[step] = (value, time)  # the later one counts
     except OSError as error:
         return Curves({}, (f"TensorBoard's files cannot be read: {files.reason_of(error)}",))

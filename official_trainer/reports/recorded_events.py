@@ -36,36 +36,37 @@ class Shown:
     content: bytes = dataclasses.field(repr=False)
 
 
-def splits(directory: str) -> list[str]:
-    """Returns the folders with event files in a run directory, as paths in it; those of other runs are left out."""
-    return list(EventFiles(directory).folders(""))
+def scalars(directory: str) -> Iterator[tuple[str, str, int, float, float]]:
+    """Yields folder, name, step, value and Unix time of each number in a run directory, without other runs in it."""
+    events = EventFiles(directory)
+    for split in events.folders(""):
+        for event in events.events(split):
+            for value in event.summary.value:
+                if (number := _number(value)) is not None:
+                    yield split, value.tag, event.step, number, event.wall_time
 
 
-def scalars(directory: str, split: str) -> Iterator[tuple[str, int, float, float]]:
-    """Yields name, step, value and Unix time of each number in a folder."""
-    for event in EventFiles(directory).events(split):
-        for value in event.summary.value:
-            if (number := _number(value)) is not None:
-                yield value.tag, event.step, number, event.wall_time
+def shown(directory: str) -> Iterator[Shown]:
+    """Yields the images, texts and histograms in a run directory, in the order in which they were recorded."""
+    events = EventFiles(directory)
+    for split in events.folders(""):
+        for event in events.events(split):
+            for value in event.summary.value:
+                yield from _shown(split, event, value)
 
 
-def shown(directory: str, split: str) -> Iterator[Shown]:
-    """Yields the images, texts and histograms in a folder, in the order in which they were recorded."""
-    for event in EventFiles(directory).events(split):
-        for value in event.summary.value:
-            where: dict[str, Any] = {"split": split, "name": value.tag, "step": event.step, "time": event.wall_time}
-            kind = value.WhichOneof("value")
-            if kind == "image":
-                yield Shown(kind="image", content=value.image.encoded_image_string, **where)
-                continue
-            if kind == "histo" or value.metadata.plugin_data.plugin_name == "histograms":
-                yield Shown(kind="histogram", content=b"", **where)
-                continue
-            plugin, texts = value.metadata.plugin_data.plugin_name, list(value.tensor.string_val)
-            if plugin == "images":  # width, height, then the images
-                yield from (Shown(kind="image", content=image, **where) for image in texts[2:])
-            elif plugin == "text":
-                yield from (Shown(kind="text", content=text, **where) for text in texts[:1])
+def _shown(split: str, event: Any, value: Any) -> Iterator[Shown]:
+    where: dict[str, Any] = {"split": split, "name": value.tag, "step": event.step, "time": event.wall_time}
+    kind, plugin = value.WhichOneof("value"), value.metadata.plugin_data.plugin_name
+    texts = list(value.tensor.string_val)
+    if kind == "image":
+        yield Shown(kind="image", content=value.image.encoded_image_string, **where)
+    elif kind == "histo" or plugin == "histograms":
+        yield Shown(kind="histogram", content=b"", **where)
+    elif plugin == "images":  # width, height, then the images
+        yield from (Shown(kind="image", content=image, **where) for image in texts[2:])
+    elif plugin == "text":
+        yield from (Shown(kind="text", content=text, **where) for text in texts[:1])
 
 
 def _number(value: Any) -> float | None:

@@ -7,6 +7,7 @@ kept (`measures.py`), how a table is written (`formats.py`).
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -171,7 +172,14 @@ def ordered(table: Table, order: str | None) -> Table:
         chosen = known[name]
     falls = (table.columns[chosen].direction == "max") != (order or "").startswith("-")
     there = [i for i, row in enumerate(table.rows) if not _is_missing(row[chosen])]
-    there.sort(key=lambda i: _sortable(table.rows[i][chosen]), reverse=falls)
+
+    def rank(i: int) -> tuple[bool, Any]:  # numbers before words
+        cell = table.rows[i][chosen]
+        with contextlib.suppress(ValueError):
+            return False, cell.mean if isinstance(cell, Spread) else float(cell)  # type: ignore[arg-type]
+        return True, cell
+
+    there.sort(key=rank, reverse=falls)
     places = [*there, *(i for i, row in enumerate(table.rows) if _is_missing(row[chosen]))]
     return dataclasses.replace(table, rows=[table.rows[i] for i in places], notes=[table.notes[i] for i in places])
 
@@ -179,17 +187,6 @@ def ordered(table: Table, order: str | None) -> Table:
 def _is_missing(cell: Cell) -> bool:
     number = cell.mean if isinstance(cell, Spread) else cell
     return number is None or number == differing.NOT_THERE or (isinstance(number, float) and math.isnan(number))
-
-
-def _sortable(cell: Cell) -> tuple[int, Any]:
-    if isinstance(cell, Spread):
-        return (0, cell.mean)
-    if isinstance(cell, str):
-        try:
-            return (0, float(cell))
-        except ValueError:
-            return (1, cell)
-    return (0, cell)
 
 
 def grouped(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequence[str]) -> Table:

@@ -5,7 +5,7 @@ The rate rises exponentially from step to step until the loss diverges (Smith
 in plot.svg, and its numbers are in curve.jsonl. No run directory is read or written.
 
 Owns: `find-lr`.
-Does not own: the training (`reports/find_lr.py`), the suggestion (`reports/rate_curve.py`), its picture.
+Does not own: the training and the suggestion (`reports/find_lr.py`), its picture.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 
 if TYPE_CHECKING:
-    from official_trainer.reports.rate_curve import RateCurve
+    from official_trainer.reports.find_lr import RateCurve
 
 USAGE = "EXPERIMENT|--experiment=NAME [--steps=N] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (

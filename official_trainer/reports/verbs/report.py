@@ -60,8 +60,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.port is not None:
         raise UsageError("--port is for --watch; leave it out")
     output = os.path.expanduser(_OUTPUT if arguments.output is None else arguments.output)
-    _check(output)
     from official_trainer.reports import page
+
+    if not output:
+        raise UsageError("--output is empty: is a variable not set? Name a file, or leave the flag out")
+    try:
+        with open(output, "rb") as file:  # before anything is read
+            head = file.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        head = b""
+    except OSError as error:
+        raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
+    if head and page.MARK.encode() not in head:
+        raise UsageError(f"--output={output} is no report, and would be lost; name another file, or delete it")
 
     content = _content(paths)
     text = page.render(content)
@@ -71,34 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
     terminal.show(f"{output}: {printable(content['title'])}, {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
     return int(ExitCode.DONE)
-
-
-def _check(output: str) -> None:
-    """Refuses a file that is not to be replaced, before anything is read.
-
-    Raises:
-      UsageError: it is a folder, its folder is not there, or it holds something else than a report.
-    """
-    from official_trainer.reports.page import MARK
-
-    if not output:
-        raise UsageError("--output is empty: is a variable not set? Name a file, or leave the flag out")
-    if os.path.isdir(output):
-        raise UsageError(f"--output={output} is a folder; name a file in it, such as {os.path.join(output, _OUTPUT)}")
-    folder = os.path.dirname(output) or "."
-    if not os.path.isdir(folder):
-        raise UsageError(f"--output={output}: there is no folder {folder}; create it, or name another file")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"--output={output}: the folder {folder} cannot be written; name a file in another one")
-    try:
-        with open(output, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UsageError(f"--output={output} cannot be replaced: {files.reason_of(error)}") from error
-    if head and MARK.encode() not in head:
-        raise UsageError(f"--output={output} is no report, and would be lost; name another file, or delete it")
 
 
 def _content(paths: Sequence[str], refresh_seconds: float | None = None) -> Mapping[str, Any]:

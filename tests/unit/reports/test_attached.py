@@ -7,7 +7,8 @@ import pytest
 
 from official_trainer import reports
 from official_trainer.reports import attached, curve_plot
-from official_trainer.reports.recorded_curves import Curve
+from official_trainer.reports.recorded_curves import Curve, Curves
+from official_trainer.runs.recorded import RecordedRun
 from tests.support.reports import kinds
 
 
@@ -16,23 +17,19 @@ def screen(shown):
     return lambda title, charts: shown.append((title, {name: [*curves] for name, curves in charts.items()}))
 
 
-def look(steps, *, is_running=True, metric="accuracy"):
+def look(steps, status="running", **charts):
     curve = Curve([*range(steps)], [0.5] * steps, [None] * steps)
-    charts = {
-        "rate": {"train": curve},
-        "loss": {"train": curve, "validation": curve},
-        "accuracy": {"validation": curve},
-    }
-    charts = charts if steps else {}
-    return attached.Look(directory="d", title=f"step {steps}", is_running=is_running, metric=metric, charts=charts)
+    both = {"training_loss": curve, "rate": curve}, {"validation_loss": curve, "accuracy": curve}
+    by_split = charts or dict(zip(("train", "validation"), both, strict=True)) if steps else {}
+    return RecordedRun(directory="d", status=status, step=steps, metric="accuracy"), Curves(by_split)
 
 
 def test_it_is_refreshed_until_the_run_ends():
     """N29: the loss and the metric that decides, again after each pause; no more when the run has ended."""
-    shown, looks, pauses = [], iter([look(0), look(1), look(2, is_running=False)]), []
-    attached.attach(lambda: next(looks), (), screen(shown), lambda: pauses.append(1))
+    shown, looks, pauses = [], iter([look(0), look(1), look(2, "done")]), []
+    attached.attach("n", lambda: next(looks), (), screen(shown), lambda: pauses.append(1))
     chosen = {"loss": ["train", "validation"], "accuracy": ["validation"]}
-    assert shown == [("step 0", {}), ("step 1", chosen), ("step 2", chosen)]
+    assert shown == [("n: running, step 0", {}), ("n: running, step 1", chosen), ("n: done, step 2", chosen)]
     assert len(pauses) == 2
 
 
@@ -43,28 +40,29 @@ def test_an_interrupt_ends_the_pictures_and_a_later_call_shows_all_again(capsys)
         raise KeyboardInterrupt
 
     shown = []
-    attached.attach(lambda: look(1), (), screen(shown), interrupted)
+    attached.attach("n", lambda: look(1), (), screen(shown), interrupted)
     assert capsys.readouterr().out == "not refreshed any more; the run is not touched by that\n"
-    attached.attach(lambda: look(2, is_running=False), (), screen(shown), interrupted)
-    assert [title for title, _ in shown] == ["step 1", "step 2"]
+    attached.attach("n", lambda: look(2, "done"), (), screen(shown), interrupted)
+    assert [title for title, _ in shown] == ["n: running, step 1", "n: done, step 2"]
 
 
 def test_charts_by_name():
     """N29: a chart that is not there yet is waited for; one that never came is an error with the nearest name."""
-    shown, looks = [], iter([look(0), look(1, is_running=False)])
-    attached.attach(lambda: next(looks), ["rate"], screen(shown), lambda: None)
-    assert shown == [("step 0; no rate yet", {}), ("step 1", {"rate": ["train"]})]
+    shown, looks = [], iter([look(0), look(1, "done")])
+    attached.attach("n", lambda: next(looks), ["rate"], screen(shown), lambda: None)
+    assert shown == [("n: running, step 0; no rate yet", {}), ("n: done, step 1", {"rate": ["train"]})]
     with pytest.raises(attached.UnknownChartError, match="d has no chart acuracy; did you mean accuracy"):
-        attached.attach(lambda: look(1, is_running=False), ["acuracy"], screen([]), lambda: None)
-    with pytest.raises(attached.UnknownChartError, match="d has no chart zzz; it has rate, loss, accuracy"):
-        attached.attach(lambda: look(1, is_running=False), ["zzz"], screen([]), lambda: None)
+        attached.attach("n", lambda: look(1, "done"), ["acuracy"], screen([]), lambda: None)
+    with pytest.raises(attached.UnknownChartError, match="d has no chart zzz; it has loss, rate, accuracy"):
+        attached.attach("n", lambda: look(1, "done"), ["zzz"], screen([]), lambda: None)
 
 
 def test_without_a_loss_the_first_charts_are_shown():
     """N29: of a run that records other things."""
-    charts = {f"m{n}": {"train": Curve([1], [1.0], [None])} for n in range(9)}
-    seen = attached.Look(directory="d", title="", is_running=False, metric="", charts=charts)
-    assert [*attached.chosen(seen, ())] == ["m0", "m1", "m2", "m3"]
+    shown, curve = [], Curve([1], [1.0], [None])
+    seen = look(1, "done", train={f"m{n}": curve for n in range(9)})
+    attached.attach("n", lambda: seen, (), screen(shown), None)
+    assert [*shown[0][1]] == ["m0", "m1", "m2", "m3"]
 
 
 def test_of_a_run_in_a_terminal(tmp_path, capsys):

@@ -38,21 +38,23 @@ def test_thinning_keeps_the_ends_and_every_spike():
 def test_a_page_of_many_runs_stays_small_and_says_so():
     """N22: the more curves, the fewer points of each; the page says how many of how many."""
     runs = [ranked({"train": {"loss": curve([1.0 / (i + 1) for i in range(5_000)])}}) for _ in range(1_000)]
-    made = curves.chart(runs, [0], "accuracy")
-    points = sum(len(each["x"]) for chart in made.charts for each in chart["curves"])
+    charts, about = curves.chart(runs, [0], "accuracy")
+    points = sum(len(each["x"]) for chart in charts for each in chart["curves"])
     assert points <= 250_000
-    assert made.about.startswith("Curves are thinned out: of each at most 220 points are drawn, of up to 5,000;")
-    assert curves.chart(runs[:2], [0], "accuracy").about.startswith("Curves are thinned out: of each at most 600")
+    assert about.startswith("Curves are thinned out: of each at most 220 points are drawn, of up to 5,000;")
+    assert curves.chart(runs[:2], [0], "accuracy")[1].startswith("Curves are thinned out: of each at most 600")
 
 
 def test_short_curves_are_whole_and_nothing_is_said():
     """N22: a curve that a screen can show has all its points."""
-    made = curves.chart([ranked({"validation": {"accuracy": curve([0.1, float("nan"), 0.123456789])}})], [0], None)
-    (chart,) = made.charts
+    charts, about = curves.chart(
+        [ranked({"validation": {"accuracy": curve([0.1, float("nan"), 0.123456789])}})], [0], None
+    )
+    (chart,) = charts
     assert chart["curves"] == [
         {"run": 0, "split": "validation", "name": "accuracy", "x": [0, 1, 2], "y": [0.1, None, 0.12346]}
     ]
-    assert made.about == ""
+    assert about == ""
 
 
 def test_training_and_validation_share_a_chart_and_the_metric_is_first():
@@ -63,7 +65,7 @@ def test_training_and_validation_share_a_chart_and_the_metric_is_first():
         "validation": {"validation_loss": one, "accuracy": one, "best_accuracy": one, "dev/validation_loss": one},
         "time": {"examples_per_second": one, "wall_seconds": one},
     }
-    charts = curves.chart([ranked(by_split)], [0], "accuracy").charts
+    charts, _ = curves.chart([ranked(by_split)], [0], "accuracy")
     assert [chart["name"] for chart in charts] == [
         "accuracy",
         "loss",
@@ -77,11 +79,11 @@ def test_training_and_validation_share_a_chart_and_the_metric_is_first():
 def test_many_charts_of_many_runs_are_cut_and_the_page_says_what_is_missing():
     """N22: metrics beyond the limit are counted; later charts of many runs have the highlighted ones alone."""
     named = {f"metric_{i:02}": curve([1.0]) for i in range(30)}
-    made = curves.chart([ranked({"validation": named}) for _ in range(70)], [3], None)
-    assert len(made.charts) == 24
-    assert [len(chart["curves"]) for chart in made.charts] == [70] * 8 + [1] * 16
-    assert "6 more metrics are not drawn." in made.about
-    assert "After the first 8, charts have only the runs that were highlighted at first." in made.about
+    charts, about = curves.chart([ranked({"validation": named}) for _ in range(70)], [3], None)
+    assert len(charts) == 24
+    assert [len(chart["curves"]) for chart in charts] == [70] * 8 + [1] * 16
+    assert "6 more metrics are not drawn." in about
+    assert "After the first 8, charts have only the runs that were highlighted at first." in about
 
 
 def test_time_and_epochs_are_known_where_a_run_records_them(tmp_path):

@@ -85,14 +85,6 @@ def test_exports(make, tmp_path):
     assert found == [("export/9", 9, {"accuracy": 0.5}), ("export/10", 10, {}), ("export/best/20", 20, {})]
 
 
-def test_files_for_people(make):
-    """N29: a traceback, the report of a stall, the batch of a loss that was not finite."""
-    assert [(each.name, each.kind) for each in make("failed").artifacts] == [("traceback.txt", "traceback")]
-    assert [each.name for each in make("stalled").artifacts] == ["stall-0.txt"]
-    assert [each.name for each in make("not_finite").artifacts] == ["non_finite/step-25"]
-    assert make("done").artifacts == []
-
-
 def test_images_and_texts(make):
     """N29: those of the evaluations, with their steps."""
     shown = make("with_pictures").shown()
@@ -128,7 +120,7 @@ def test_each_kind_of_directory_has_all_parts_and_a_word_about_what_is_not_known
     """N29: no part fails, whatever is in the directory."""
     run = make(kind)
     assert run.status
-    for part in (run.metrics, run.config, run.checkpoints, run.exports, run.artifacts, run.shown(), run.record):
+    for part in (run.metrics, run.config, run.checkpoints, run.exports, run.shown(), run.record):
         assert len(part) >= 0
     assert run.best is None or run.best.metric
     assert (kind not in QUIET) == bool(run.notes), run.notes

@@ -7,7 +7,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.reports import find_lr
-from official_trainer.reports.rate_curve import RateCurve
+from official_trainer.reports.find_lr import RateCurve
 
 RATE = r"trainer\.optimizer_config\.learning_rate\.constant\.learning_rate"
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from official_trainer.reports.rate_curve import RateCurve
+from official_trainer.reports.find_lr import RateCurve
 
 RATES = [10 ** (-7 + 8 * i / 99) for i in range(100)]
 
