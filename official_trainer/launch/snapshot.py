@@ -11,6 +11,7 @@ workspace.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -75,11 +76,17 @@ def take(workspace: str, folder: str) -> Snapshot:
     try:
         os.chmod(place, 0o755)  # processes of the job may run as another user
         for path in paths:
-            _copy(workspace, path, place)
+            source, copy = os.path.join(workspace, path), os.path.join(place, path)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            if os.path.islink(source):
+                os.symlink(link_of(workspace, path), copy)
+            else:
+                shutil.copy2(source, copy)
         sums = {path: sum_of(place, path) for path in paths}  # of the copy: the workspace may be edited now
         made = _made(workspace, folder, sums)
-        if _is_whole(made):
-            return made
+        with contextlib.suppress(OSError, SnapshotError):  # it may have been edited, or removed in part
+            if at(made.path) is not None and sums_of(made.path) == made.sums:
+                return made
         _link_all_else(workspace, place, paths)
         text = json.dumps({"workspace": workspace, "made_at": made.path, "sums": sums}, indent=1)
         files.write_text_atomically(os.path.join(place, FILE), text + "\n")
@@ -88,14 +95,6 @@ def take(workspace: str, folder: str) -> Snapshot:
         return made
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _is_whole(code: Snapshot) -> bool:
-    """Returns whether its folder holds the code as it was copied: it may have been edited, or removed in part."""
-    try:
-        return at(code.path) is not None and sums_of(code.path) == code.sums
-    except (OSError, SnapshotError):
-        return False
 
 
 def pack(code: Snapshot) -> None:
@@ -133,15 +132,6 @@ def _check_size(folder: str, paths: Iterable[str]) -> None:
             f"{_MOST_BYTES >> 20}; the largest files are {named}: add what is no code to .gitignore, or set another "
             "source in the profile"
         )
-
-
-def _copy(workspace: str, path: str, place: str) -> None:
-    source, target = os.path.join(workspace, path), os.path.join(place, path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.islink(source):
-        os.symlink(link_of(workspace, path), target)
-    else:
-        shutil.copy2(source, target)
 
 
 def _link_all_else(workspace: str, place: str, paths: Iterable[str]) -> None:

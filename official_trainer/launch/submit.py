@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import glob
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -59,8 +58,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
     rendered = engine.render(job)
     if not arguments.submit:
-        _show(rendered, folder)
-        _summarise(engine, job, rendered, folder)
+        _show(engine, job, rendered, folder)
         return int(ExitCode.DONE)
     record = Record(
         target=engine.name,
@@ -76,7 +74,11 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         code="" if job.code is None else job.code.path,
     )
     with submission.alone(folder):
-        rendered = _replacing(folder, engine, rendered)
+        if (last := submission.read(folder)) is not None:  # this job takes the place of one of its name that has ended
+            before = submission.target_of(last)
+            refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
+            if before.query(()) == engine.query(()):  # in the same cluster, for example, which may still have it
+                rendered = dataclasses.replace(rendered, submit=engine.resume(last.id, rendered.submit))
         with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
             try:
                 submitted = submission.submit(folder, engine, rendered, record)
@@ -88,21 +90,6 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
-
-
-def _replacing(folder: str, engine: Target[Any], rendered: Rendered) -> Rendered:
-    """Returns a job with the commands that start it in the place of one of its name that has ended, if there was one.
-
-    Raises:
-      UsageError: it has not ended.
-      EngineError: the engine does not say whether it has.
-    """
-    if (last := submission.read(folder)) is None:
-        return rendered
-    before = submission.target_of(last)
-    refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
-    is_there = before.query(()) == engine.query(())  # in the same cluster, for example, which may still have it
-    return dataclasses.replace(rendered, submit=engine.resume(last.id, rendered.submit)) if is_there else rendered
 
 
 def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec, folder: str) -> JobSpec:
@@ -134,16 +121,14 @@ def _check_paths(job: JobSpec, code: Snapshot, *, is_archive: bool) -> None:
     if job.cwd != code.workspace:
         what = "the processes of the job start at the top of the code, where relative paths mean something else"
         raise UsageError(f"{what}; run this command in {code.workspace}, not in {job.cwd}")
-    absent = [f"{field}={path}" for field, path in job.paths if _is_no_code(path, code)]
+    absent = []  # files or a folder in the current directory, of which none is code
+    for field, path in job.paths:
+        found = [os.path.normpath(each) for each in glob.glob(path)]
+        if found and not any(each == name or each.startswith(f"{name}/") for name in found for each in code.sums):
+            absent.append(f"{field}={path}")
     if lost := [*code.links_out, *absent]:
         what = "no code (git ignores it, or it is a link out of the workspace), so the machines of the job will lack it"
         terminal.report_error(f"{first_few(lost)}: {what}", "warning", "yellow")
-
-
-def _is_no_code(path: str, code: Snapshot) -> bool:
-    """Returns whether there are such files, or is such a folder, in the current directory, and none is code."""
-    found = [os.path.normpath(each) for each in glob.glob(path)]
-    return bool(found) and not any(each == name or each.startswith(f"{name}/") for name in found for each in code.sums)
 
 
 @contextlib.contextmanager
@@ -213,35 +198,30 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     arguments.model_dir = files.absolute(model_dir)
     is_sweep = arguments.command not in ("train", "predict")
     engine = target_class(profile, is_sweep=is_sweep)
-    job = (_shared if is_sweep else _training)(arguments, engine)
+    if is_sweep:
+        if not engine.runs_sweeps:
+            known = " and ".join(target.name for target in targets.importable() if target.runs_sweeps)
+            fix = f"`official-trainer {arguments.command}` runs one on this machine"
+            raise UsageError(f"launch {engine.name} cannot run a {arguments.command}; {known} can, and {fix}")
+        job = job_spec.check_shared(arguments, engine.profile)
+    else:
+        mode = job_spec.read_mode(arguments, engine.profile)
+        prediction = flags.read_prediction(arguments)
+        if prediction.output_dir:  # only in mode predict
+            arguments.output = files.absolute(prediction.output_dir)
+            if not is_in(arguments.output, arguments.model_dir):
+                what = f"--output={arguments.output} is not below --model_dir, which the processes of a job share"
+                raise UsageError(f"{what}; name a folder below {arguments.model_dir}, or leave it out")
+        # The check has the directory's content if this machine sees it: a missing one is not created here, because the
+        # job may run elsewhere, and reading a URL would need TensorFlow.
+        is_unseen = files.is_url(arguments.model_dir) or not os.path.isdir(arguments.model_dir)
+        check = check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
+        job = job_spec.check_job(arguments, engine.profile, mode, check)
     place = job.model_dir
     if job.predicts:  # beside the training of the run, and its record
         experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
     place = place if files.is_url(place) else os.path.realpath(place)  # a directory has one name by all links to it
     return engine, dataclasses.replace(job, name=submission.job_name(profile.name, experiment, place))
-
-
-def _training(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
-    mode = job_spec.read_mode(arguments, engine.profile)
-    prediction = flags.read_prediction(arguments)
-    if prediction.output_dir:  # only in mode predict
-        arguments.output = files.absolute(prediction.output_dir)
-        if not is_in(arguments.output, arguments.model_dir):
-            what = f"--output={arguments.output} is not below --model_dir, which the processes of a job share"
-            raise UsageError(f"{what}; name a folder below {arguments.model_dir}, or leave it out")
-    # The check has the directory's content if this machine sees it: a missing one is not created here, because the job
-    # may run elsewhere, and reading a URL would need TensorFlow.
-    is_unseen = files.is_url(arguments.model_dir) or not os.path.isdir(arguments.model_dir)
-    check = check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
-    return job_spec.check_job(arguments, engine.profile, mode, check)
-
-
-def _shared(arguments: argparse.Namespace, engine: Target[Any]) -> JobSpec:
-    if not engine.runs_sweeps:
-        known = " and ".join(target.name for target in targets.importable() if target.runs_sweeps)
-        fix = f"`official-trainer {arguments.command}` runs one on this machine"
-        raise UsageError(f"launch {engine.name} cannot run a {arguments.command}; {known} can, and {fix}")
-    return job_spec.check_shared(arguments, engine.profile)
 
 
 def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
@@ -284,23 +264,20 @@ def refuse_unless_ended(folder: str, engine: Target[Any], record: Record, so: st
         )
 
 
-def _show(rendered: Rendered, folder: str) -> None:
-    """Prints the files; a single file as it is, so that `> FILE` saves it, on a terminal without what every job has."""
+def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
+    """Prints the files of a job, and to stderr its summary and the commands that --submit would run.
+
+    A single file is printed as it is, so that `> FILE` saves it, on a terminal without what every job has.
+    """
     for name, text in rendered.files.items():
-        if len(rendered.files) == 1:
-            print(SAME.sub(functools.partial(_left_out, name), text) if sys.stdout.isatty() else text, end="")
-        else:
+        if len(rendered.files) > 1:
             print(f"{terminal.paint(f'# {os.path.relpath(os.path.join(folder, name))}', 'bold')}\n{text.rstrip()}\n")
+            continue
+        parts = SAME.split(text) if sys.stdout.isatty() else [text]
+        for number, part in enumerate(parts):
+            what = f"# … {part.count(chr(10))} lines that are the same in every job; `> {name}` saves all"
+            print(f"{terminal.paint(what, 'dim')}\n" if number % 2 else part, end="")
     sys.stdout.flush()  # before the summary on stderr
-
-
-def _left_out(name: str, found: re.Match[str]) -> str:
-    what = f"# … {found[1].count(chr(10))} lines that are the same in every job; `> {name}` saves all"
-    return f"{terminal.paint(what, 'dim')}\n"
-
-
-def _summarise(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
-    """Prints the summary of a job to stderr, and the commands that --submit would run."""
     rows = [
         ("processes", _processes(engine.profile, job)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),

@@ -247,12 +247,27 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         resources += f" --gres=gpu:{gpus * (own.tasks_per_node or 0)}"
     elif gpus:
         resources += f" --gpus-per-task={gpus}"
+    failed = f"|| exit {int(ExitCode.CONFIG)}"
+    preparation = [
+        f"cd -- {shlex.quote(job.cwd)} {failed}",
+        # All processes are given the same variables.
+        *(f"export {name}={shlex.quote(value)}" for name, value in {**job.roles[0].environ, **own.environ}.items()),
+        # The name of a command is quoted too, so it is no keyword of the shell.
+        *(f"{shlex.join(words)} {failed}" for words in own.setup),
+    ]
+    first, hosts, steps = 0, [], []
+    for role in job.roles:
+        hosts.append(f"{role.name}=$(nodes {first} {role.count})")
+        command = shlex.join([own.python or sys.executable, "-m", *role.argv])
+        steps.append(f'step {role.name} "{role.name if first else ""}" {first} {role.count} {command}')
+        first += role.count
+    steps = [f"slots {first}", f'{HOSTS}="{";".join(hosts)}"', f"export {HOSTS}", *steps]
     return script(
         "slurm.sh",
         blocks=["servers" if PS in names else "workers", *names],
         options="\n".join(f"#SBATCH {option}" for option in _options(job, own, workers)),
-        preparation="\n".join(_preparation(job, own)),
-        steps="\n".join(_steps(job, own)),
+        preparation="\n".join(preparation),
+        steps="\n".join(steps),
         waits="\n".join(f"ended {name}" for name in trained),
         trained=" ".join(trained),
         max_restarts=own.max_restarts,
@@ -267,29 +282,6 @@ def _script(job: JobSpec, own: SlurmProfile) -> str:
         shared_gpus=gpus if len(names) > 1 else 0,
         server_seconds=_SERVER_SECONDS,
     )
-
-
-def _preparation(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the lines that set up the shell: directory, variables, commands."""
-    quote, failed = shlex.quote, f"|| exit {int(ExitCode.CONFIG)}"
-    yield f"cd -- {quote(job.cwd)} {failed}"
-    for name, value in {**job.roles[0].environ, **own.environ}.items():  # all processes are given the same
-        yield f"export {name}={quote(value)}"
-    for words in own.setup:
-        yield f"{shlex.join(words)} {failed}"  # the command's name is quoted too, so it is no keyword of the shell
-
-
-def _steps(job: JobSpec, own: SlurmProfile) -> Iterator[str]:
-    """Yields the lines that find the node of each process and start a step for each role."""
-    firsts = [sum(role.count for role in job.roles[:number]) for number in range(len(job.roles))]
-    hosts = [f"{role.name}=$(nodes {first} {role.count})" for role, first in zip(job.roles, firsts, strict=True)]
-    yield f"slots {sum(role.count for role in job.roles)}"
-    yield f'{HOSTS}="{";".join(hosts)}"'
-    yield f"export {HOSTS}"
-    for role, first in zip(job.roles, firsts, strict=True):
-        log = role.name if first else ""
-        command = shlex.join([own.python or sys.executable, "-m", *role.argv])
-        yield f'step {role.name} "{log}" {first} {role.count} {command}'
 
 
 def _options(job: JobSpec, own: SlurmProfile, workers: int | None) -> Iterator[str]:

@@ -143,7 +143,17 @@ class VertexTarget(Target[VertexProfile]):
         spec = self.profile.as_dict()["spec"]
         retries = {"disableRetries": True} if self.profile.max_restarts == 0 else {}
         scheduling = {**spec.get("scheduling", {}), **retries}
-        fields = {"workerPoolSpecs": _pools(job, self.profile), **spec, "scheduling": scheduling}
+        # The machines of each role in the API's order; the first pool is one process, which leads the others. Without a
+        # chief, that is worker 0, which Vertex AI calls chief.
+        roles = {role.name: role for role in job.roles}
+        leader = roles.get(CHIEF) or roles[WORKER]
+        pools = [_pool(job, leader, 1, self.profile)]
+        for role in map(roles.get, (WORKER, PS, EVALUATOR)):
+            count = role.count - (role is leader) if role else 0
+            pools.append(_pool(job, role, count, self.profile) if role and count else {})
+        while not pools[-1]:
+            pools.pop()
+        fields = {"workerPoolSpecs": pools, **spec, "scheduling": scheduling}
         return Rendered(
             files={JOB: dump_yaml(filled(fields))},
             submit=(*fetch.uploads(job), self._gcloud("create", *words, "--format=value(name)")),
@@ -189,23 +199,6 @@ _NEEDED = {
     "image_uri": "us-docker.pkg.dev/my-project/images/trainer:1",
     "machine_type": "n1-standard-8",
 }
-
-
-def _pools(job: JobSpec, vertex: VertexProfile) -> list[dict[str, Any]]:
-    """Returns the machines of each role in the API's order; the first pool is one process, which leads the others.
-
-    Without a chief, that is worker 0, which Vertex AI calls chief.
-    """
-    roles = {role.name: role for role in job.roles}
-    leader = roles.get(CHIEF) or roles[WORKER]
-    pools = [_pool(job, leader, 1, vertex)]
-    for name in (WORKER, PS, EVALUATOR):
-        role = roles.get(name)
-        count = role.count - (role is leader) if role else 0
-        pools.append(_pool(job, role, count, vertex) if role and count else {})
-    while not pools[-1]:
-        pools.pop()
-    return pools
 
 
 def _pool(job: JobSpec, role: Role, count: int, vertex: VertexProfile) -> dict[str, Any]:

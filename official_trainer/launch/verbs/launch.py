@@ -158,7 +158,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.inputs import data_service
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import with_data_service
-    from official_trainer.processes import local, output
+    from official_trainer.processes import isolation, local, output
     from official_trainer.processes.attempt import Options
     from official_trainer.processes.children import PRELOAD
     from official_trainer.runs import run as engine
@@ -167,7 +167,14 @@ def _run_here(arguments: argparse.Namespace) -> int:
     profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
     if arguments.isolated:
-        _check_isolated(arguments)
+        if arguments.dry_run:
+            raise UsageError(
+                "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
+            )
+        if files.is_url(arguments.model_dir or ""):
+            what = f"the processes cannot reach --model_dir={arguments.model_dir}"
+            raise UsageError(f"--isolated: {what}; use a directory of this machine")
+        isolation.check()
     mode = job_spec.read_mode(arguments, profile)
     ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
@@ -219,21 +226,6 @@ def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:
         given = f"--max_restarts={profile.max_restarts}"
         raise UsageError(f"{given} has no effect without --supervise; add that, or leave it out")
     return profile.max_restarts if is_set or arguments.profile else None
-
-
-def _check_isolated(arguments: argparse.Namespace) -> None:
-    """Refuses a network of its own where there cannot be one, or where the job would need more than that."""
-    from official_trainer.processes import isolation
-
-    if arguments.dry_run:
-        raise UsageError(
-            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
-        )
-    if files.is_url(arguments.model_dir or ""):
-        raise UsageError(
-            f"--isolated: the processes cannot reach --model_dir={arguments.model_dir}; use a directory of this machine"
-        )
-    isolation.check()
 
 
 def paint_label(label: str, number: int) -> str:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from official_trainer import cli
-from official_trainer.errors import START_AGAIN, ExitCode
+from official_trainer.errors import ExitCode
 from official_trainer.launch import submission, targets
 from official_trainer.launch.target import Rendered, Target
 from official_trainer.launch.verbs import job as verb
@@ -141,28 +141,14 @@ def test_names_tell_run_directories_apart():
     assert submission.job_name("mine", "x", "/r").startswith("mine-")
 
 
-def test_a_profile_says_how_and_flags_go_over_it(workspace, capfd):
-    """N20: read as experiments are, with bases."""
-    (workspace / "base.yaml").write_text("workers: 3\nevaluator: true\nenviron: {A: b}\n")
-    (workspace / "p.yaml").write_text("base: base.yaml\nname: mine\nmax_restarts: 2\n")
-    name = submit(capfd, "--profile=p.yaml", "--workers=2", "--noevaluator")
-    assert name.startswith("mine-")
-    profile = json.loads((workspace / "launches" / name / "launch.json").read_text())["profile"]
-    assert (profile["workers"], profile["evaluator"], profile["max_restarts"]) == (2, False, 2)
-    assert profile["environ"] == {"A": "b"}
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("wrkers: 2", "p.yaml:1: wrkers: unknown field; did you mean 'workers'?"),
         ("workers: two", "p.yaml:1: workers: must be an integer"),
-        ("name: 'a\\nb'", "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
-        ('name: "a\\nb"', "is not a valid job name"),
-        ("name: '$(touch x)'", "is not a valid job name"),
+        ('name: "a\\nb"', "p.yaml:1: name: is not a valid job name; use up to 30 lower-case letters"),
         ("environ: {'A B': x}", "'A B' is not a valid variable name"),
         ("environ: {TF_CONFIG: x}", "TF_CONFIG identifies a process"),
-        ("environ: {WANDB_API_KEY: x}", "WANDB_API_KEY looks like a secret"),
         ('environ: {A: "b\\0"}', "the value of A contains a NUL character"),
     ],
 )
@@ -224,14 +210,6 @@ def test_a_profile_for_this_machine(workspace, capfd):
     assert "--max_restarts=3 has no effect without --supervise" in refused(capfd, ExitCode.CONFIG, *words)
 
 
-def test_an_engine_that_is_not_there(workspace, capfd, monkeypatch):
-    """N20: says which program, and where it is to be had; nothing is written."""
-    monkeypatch.setenv("PATH", "/nowhere")
-    said = refused(capfd, ExitCode.FAILED, "launch", "scripted", "--submit", "digits_mlp")
-    assert "engine is not on the PATH, and `scripted` needs it: install it from nowhere" in said
-    assert not (workspace / "launches").exists()
-
-
 def test_a_file_in_the_place_of_the_folder_of_jobs(workspace, capfd):
     """N20: is named, before anything is started."""
     (workspace / "launches").write_text("mine")
@@ -284,17 +262,6 @@ def test_an_engine_that_says_no_id(workspace, capfd, monkeypatch):
     assert "engine start2 printed nothing and no job id" in said and "cancels what was started" in said
 
 
-def test_an_id_is_said_once(workspace, capfd):
-    """In a sentence; what else an engine prints is passed on."""
-    assert launch("--submit", "digits_mlp", "--model_dir=run") == 0
-    assert "was submitted to scripted as id-1; " in capfd.readouterr().out.splitlines()[0]
-
-
-def test_a_long_command_is_cut_in_messages():
-    assert submission.shown(("kubectl", "a b")) == "kubectl 'a b'"
-    assert submission.shown(("kubectl", "x" * 500)) == "kubectl " + "x" * 100 + "…" + "x" * 10
-
-
 def test_no_job_was_submitted(workspace, capfd):
     assert cli.main(["job", "list"]) == 0
     out, err = capfd.readouterr()
@@ -303,19 +270,6 @@ def test_no_job_was_submitted(workspace, capfd):
         f"note: no job was submitted from {workspace}; "
         "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one\n"
     )
-
-
-def test_a_submission_that_fails_in_an_empty_folder(tmp_path, monkeypatch):
-    """N20: as without a workspace; the folder itself stays."""
-    scripted.be_the_only_target(monkeypatch, tmp_path / "bin")
-    monkeypatch.setenv("ENGINE_FAILS", "start")
-    (tmp_path / "empty").mkdir()
-    job = Rendered(files={"job.txt": ""}, submit=(("engine", "start"),))
-    words = dict.fromkeys(("target", "name", "id", "model_dir", "submitted_at"), "x")
-    record = submission.Record(**words, argv=(), submit=(), files=(), profile={})
-    with pytest.raises(submission.EngineError):
-        submission.submit(str(tmp_path / "empty" / "launches" / "x"), scripted.Scripted(None), job, record)
-    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_submission_that_is_interrupted(workspace, capfd, monkeypatch):
@@ -349,8 +303,10 @@ def test_a_job_that_has_printed_nothing_yet(workspace, capfd, monkeypatch):
     name = submit(capfd)
     assert cli.main(["job", "logs", name]) == 0
     out, err = capfd.readouterr()
-    assert not out
-    assert err == f"note: {name} has printed nothing yet; `official-trainer job status {name}` shows its state\n"
+    assert (
+        not out
+        and err == f"note: {name} has printed nothing yet; `official-trainer job status {name}` shows its state\n"
+    )
     (workspace / "launches" / name / "ps.out").touch()
     assert cli.main(["job", "logs", name]) == 0
     assert capfd.readouterr().out == "a line\n"
@@ -593,28 +549,19 @@ def test_a_job_is_watched_to_its_end(workspace, capfd, monkeypatch, end, code):
     assert found == (code, ["pending", "running", end.lower()], "")
 
 
-def test_a_job_that_goes_while_it_is_watched(workspace, capfd, monkeypatch):
-    """N20: how it ended is not known, and the exit code is that."""
+def test_a_watch_without_an_end(workspace, capfd, monkeypatch):
+    """N20: Ctrl-C leaves it; how a job ended that goes, or whose engine fails for ten minutes, is not known."""
+    assert watch(workspace, capfd, monkeypatch)[:2] == (130, ["pending"])
     code, said, err = watch(workspace, capfd, monkeypatch, "RUNNING", None)
     assert (code, said) == (ExitCode.RETRY, ["pending", "running", "ended"])
     assert "scripted no longer has the job, so it is not known how it ended; " in err
     assert f"the run's own status is in {workspace / 'run'}\n" in err
-
-
-def test_an_engine_that_answers_a_watch_no_more(workspace, capfd, monkeypatch):
-    """N20: for ten minutes; a failure now and then is only said."""
-    failing = ["x y z"] * 19  # what it prints is no state
+    failing = ["x y z"] * 19  # what it prints is no state; now and then that is only said
     code, said, _ = watch(workspace, capfd, monkeypatch, *failing, "RUNNING", "COMPLETED")
-    unknown = "unknown: engine printed 'id-{} x y z', which says nothing of the job"
-    assert (code, said) == (0, ["pending", unknown.format(1), "running", "completed"])
-    code, said, err = watch(workspace, capfd, monkeypatch, *failing, "x y z", "RUNNING")
-    assert (code, said) == (ExitCode.RETRY, ["pending", unknown.format(2)])
+    assert (code, [text.partition(":")[0] for text in said]) == (0, ["pending", "unknown", "running", "completed"])
+    code, _, err = watch(workspace, capfd, monkeypatch, *failing, "x y z", "RUNNING")
+    assert code == ExitCode.RETRY
     assert "scripted has not answered 20 times in a row, so it is not known how it ended" in err
-
-
-def test_a_watch_that_is_left(workspace, capfd, monkeypatch):
-    """N20: by Ctrl-C; the job goes on."""
-    assert watch(workspace, capfd, monkeypatch)[:2] == (130, ["pending"])
 
 
 def test_a_slice_is_not_watched(workspace, capfd, monkeypatch):
@@ -716,13 +663,6 @@ def test_a_record_that_cannot_be_read(workspace, capfd):
     )
 
 
-def test_a_record_of_a_target_that_is_gone(workspace, capfd, monkeypatch):
-    name = submit(capfd)
-    monkeypatch.setattr(targets, "names", lambda: ("scriptd",))
-    said = refused(capfd, ExitCode.CONFIG, "job", "status", name)
-    assert "no such target: scripted; did you mean scriptd?" in said
-
-
 def test_an_engine_that_fails_to_cancel(workspace, capfd, monkeypatch):
     name = submit(capfd)
     monkeypatch.setenv("ENGINE_FAILS", "stop")
@@ -764,8 +704,3 @@ def _lives(group):
     except ProcessLookupError:
         return False
     return True
-
-
-def test_what_is_started_again():
-    """N20: the contract of all targets, in one place."""
-    assert set(START_AGAIN) == {ExitCode.RETRY, ExitCode.PREEMPTED}
