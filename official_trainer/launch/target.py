@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, Literal, Self, TypeVar
 
-from official_trainer.launch.profile import Profile
+from official_trainer.launch.profile import SNAPSHOT, Profile
 from official_trainer.launch.spec import JobSpec
 from official_trainer.processes.verdict import Outcome
 from official_trainer.shown import shorten
@@ -108,6 +108,7 @@ class Target(abc.ABC, Generic[P]):
       needs: where to get its programs, for the message that one is missing.
       is_supervised: whether `job supervise` has to restart its jobs, because the engine does not.
       runs_sweeps: whether its jobs can be the workers of a sweep.
+      gets_code_as: as what its jobs get a snapshot of the workspace, if their profile has it as its `source`.
       profile: of the job.
       is_sweep: whether the job is that of a sweep, as in its `JobSpec`.
     """
@@ -117,6 +118,7 @@ class Target(abc.ABC, Generic[P]):
     needs: ClassVar[str]
     is_supervised: ClassVar[bool] = False
     runs_sweeps: ClassVar[bool] = False
+    gets_code_as: ClassVar[Literal["folder", "archive"] | None] = None
 
     def __init__(self, profile: P, *, is_sweep: bool = False) -> None:
         self.profile, self.is_sweep = profile, is_sweep
@@ -142,7 +144,7 @@ class Target(abc.ABC, Generic[P]):
     def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
         """As what a job in this run directory gets a snapshot of the workspace, from its own folder; None for none."""
         del model_dir
-        return None
+        return self.gets_code_as if getattr(self.profile, "source", None) == SNAPSHOT else None
 
     def pinned(self, ask: Callable[[Argv], subprocess.CompletedProcess[str]]) -> Self:
         """Returns the target for a job that is submitted now: a place that its profile leaves open will not change."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from subprocess import CompletedProcess
 from typing import Any, Literal, Self
 
@@ -127,7 +127,18 @@ class Kubernetes(Target[KubernetesProfile]):
             events = json.loads(output)["items"]
         except (ValueError, LookupError, TypeError):  # not kubectl's answer
             return
-        for text, names in _warnings(job_id, events).items():
+        last: dict[str, str] = {}  # warning of each object of the job that has not gone on since
+        times = ((each.get("lastTimestamp") or each["metadata"]["creationTimestamp"], each) for each in events)
+        for _, event in sorted(times, key=lambda timed: timed[0]):
+            name = event["involvedObject"]["name"]
+            if not f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # the latter is the workload of Kueue
+                continue
+            if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
+                last.pop(name, None)
+            elif event["type"] == "Warning" and not (name in last and event["message"].startswith("Error: ")):
+                last[name] = f"{event['reason']}: {event['message']}"
+        for text in dict.fromkeys(last.values()):
+            names = [name for name, said in last.items() if said == text]
             yield f"{first_few(names)}: {shorten(text, _LONGEST_REASON)}"
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
@@ -149,22 +160,6 @@ class Kubernetes(Target[KubernetesProfile]):
 def _selector(job_id: str) -> str:
     """Returns the option that selects a job and its pods."""
     return f"--selector={_INSTANCE_LABEL}={job_id}"
-
-
-def _warnings(job_id: str, events: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Returns the last warning of each object of a job that has not gone on since, with the objects' names."""
-    last: dict[str, str] = {}
-    for event in sorted(events, key=lambda each: each.get("lastTimestamp") or each["metadata"]["creationTimestamp"]):
-        name = event["involvedObject"]["name"]
-        if f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # the latter is the workload of Kueue
-            if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
-                last.pop(name, None)
-            elif event["type"] == "Warning" and not (name in last and event["message"].startswith("Error: ")):
-                last[name] = f"{event['reason']}: {event['message']}"
-    found: dict[str, list[str]] = {}
-    for name, text in last.items():
-        found.setdefault(text, []).append(name)
-    return found
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
@@ -274,13 +269,30 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     # The files of a volume get this group once, and not at every start, which takes long for many. NFS ignores it.
     group = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"} if profile.volumes else {}
     mounts, volumes = _storage(profile, shares_memory=profile.resources_of(role.name).gpus > 1)
+    variables: list[dict[str, Any]] = []
+    if not job.is_sweep:
+        layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
+        variables = [{"name": LAYOUT, "value": layout}] + [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}
+            for name, label in (
+                ("JOBSET_NAME", "jobset-name"),
+                ("REPLICATED_JOB_NAME", "replicatedjob-name"),
+                ("JOB_INDEX", "job-index"),
+            )
+        ]
+    values = {"PYTHONUNBUFFERED": "1", **role.environ}
+    variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
+    variables += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
+        for name, secret in profile.secrets.items()
+    ]
     module, *words = role.argv
     container = {
         "name": _CONTAINER,
         "image": profile.image,
         "command": [*map(literal, fetch.before(job)), "python", "-m", module],
         "args": [literal(word) for word in words],
-        "env": _environ(job, role, profile),
+        "env": variables,
         "resources": _resources(profile.resources_of(role.name), profile.gpu_resource),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "lifecycle": hook,
@@ -295,26 +307,6 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
         "containers": [filled(container)],
     }
     return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
-
-
-def _environ(job: JobSpec, role: Role, profile: KubernetesProfile) -> list[dict[str, Any]]:
-    variables: list[dict[str, Any]] = []
-    if not job.is_sweep:
-        layout = ",".join(f"{other.name}={other.count}" for other in job.in_cluster)
-        variables = [{"name": LAYOUT, "value": layout}] + [
-            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['jobset.sigs.k8s.io/{label}']"}}}
-            for name, label in (
-                ("JOBSET_NAME", "jobset-name"),
-                ("REPLICATED_JOB_NAME", "replicatedjob-name"),
-                ("JOB_INDEX", "job-index"),
-            )
-        ]
-    values = {"PYTHONUNBUFFERED": "1", **role.environ}
-    variables += [{"name": name, "value": literal(value)} for name, value in {**values, **profile.environ}.items()]
-    return variables + [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
-        for name, secret in profile.secrets.items()
-    ]
 
 
 def _resources(wanted: Resources, gpu_resource: str) -> dict[str, Any]:

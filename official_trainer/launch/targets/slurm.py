@@ -155,9 +155,7 @@ class Slurm(Target[SlurmProfile]):
     needs = "run this on a machine from which jobs are submitted, or install Slurm's client there (slurm-client)"
 
     runs_sweeps = True
-
-    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
-        return "folder" if self.profile.source == SNAPSHOT else None
+    gets_code_as = "folder"
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile

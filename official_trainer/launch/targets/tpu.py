@@ -14,12 +14,11 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from subprocess import CompletedProcess
-from typing import Literal
 
 from official_trainer import files
 from official_trainer.distributed.cluster import WORKER
 from official_trainer.launch import fetch, rerun
-from official_trainer.launch.profile import SNAPSHOT, Resources
+from official_trainer.launch.profile import Resources
 from official_trainer.launch.spec import PLACE, JobSpec
 from official_trainer.launch.target import Argv, Host, JobState, Rendered, Target
 from official_trainer.launch.targets.rendering import script
@@ -50,9 +49,7 @@ class TpuTarget(Target[TpuProfile]):
     profile_class = TpuProfile
     needs = NEEDS
     is_supervised = True
-
-    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
-        return "archive" if self.profile.source == SNAPSHOT else None
+    gets_code_as = "archive"
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         profile = self.profile

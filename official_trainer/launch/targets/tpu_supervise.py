@@ -107,7 +107,14 @@ class SliceSupervisor:
             return self._handle_failure(str(error))
         self._failures = 0
         if ended is not None and ended["ended"][:19] > slice_["createTime"][:19]:  # else an earlier slice wrote it
-            return self._end(ended["exit_code"])
+            code = ended["exit_code"]
+            log = files.join(self._model_dir, PLACE, LOG)
+            self._host.say(f"training has ended with exit code {code}; its log is {log}")
+            for argv in () if self._target.profile.keep else self._target.cancel(self._name):
+                deleted = self._host.run(argv)
+                failure = f"the slice cannot be deleted: {last_error(deleted)}. {self._how_to_delete}"
+                self._host.say(failure if deleted.returncode else "slice deleted")
+            return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
         if name == _UP:
             return None
         if state.get("stateInitiator") == "USER":
@@ -146,17 +153,6 @@ class SliceSupervisor:
             if not any(sign in failed.stderr for sign in _TRANSIENT):
                 return self._give_up(ExitCode.FAILED, f"{why}, and no other slice: {last_error(failed)}")
             why = last_error(failed)
-
-    def _end(self, code: int) -> Outcome:
-        """Deletes the slice of a job that has ended, unless the profile keeps it."""
-        log = files.join(self._model_dir, PLACE, LOG)
-        self._host.say(f"training has ended with exit code {code}; its log is {log}")
-        if not self._target.profile.keep:
-            for argv in self._target.cancel(self._name):
-                ran = self._host.run(argv)
-                failure = f"the slice cannot be deleted: {last_error(ran)}. {self._how_to_delete}"
-                self._host.say(failure if ran.returncode else "slice deleted")
-        return Outcome(code=code, note=f"training has ended with exit code {code}" if code else "")
 
     def _give_up(self, code: ExitCode, why: str) -> Outcome:
         again = f"`official-trainer job resume {self._name}` tries again"

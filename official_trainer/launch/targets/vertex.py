@@ -118,9 +118,7 @@ class VertexTarget(Target[VertexProfile]):
     name = "vertex"
     profile_class = VertexProfile
     needs = NEEDS
-
-    def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
-        return "archive" if self.profile.source == SNAPSHOT else None
+    gets_code_as = "archive"
 
     def problems(self, job: JobSpec) -> Iterator[str]:
         yield from missing_fields(self.profile, _NEEDED)

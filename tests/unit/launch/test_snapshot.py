@@ -167,14 +167,6 @@ def test_the_same_code_is_copied_once(workspace):
     )
 
 
-def test_a_copy_that_was_broken_off_is_made_again(workspace):
-    taken = take(workspace)
-    os.remove(f"{taken.path}/{code_files.FILE}")
-    os.remove(f"{taken.path}/train.py")
-    take(workspace)
-    assert os.path.exists(f"{taken.path}/train.py")
-
-
 def test_a_copy_that_was_changed_is_made_again(workspace):
     """N33: a job that is submitted runs the code as it is in the workspace."""
     taken = take(workspace)
@@ -184,6 +176,10 @@ def test_a_copy_that_was_changed_is_made_again(workspace):
         assert file.read() == "one\n"
     write(workspace / "launches" / "job" / f"code-{taken.digest}", code_files.FILE, "{")
     assert take(workspace) == taken == code_files.at(taken.path)
+    os.remove(f"{taken.path}/{code_files.FILE}")  # as of a copy that was broken off
+    os.remove(f"{taken.path}/train.py")
+    assert take(workspace) == taken and os.path.exists(f"{taken.path}/train.py")
+    assert code_files.at(workspace) is None
 
 
 def test_the_copy_of_a_folder(workspace, tmp_path):
@@ -203,12 +199,6 @@ def test_a_copy_that_fails_leaves_nothing(workspace, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         take(workspace)
     assert os.listdir(workspace / "launches" / "job") == []
-
-
-def test_a_snapshot_is_known_by_its_folder(workspace):
-    taken = take(workspace)
-    assert code_files.at(taken.path) == taken
-    assert code_files.at(workspace) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps({"workspace": "/w", "sums": 1})])

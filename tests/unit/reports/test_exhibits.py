@@ -44,39 +44,24 @@ def test_too_many_pictures_are_left_out_and_counted(tmp_path):
     """N22: the page stays small, and says how many pictures it leaves out."""
     kinds.write_run(tmp_path / "a")
     kinds.write_run(tmp_path / "b", seed=2)
-    publish(tmp_path / "b", step10={f"image_{n}": Image(np.zeros([2, 2, 1], np.uint8)) for n in range(15)})
+    image = Image(np.zeros([2, 2, 1], np.uint8))
+    publish(tmp_path / "b", step10={f"image_{n:02}": image for n in range(14)}, step20={"z": image})
     shown, about = exhibits.media(runs(tmp_path), [0], str(tmp_path))
     assert len(shown) == exhibits.MOST_PICTURES
+    newest_first = [("validation: z", 20), ("validation: image_00", 10)]
+    assert [(each["name"], each["step"]) for each in shown][:2] == newest_first
     assert "3 more are left out, to keep this page small. TensorBoard shows them: tensorboard --logdir=" in about
     assert "Those of the runs that were highlighted at first." in about
 
 
-def test_the_newest_step_is_the_last_to_be_left_out(tmp_path):
-    """N22: names that only an earlier evaluation has come after those of the newest."""
+def test_what_the_page_does_not_draw_is_said(tmp_path):
+    """N22: histograms are named, with the command that shows them; the config as a text of step 0 is no result."""
     kinds.write_run(tmp_path / "run")
-    image = Image(np.zeros([2, 2, 1], np.uint8))
-    old = {f"a{number}": image for number in range(exhibits.MOST_PICTURES)}
-    publish(tmp_path / "run", step10=old, step20={"z": image})
-    shown, _ = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
-    assert [(each["name"], each["step"]) for each in shown][:2] == [("validation: z", 20), ("validation: a0", 10)]
-
-
-def test_histograms_are_said_to_be_in_tensorboard(tmp_path):
-    """N22: the page draws no histograms; it names them, and the command that shows them."""
-    kinds.write_run(tmp_path / "run")
-    publish(tmp_path / "run", step10={"weights": Histogram(np.arange(9.0))})
+    publish(tmp_path / "run", step0={"config": Text("x"), "sample": Text("y")}, step10={"w": Histogram(np.arange(9.0))})
     shown, about = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
-    assert shown == []
-    command = f"tensorboard --logdir={tmp_path}/run"
-    assert about == f"Histograms are not drawn here: validation: weights. TensorBoard shows them: {command}"
-
-
-def test_descriptions_of_a_run_are_no_results(tmp_path):
-    """N22: the config that TensorBoard shows as a text is not shown as one of the evaluations."""
-    kinds.write_run(tmp_path / "run")
-    publish(tmp_path / "run", step0={"config": Text("x"), "sample": Text("y")})
-    shown, _ = exhibits.media(runs(tmp_path / "run"), [0], str(tmp_path))
     assert [each["text"] for each in shown] == ["y"]
+    said = f"Histograms are not drawn here: validation: w. TensorBoard shows them: tensorboard --logdir={tmp_path}/run"
+    assert about == f"The newest of each name. {said}"
 
 
 def test_checkpoints_and_exports_have_steps_sizes_and_paths(tmp_path):

@@ -345,18 +345,6 @@ def test_a_node_that_fails_does_not_end_the_run(slurm, capfd):
     assert re.search(r"continuing from step [2-9]\d\d in ", log(record)), log(record)
 
 
-@pytest.mark.full
-def test_what_has_failed_is_not_started_again(slurm, capfd):
-    """N20: the exit code is that of the process that failed, not that of those which lost it."""
-    profile()
-    rate = "trainer.optimizer_config.learning_rate"
-    words = [f"{rate}.type=constant", f"{rate}.constant.learning_rate=1e30"]
-    record = submit(capfd, "digits_mlp", SMOKE, "--mode=train", *words, "--model_dir=run")
-    ended(slurm, record)
-    assert state(capfd, record) == ["FAILED", "0"], log(record)
-    assert "ExitCode=4:0" in slurm("scontrol", "show", "job", record["id"]).stdout
-
-
 def sweep_pids(record):
     """Returns the process of each trial that runs, by its number."""
     found = {}
@@ -447,13 +435,3 @@ def test_a_sweep_is_an_array_of_workers_that_share_it(slurm, capfd, database):
     assert state(capfd, record)[0] == "COMPLETED"
     if database:
         database.expect_trials("sweep")
-
-
-@pytest.mark.full
-def test_a_partition_that_there_is_not(slurm, capfd):
-    """N20: Slurm says so in its own words, and nothing is on record."""
-    profile(partition="lwo")
-    words = ["launch", "slurm", "--profile=launch/two.yaml", "--submit", "digits_mlp", "--model_dir=run"]
-    assert cli.main(words) == 1
-    assert "invalid partition specified: lwo" in capfd.readouterr().err
-    assert not list(Path("launches").glob("*/launch.json"))

@@ -409,13 +409,10 @@ def event(name, reason, message="", *, type="Warning", **times):
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        ([event("digits-worker-0-0-x", "FailedMount", "a")], ["digits-worker-0-0-x: FailedMount: a"]),
         (
-            [event("jobset-digits-1f", "Pending", "b"), event("digits", "C", "c")],
-            ["jobset-digits-1f: Pending: b", "digits: C: c"],
+            [event("jobset-digits-1f", "Pending", "b"), event("digits-0", "C", "c"), event("digits2", "A")],
+            ["jobset-digits-1f: Pending: b", "digits-0: C: c"],
         ),
-        ([event("digits2", "A"), event("x-digits", "B")], []),
-        ([event(f"digits-{i}", "A", "a") for i in range(5)], ["digits-0, digits-1, digits-2 and 2 more: A: a"]),
         ([event("digits-0", "FailedScheduling"), event("digits-0", "Started", type="Normal")], []),
         (
             [

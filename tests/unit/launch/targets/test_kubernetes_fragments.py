@@ -78,53 +78,26 @@ RELIES = "on which the job relies, and the fragment"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "pod: {spec: {restartPolicy: OnFailure}}",
-            f"pod.spec.restartPolicy is 'Never', {RELIES} makes it 'OnFailure'",
-        ),
-        ("pod: {spec: null}", "pod.spec is {'restartPolicy':"),
         ("pod: {spec: {containers: {a: b}}}", "pod.spec.containers[trainer] is {"),
-        ("pod: {spec: {terminationGracePeriodSeconds: 1}}", "pod.spec.terminationGracePeriodSeconds is 35,"),
         (
             "pod: {spec: {containers: [{name: trainer, command: [bash]}]}}",
             f"pod.spec.containers[trainer].command is ['python', '-m', 'official_trainer'], {RELIES} makes",
         ),
-        ("pod: {spec: {containers: [{name: trainer, args: [x]}]}}", "pod.spec.containers[trainer].args is ['train',"),
-        ("pod: {spec: {containers: [{name: trainer, image: b}]}}", "pod.spec.containers[trainer].image is 'registry"),
         (
             "pod: {metadata: {labels: {app.kubernetes.io/instance: null}}}",
             f"pod.metadata.labels.app.kubernetes.io/instance is 'digits-1a2b3c4d', {RELIES} removes it; leave that out",
         ),
         (
             "pod: {spec: {containers: [{name: trainer, env: [{name: A, value: b}]}]}}",
-            "pod.spec.containers[trainer].env[A].value cannot be added: variables with values are under environ; leave",
+            "env[A].value cannot be added: variables",
         ),
         ("pod: {spec: {hostname: a}}", "pod.spec.hostname cannot be added: processes find each other by names that Jo"),
-        ("pod: {metadata: {name: a}}", "pod.metadata.name cannot be added: the profile has name and namespace; leave"),
-        (
-            "pod: {spec: {activeDeadlineSeconds: 9}}",
-            "pod.spec.activeDeadlineSeconds cannot be added: a pod that it ends starts again, and a Job does not; l",
-        ),
-        (
-            "job: {metadata: {namespace: a}}",
-            "job.metadata.namespace cannot be added: the profile has name and namespace",
-        ),
+        ("job: {metadata: {namespace: a}}", "job.metadata.namespace cannot be added: the profile has name and"),
         (
             "job: {spec: {successPolicy: {operator: Any}}}",
             f"job.spec.successPolicy.operator is 'All', {RELIES} makes it",
         ),
-        (
-            "job: {spec: {failurePolicy: {maxRestarts: 99}}}",
-            f"job.spec.failurePolicy.maxRestarts is 10, {RELIES} makes it",
-        ),
-        (
-            "job: {spec: {replicatedJobs: [{name: extra}]}}",
-            "job.spec.replicatedJobs[extra] cannot be added: each role of the job is one; the profile sets how many",
-        ),
-        (
-            "job: {spec: {replicatedJobs: [{name: ps, template: {spec: {completions: 9}}}]}}",
-            f"job.spec.replicatedJobs[ps].template.spec.completions is 1, {RELIES} makes it 9; leave that out",
-        ),
+        ("job: {spec: {replicatedJobs: [{name: extra}]}}", "job.spec.replicatedJobs[extra] cannot be added: each"),
         (
             "job: {spec: {replicatedJobs: [{name: ps, template: {spec: {backoffLimitPerIndex: 9}}}]}}",
             "template.spec.backoffLimitPerIndex cannot be added: what ends the job follows from its roles and max_re",
@@ -168,10 +141,7 @@ def test_what_a_fragment_may_change(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "pod: {nodeSelector: {a: b}}",
-            r"pod: nodeSelector is no part of it; allowed: metadata, spec; write pod: {spec:",
-        ),
+        ("pod: {nodeSelector: {a: b}}", "pod: nodeSelector is no part of it; allowed: metadata, spec; write pod:"),
         ("job: {kind: Job}", r"job: kind is no part of it; allowed: metadata, spec; write job: {spec: {kind: …}}"),
     ],
 )

@@ -300,40 +300,23 @@ def test_a_folder_that_the_nodes_do_not_see(stand_ins, tmp_path):
         ({"sbatch": ["--comment=a b"]}, "'--comment=a b' is not a valid option"),
         ({"ps_resources": {"cpus": 2}}, "ps_resources: has no effect: all processes of an allocation get"),
         ({"setup": [[]]}, "setup: a command is empty"),
-        (
-            {"setup": [["module load cuda"]]},
-            "one word with blanks, 'module load cuda'; write separate words: [mod",
-        ),
+        ({"setup": [["module load cuda"]]}, "one word with blanks, 'module load cuda'; write separate words: [mod"),
         ({"setup": [["a"], ["b", "&&", "c"]]}, "setup[1] has '&&', which only a shell understands; write each"),
         ({"setup": [["cat", "x", ">y"]]}, "setup[0] has '>y', which only a shell understands"),
         ({"setup": [["source", "~/x"]]}, "setup[0] has '~/x', which only a shell understands"),
         ({"sbatch": ["--tim=5"]}, "sbatch: --tim is set from other fields of the profile; set time_limit"),
         ({"sbatch": ["--wait"]}, "sbatch: --wait is set from other fields of the profile; `job watch` waits"),
         ({"sbatch": ["--array=0-3"]}, "sbatch: --array is set from other fields of the profile; a sweep sets it"),
-        (
-            {"sbatch": ["--clusters=x"]},
-            "--clusters is set from other fields of the profile; `job` has to ask the same cluster, so set "
-            "SLURM_CLUSTERS in your shell",
-        ),
-        (
-            {"sbatch": ["--dependency=afterok:1?afterok:2"]},
-            "'--dependency=afterok:1?afterok:2': the job also waits for others of its name (singleton), which Slurm "
-            "cannot combine with `?`; write conditions with a comma",
-        ),
-        (
-            {"srun": ["container-image=x"]},
-            "srun: 'container-image=x' is not a valid flag; write --name or --name=value",
-        ),
+        ({"sbatch": ["--clusters=x"]}, "ask the same cluster, so set SLURM_CLUSTERS in your shell"),
+        ({"sbatch": ["--dependency=afterok:1?afterok:2"]}, "cannot combine with `?`; write conditions with a comma"),
+        ({"srun": ["container-image=x"]}, "srun: 'container-image=x' is not a valid flag; write --name or"),
         ({"srun": ["--output=x"]}, "srun: --output is set from other fields of the profile; `job logs` looks for its"),
         ({"srun": ["--nodelist=n1"]}, "srun: --nodelist is set from other fields of the profile; each process has its"),
         ({"srun": ["--wait=3"]}, "srun: --wait is set from other fields of the profile; it decides how a job ends"),
         ({"signal_seconds": 70000}, "signal_seconds: "),
         ({"prtition": "x"}, "prtition: unknown field; did you mean 'partition'?"),
         ({"nodes": 3}, "nodes: 3 nodes for 2 processes leave some nodes empty"),
-        (
-            {"nodes": 2, "workers": 5, "tasks_per_node": 2},
-            "2 nodes with 2 processes each (tasks_per_node) are too few for 5 processes",
-        ),
+        ({"nodes": 2, "workers": 5, "tasks_per_node": 2}, "2 nodes with 2 processes each (tasks_per_node) are too"),
         ({"ps": 1, "resources": {"gpus": 1}}, "set nodes and tasks_per_node so that their product is 4"),
         ({"node_local": ["/tmp"]}, "--model_dir is /tmp/run, and every node has its own /tmp"),
     ],
@@ -366,10 +349,7 @@ def test_a_workspace_that_the_nodes_do_not_see():
     ("word", "said"),
     [
         ("--model_dir=/runs/a\udc80b", "'--model_dir=/runs/a\\udc80b' is not valid UTF-8; rename it"),
-        (
-            "--task.init_checkpoint=a\0b",
-            "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an argument",
-        ),
+        ("--task.init_checkpoint=a\0b", "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an"),
     ],
 )
 def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):

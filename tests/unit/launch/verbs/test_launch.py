@@ -38,51 +38,20 @@ def refused(capsys, *words):
         (["--workers=2"], ", vertex\ntry: official-trainer launch local --help\n"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
         (["local", "--workers=0", "digits_cnn"], "--workers: workers: must be at least 1, got 0"),
-        (["local", "--workers=two", "digits_cnn"], "--workers: workers: must be an integer, got 'two'"),
-        (["local", "--ps=-1", "digits_cnn"], "--ps: ps: must be at least 0, got -1"),
-        (
-            ["local", "--supervise", "--max_restarts=x", "digits_cnn"],
-            "--max_restarts: max_restarts: must be an int",
-        ),
-        (
-            ["local", "--isolated", "--dry_run", "digits_cnn"],
-            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out",
-        ),
-        (
-            ["local", "--isolated", "digits_cnn", "--model_dir=gs://bucket/run"],
-            "--isolated: the processes cannot reach --model_dir=gs://bucket/run; use a directory of this machine",
-        ),
+        (["local", "--isolated", "--dry_run", "digits_cnn"], "--isolated: --dry_run prints commands to start by"),
+        (["local", "--isolated", "digits_cnn", "--model_dir=gs://bucket/run"], "use a directory of this machine"),
         (["local", "--max_restarts=3", "digits_cnn"], "--max_restarts=3 has no effect without --supervise; add that"),
-        (
-            ["local", "digits_cnn", "--mode=eval"],
-            "--mode=eval does not train: use `official-trainer train --mode=eval`",
-        ),
+        (["local", "digits_cnn", "--mode=eval"], "--mode=eval does not train: use `official-trainer train"),
         (["local", "--ps=1", "digits_cnn", "--mode=predict"], "--mode=predict has nothing to do for ps; leave it out"),
-        (
-            ["local", "--data_workers=1", "digits_cnn", "--mode=predict"],
-            "--data_workers prepares batches of training, and --mode=predict has none",
-        ),
-        (["local", "digits_cnn", "--mode=predict", "--checkpoint=bst"], "--checkpoint=bst: expected `latest`, "),
-        (["local", "digits_cnn", "--mode=predict", "--format=csv"], "--format=csv: expected one of tfrecord, jsonl"),
-        (["local", "digits_cnn", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
+        (["local", "--data_workers=1", "digits_cnn", "--mode=predict"], "and --mode=predict has none; leave it out"),
         (
             ["slurm", "--", "predict", "digits_cnn", "--model_dir=/runs/x", "--output=/elsewhere"],
             "--output=/elsewhere is not below --model_dir, which the processes of a job share; name a folder below "
             "/runs/x, or leave it out",
         ),
-        (
-            ["slurm", "--", "predict", "digits_cnn", "--mode=train"],
-            "--mode=train with `-- predict`: keep one of the two",
-        ),
+        (["slurm", "--", "predict", "digits_cnn", "--mode=train"], "--mode=train with `-- predict`: keep one of the"),
         (["local", "digits_cnn", "--evaluator", "--mode=train_and_eval"], "both would evaluate; use --mode=train"),
-        (["local", "digits_cnn", "--mode=tran"], "--mode=tran: no such mode; did you mean train?"),
-        (["local", "digits_cn"], "did you mean 'digits_cnn'?"),
         (["local"], "name the experiment: --experiment=NAME"),
-        (
-            ["local", "digits_cnn", "trainer.train_stepz=1"],
-            "unknown field of TrainerConfig; did you mean 'train_steps'?",
-        ),
-        (["local", "digits_cnn", "trainer.train_steps=0"], "trainer.train_steps: is 0, so there is nothing to train"),
         (
             ["local", "--workers=2", "digits_cnn", "runtime.distribution_strategy=mirrored"],
             "distribution_strategy=mirrored does not train with 2 workers; set runtime.distribution_strategy=multi",
@@ -91,10 +60,7 @@ def refused(capsys, *words):
             ["local", "--ps=1", "digits_cnn", "runtime.distribution_strategy=multi_worker_mirrored"],
             "does not train with 1 chief, 1 worker, 1 ps; set runtime.distribution_strategy=parameter_server",
         ),
-        (
-            ["local", "--workers=3", "digits_cnn"],
-            "task.train_data.global_batch_size: 64 does not divide over 3 workers; use 63 or 66",
-        ),
+        (["local", "--workers=3", "digits_cnn"], "global_batch_size: 64 does not divide over 3 workers; use 63 or 66"),
         (
             ["local", "--workers=2", "digits_cnn", "trainer.gradient_accumulation_steps=5"],
             "trainer.gradient_accumulation_steps: 5 does not divide the 32 examples that each of 2 workers has of "
