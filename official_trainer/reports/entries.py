@@ -38,8 +38,9 @@ class Entry:
 
     @functools.cached_property
     def evaluations(self) -> Curves:
-        """The metrics of its evaluations alone, which is quicker to read than all its curves."""
-        return curves.read(self.run.directory, splits=(EVALUATION,))
+        """The metrics of its evaluations; alone they are quicker to read than all its curves."""
+        has_all = "curves" in vars(self.run)
+        return self.run.curves if has_all else curves.read(self.run.directory, splits=(EVALUATION,))
 
     @property
     def notes(self) -> list[str]:

@@ -118,10 +118,10 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
         ranked.append(made)
         if metric is None:
             continue
-        made.best, made.final = (Measure(name, at, way).of(each) for at in ("best", "last"))
         curve, held = each.run.curves.get(EVALUATION, name), each.run.record.get("best")
+        made.best, made.final = (Measure(name, at, way).of(each) for at in ("best", "last"))
         step = None
-        if each.run.recorded.metric == metric and isinstance(each.run.recorded.best, float):
+        if made.best is not None and made.best is each.run.recorded.best:
             step = held.get("step") if isinstance(held, Mapping) else None
         elif curve is not None and made.best in curve.values:
             step = curve.steps[curve.values.index(made.best)]

@@ -35,8 +35,8 @@ _ARROWS: Mapping[Direction | None, str] = {"max": " ↑", "min": " ↓", None: "
 _HOW = "allowed: NAME, NAME:max, NAME:min, NAME:last, NAME:STEP"
 
 
-class MeasureError(UserError, ValueError):
-    """A metric that no run has recorded, or that is named in a way that means nothing."""
+class CompareError(UserError, LookupError, ValueError):
+    """A metric, field or column that no run has, or one that is named in a way that means nothing."""
 
     exit_code = ExitCode.CONFIG
 
@@ -131,7 +131,7 @@ def of_runs(
       directions: metrics that decide beside those of the configs, and which of their values are better.
 
     Raises:
-      MeasureError: no run has such a metric.
+      CompareError: no run has such a metric.
     """
     known: dict[str, Direction | None] = dict(directions)
     for entry in entries:
@@ -152,9 +152,9 @@ def of_runs(
                 names |= dict.fromkeys(name if split == EVALUATION else f"{split}/{name}" for name in found)
         if measure.metric in names and isinstance(measure.at, int):
             what = f"no run has recorded {measure.metric} at step {measure.at}"
-            raise MeasureError(f"--metrics={measure.key}: {what}")
+            raise CompareError(f"--metrics={measure.key}: {what}")
         hint = did_you_mean(measure.metric, names, otherwise=f"; they have {first_few([*names]) or 'no metric'}")
-        raise MeasureError(f"--metrics={measure.metric}: no run has recorded it{hint}")
+        raise CompareError(f"--metrics={measure.metric}: no run has recorded it{hint}")
     return measures
 
 
@@ -169,7 +169,7 @@ def _parsed(text: str, known: Mapping[str, Direction | None]) -> Measure:
         return Measure(name, "last", known.get(name))
     if not at.isdecimal() or not name:
         near = nearest(at, ("max", "min", "last"))
-        raise MeasureError(f"--metrics={text}: {_HOW}{f'; did you mean {name}:{near[0]}?' if near and name else ''}")
+        raise CompareError(f"--metrics={text}: {_HOW}{f'; did you mean {name}:{near[0]}?' if near and name else ''}")
     return Measure(name, int(at), known.get(name))
 
 
@@ -189,34 +189,29 @@ OWN: Mapping[str, Callable[[Entry], Any]] = {
     "status": lambda entry: entry.run.recorded.status,
     "step": lambda entry: entry.run.recorded.step,
     "took": lambda entry: entry.run.recorded.duration_seconds,
+    "examples_per_second": lambda entry: entry.run.recorded.examples_per_second,
     "best": lambda entry: entry.run.recorded.best if isinstance(entry.run.recorded.best, float) else None,
 }
 """What is known of each run beside its config; `took` in seconds."""
-
-
-class FieldError(UserError, LookupError):
-    """A field that no run has, or a condition that means nothing."""
-
-    exit_code = ExitCode.CONFIG
 
 
 def kept(entries: Sequence[Entry], conditions: Sequence[str]) -> list[Entry]:
     """Returns the runs that fulfil all conditions; a run that lacks a field fulfils `!=` alone.
 
     Raises:
-      FieldError: a condition cannot be read, or no run has its field.
+      CompareError: a condition cannot be read, or no run has its field.
     """
     found = list(entries)
     for text in conditions:
         match = _CONDITION.fullmatch(text)
         if match is None or not match[3]:
             allowed = "write FIELD, one of = != < <= > >=, and a value; as in optimizer.type=adam"
-            raise FieldError(f"--where={text}: {allowed}")
+            raise CompareError(f"--where={text}: {allowed}")
         name, sign, value = match.groups()
         field = path_of(name, entries, "--where")
         wanted = lines.value(value)
         if sign not in ("=", "!=") and not isinstance(wanted, int | float):
-            raise FieldError(f"{sign}{value}: only numbers are larger or smaller; use = or !=")
+            raise CompareError(f"{sign}{value}: only numbers are larger or smaller; use = or !=")
         holds = []
         for entry in found:
             own = value_of(entry, field)
@@ -235,7 +230,7 @@ def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
     """Returns the field that a name means: one of `OWN`, a path, or the end of exactly one path of these runs.
 
     Raises:
-      FieldError: no run has such a field, or several have this end.
+      CompareError: no run has such a field, or several have this end.
     """
     if name in OWN:
         return name
@@ -246,11 +241,11 @@ def path_of(name: str, entries: Iterable[Entry], flag: str) -> str:
     if len(ends) == 1:
         return ends[0]
     if ends:
-        raise FieldError(f"{flag}={name}: several fields end so: {first_few(ends)}; write more of its path")
+        raise CompareError(f"{flag}={name}: several fields end so: {first_few(ends)}; write more of its path")
     depth = name.count(".") + 1
     near = nearest(name, [*OWN, *paths]) or nearest(name, {".".join(path.split(".")[-depth:]): None for path in paths})
     hint = f"; did you mean {near[0]}?" if near else f"; beside fields of configs there are {', '.join(OWN)}"
-    raise FieldError(f"{flag}={name}: no run has such a field{hint}")
+    raise CompareError(f"{flag}={name}: no run has such a field{hint}")
 
 
 def value_of(entry: Entry, field: str) -> Any:

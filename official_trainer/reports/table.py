@@ -11,23 +11,15 @@ import contextlib
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import nearest
-from official_trainer.reports import measures
 from official_trainer.reports.entries import Entry
-from official_trainer.reports.measures import Direction, Measure
+from official_trainer.reports.measures import OWN, CompareError, Direction, Measure, value_of
 from official_trainer.runs import differing, recorded
 from official_trainer.shown import first_few, printable
-
-
-class CompareError(UserError, ValueError):
-    """A column that is not there."""
-
-    exit_code = ExitCode.CONFIG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,29 +111,20 @@ def of_runs(found: Sequence[Entry], measures: Sequence[Measure], fields: Sequenc
             entry.name,
             *(each.of(entry) for each in measures),
             *(_field(entry, path) for path in paths),
-            *(_FACTS[column.key](entry) for column in columns if column.kind == "fact"),
+            *(OWN["took" if column.key == _TOOK else column.key](entry) for column in columns if column.kind == "fact"),
         ]
         for entry in found
     ]
     return Table(columns, rows, [entry.notes for entry in found])
 
 
-_FACTS: Mapping[str, Callable[[Entry], Cell]] = {
-    "experiment": lambda entry: entry.run.recorded.experiment,
-    "status": lambda entry: entry.run.status,
-    "step": lambda entry: entry.run.recorded.step,
-    _TOOK: lambda entry: entry.run.recorded.duration_seconds,
-    _SPEED: lambda entry: entry.run.recorded.examples_per_second,
-}
-
-
 def _field(entry: Entry, path: str) -> str | None:
-    if path in measures.OWN:
-        value = measures.value_of(entry, path)
+    if path in OWN:
+        value = value_of(entry, path)
         return None if value is None else str(value)
     if path in entry.differs:
         return entry.differs[path]
-    return flow(measures.value_of(entry, path)) if path in entry.run.recorded.config else None
+    return flow(value_of(entry, path)) if path in entry.run.recorded.config else None
 
 
 def ordered(table: Table, order: str | None) -> Table:

@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.port is not None:
         raise UsageError("--port is for --watch; leave it out")
     output = os.path.expanduser(_OUTPUT if arguments.output is None else arguments.output)
-    from official_trainer.reports import page
-
     if not output:
         raise UsageError("--output is empty: is a variable not set? Name a file, or leave the flag out")
+    from official_trainer.reports import page
+
     try:
         with open(output, "rb") as file:  # before anything is read
             head = file.read(_HEAD_BYTES)
@@ -73,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
     if head and page.MARK.encode() not in head:
         raise UsageError(f"--output={output} is no report, and would be lost; name another file, or delete it")
-
     content = _content(paths)
     text = page.render(content)
     try:
