@@ -77,8 +77,8 @@ class SlurmProfile(Profile):
     """The profile of a job on Slurm.
 
     Attributes:
-      max_restarts: how often a job that ends with exit code 75 or 143 goes back to the queue; with 0, Slurm puts none
-        back either.
+      max_restarts: the most restarts after exit code 75 or 143; with 0, Slurm does not put a job back for other reasons
+        either.
       partition: of the job; empty leaves it to Slurm, as for the other fields of sbatch.
       account: that the job is charged to.
       time_limit: in the format of sbatch: minutes, or `days-hours:minutes:seconds`.

@@ -33,7 +33,7 @@ def check(words):
     arguments = parser.read(rest)
     arguments.home = None
     if verb == "launch":
-        job_spec.read_mode(arguments, job_spec.read_profile(arguments, _profile_of(arguments.target)))
+        job_spec.read_mode(arguments, job_spec.read_profile(arguments, _profile_of(arguments.target), starts=False))
     if verb in ("train", "check", "launch"):
         flags.read_mode(arguments)
         target.from_flags(arguments)
