@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from official_trainer import cli
-from official_trainer.config import resolve
+from official_trainer.config import ConfigError, resolve
 from official_trainer.launch import submission, targets
 from official_trainer.launch.target import GONE, JobState, Phase, last_error
 from official_trainer.shown import shorten
@@ -202,6 +202,23 @@ def test_why_a_command_has_failed():
 RECORD = submission.Record(
     target="slurm", name="", id="", model_dir="", submitted_at="", argv=(), submit=(), files=(), profile={}
 )
+
+
+@pytest.mark.parametrize(
+    ("target", "before", "kept", "other"),
+    [
+        ("kubernetes", {"image": "a/b:1", "queue": "a"}, {"kind": "jobset"}, {"kind": "tfjob"}),
+        ("tpu", {"project": "my-project", "spot": True, "labels": {"a": "b"}}, {"queued": True}, {"queued": False}),
+    ],
+)
+def test_jobs_that_an_earlier_version_submitted(target, before, kept, other):
+    """N20: are managed, though fields are gone; one of another kind is not taken for one of these."""
+    record = dataclasses.replace(RECORD, target=target, profile={"workers": 1, **before, **kept})
+    assert submission.target_of(record).status("digits")[0] in ("kubectl", "gcloud")
+    with pytest.raises(ConfigError, match=f"{next(iter(other))}: this field was removed"):
+        submission.target_of(dataclasses.replace(record, profile={**before, **other}))
+
+
 LAB = """
 from official_trainer.launch.targets.slurm import Slurm
 

@@ -14,7 +14,6 @@ import yaml
 from official_trainer import config
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import submission
 from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
@@ -338,25 +337,6 @@ def test_files_of_this_machine_that_pods_would_look_for():
     )
     assert problems_of("volumes: [{claim: a, path: /home}]", "--gin_file=/home/me/x.gin") == []
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
-
-
-# Jobs that an earlier version submitted.
-
-
-def recorded(kind):
-    words = {"target": "kubernetes", "name": "digits", "id": "digits", "model_dir": "", "submitted_at": "", "argv": ()}
-    return submission.Record(**words, submit=(), files=(), profile={"kind": kind, "image": "a/b:1", "workers": 2})
-
-
-def test_a_jobset_of_an_earlier_version_is_managed():
-    """N20: its record says what kind it is, which there is no field for any more."""
-    target = submission.target_of(recorded("jobset"))
-    assert target.profile.workers == 2 and target.status("digits")[0] == "kubectl"
-
-
-def test_a_tfjob_of_an_earlier_version_is_not_taken_for_a_jobset():
-    with pytest.raises(ConfigError, match="kind: this field was removed"):
-        submission.target_of(recorded("tfjob"))
 
 
 # The words for kubectl.
