@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests import ROOT
+from tests.support.cases import full
 from tests.support.launch import pods
 from tests.support.launch.rendered import IMAGE, manifest_of
 
@@ -55,12 +56,19 @@ def test_what_a_pod_is_told(tmp_path):
     assert "--set=x=$(JOB_INDEX)" in worker.argv
 
 
-def test_workers_of_a_jobset_train(tmp_path):
-    """N20: two pods find each other by name, train and finish."""
-    found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2"))
+@pytest.mark.parametrize(
+    ("counts", "leader", "said"),
+    [
+        ("workers: 2", "worker", " of 2 workers, mirrored,"),
+        full(("workers: 2\nps: 1", "chief", " on 2 workers and 1 ps")),  # what JobSet waits for is the chief
+    ],
+)
+def test_the_pods_of_a_jobset_train(tmp_path, counts, leader, said):
+    """N20: they find each other by name, train and finish."""
+    found = pods.pods_of_jobset(manifest(tmp_path, counts))
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
-        assert " of 2 workers, mirrored," in nodes.out("worker", 0)
+        assert said in nodes.out(leader, 0)
     assert recorded(tmp_path)["status"] == "done"
 
 
@@ -82,16 +90,6 @@ def test_a_pod_that_comes_alone_waits_for_the_restart_of_all(tmp_path):
         assert nodes.wait("worker", 1) == 143
         assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
         assert "continuing from step" in nodes.out("worker", 0)
-    assert recorded(tmp_path)["status"] == "done"
-
-
-@pytest.mark.full
-def test_servers_of_a_jobset_train(tmp_path):
-    """N20: chief, workers and a parameter server finish; what JobSet waits for is the chief."""
-    found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2\nps: 1"))
-    with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
-        assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
-        assert " on 2 workers and 1 ps" in nodes.out("chief", 0)
     assert recorded(tmp_path)["status"] == "done"
 
 
@@ -133,7 +131,7 @@ def test_servers_outlive_the_chief_that_saves(tmp_path):
 
 @pytest.mark.full
 def test_nothing_but_the_manifest_is_in_the_environment(tmp_path):
-    """N20: as `test_workers_of_a_jobset_train`, in new processes that have imported nothing."""
+    """N20: as `test_the_pods_of_a_jobset_train`, in new processes that have imported nothing."""
     found = pods.pods_of_jobset(manifest(tmp_path, "workers: 2"))
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         codes, said = nodes.run_anew()
