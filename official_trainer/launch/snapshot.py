@@ -87,7 +87,16 @@ def take(workspace: str, folder: str) -> Snapshot:
         with contextlib.suppress(OSError, SnapshotError):  # it may have been edited, or removed in part
             if at(made.path) is not None and sums_of(made.path) == made.sums:
                 return made
-        _link_all_else(workspace, place, paths)
+        known, parents = set(paths), {""}
+        for path in paths:
+            while path := os.path.dirname(path):
+                parents.add(path)
+        for parent in parents:  # what is no code is linked, a folder without code as a whole
+            for name in os.listdir(os.path.join(workspace, parent)):
+                path = os.path.join(parent, name)
+                is_link = path not in known and path not in parents and name not in _NOT_LINKED
+                if is_link and not name.endswith(".pyc"):
+                    os.symlink(os.path.join(workspace, path), os.path.join(place, path))
         text = json.dumps({"workspace": workspace, "made_at": made.path, "sums": sums}, indent=1)
         files.write_text_atomically(os.path.join(place, FILE), text + "\n")
         shutil.rmtree(made.path, ignore_errors=True)  # it is not whole
@@ -132,18 +141,3 @@ def _check_size(folder: str, paths: Iterable[str]) -> None:
             f"{_MOST_BYTES >> 20}; the largest files are {named}: add what is no code to .gitignore, or set another "
             "source in the profile"
         )
-
-
-def _link_all_else(workspace: str, place: str, paths: Iterable[str]) -> None:
-    """Links what is no code: a folder without code as a whole."""
-    known = set(paths)
-    parents = {""}
-    for path in known:
-        while path := os.path.dirname(path):
-            parents.add(path)
-    for parent in parents:
-        for name in os.listdir(os.path.join(workspace, parent)):
-            path = os.path.join(parent, name)
-            is_link = path not in known and path not in parents and name not in _NOT_LINKED
-            if is_link and not name.endswith(".pyc"):
-                os.symlink(os.path.join(workspace, path), os.path.join(place, path))

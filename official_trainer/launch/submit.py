@@ -23,7 +23,6 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode
 from official_trainer.launch import job_spec, snapshot, submission, targets
-from official_trainer.launch.profile import Profile
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
@@ -278,8 +277,21 @@ def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) ->
             what = f"# … {part.count(chr(10))} lines that are the same in every job; `> {name}` saves all"
             print(f"{terminal.paint(what, 'dim')}\n" if number % 2 else part, end="")
     sys.stdout.flush()  # before the summary on stderr
+    processes: list[str] = []  # of each role how many processes, with their resources
+    for is_server in (False, True):
+        roles = [role for role in job.roles if (role.name == PS) == is_server]
+        names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
+        if not roles:
+            continue
+        resources = engine.profile.resources_of(roles[0].name)
+        cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
+        gets = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
+        gets += [f"{memory:g} GiB"] if memory else []
+        gets += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
+        each = " each" if sum(role.count for role in roles) > 1 else ""
+        processes.append(", ".join(names) + (f" with {', '.join(gets)}{each}" if gets else ""))
     rows = [
-        ("processes", _processes(engine.profile, job)),
+        ("processes", "; ".join(processes)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
         *([("code", f"as it is now, {len(job.code.sums)} files, which --submit copies")] if job.code else []),
         ("max_restarts", str(engine.profile.max_restarts)),
@@ -292,21 +304,3 @@ def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) ->
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
     for argv in rendered.submit:  # quoted as for a shell, although none runs them
         print(f"    {shlex.join(argv)}", file=sys.stderr)
-
-
-def _processes(profile: Profile, job: JobSpec) -> str:
-    """Returns the number of processes of each role, with their resources."""
-    parts = []
-    for is_server in (False, True):
-        roles = [role for role in job.roles if (role.name == PS) == is_server]
-        names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
-        if not roles:
-            continue
-        resources = profile.resources_of(roles[0].name)
-        cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
-        gets = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
-        gets += [f"{memory:g} GiB"] if memory else []
-        gets += [f"{gpus} GPU{'s' * (gpus > 1)}"] if gpus else []
-        each = " each" if sum(role.count for role in roles) > 1 else ""
-        parts.append(", ".join(names) + (f" with {', '.join(gets)}{each}" if gets else ""))
-    return "; ".join(parts)
