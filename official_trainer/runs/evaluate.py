@@ -68,7 +68,8 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
     Raises:
       CheckpointError: there is no such checkpoint.
     """
-    may_begin = checkpoint == "latest" and (job.prebuilt is not None or _init_checkpoint(job))
+    init_checkpoint = getattr(job.config.task, "init_checkpoint", "")
+    may_begin = checkpoint == "latest" and (job.prebuilt is not None or init_checkpoint)
     names = files.list_dir(job.model_dir) if may_begin else []  # checkpoints, whole or not, also of another tool
     has_begun = any(name.endswith((".index", ".manifest.json")) or name == QUARANTINE for name in names)
     begins = may_begin and not has_begun
@@ -81,7 +82,16 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         with trainer.process_group.leading():
             watchdog.enter("restore", step)
             if begins:
-                step = _initialize(job, trainer)
+                weights = "first weights, which no run has trained"
+                if trainer.context.step:
+                    weights = f"those that its program has trained for {trainer.context.step} steps"
+                elif init_checkpoint:
+                    weights = f"those of task.init_checkpoint={init_checkpoint}"
+                if not trainer.context.step:
+                    trainer.initialize()
+                    weights = "; ".join([weights, *map(str, trainer.restored)])
+                _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
+                step = trainer.context.step
             else:
                 trainer.checkpoint_state.load_weights(directory, step)
             watchdog.enter("evaluate", step)
@@ -93,24 +103,6 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
         outcome.step, outcome.metrics = step, numbers
         trackers.log("validation", step, found)
     return numbers
-
-
-def _init_checkpoint(job: Job) -> str:
-    """Returns where a fresh run takes its weights from; empty if they are drawn."""
-    return getattr(job.config.task, "init_checkpoint", "") or ""
-
-
-def _initialize(job: Job, trainer: Trainer) -> int:
-    """Gives a trainer its first weights, as training without a checkpoint does; returns its step."""
-    source = _init_checkpoint(job)
-    weights = f"those of task.init_checkpoint={source}" if source else "first weights, which no run has trained"
-    if trainer.context.step:  # the caller has trained before
-        weights = f"those that its program has trained for {trainer.context.step} steps"
-    else:
-        trainer.initialize()
-        weights = "; ".join([weights, *map(str, trainer.restored)])
-    _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
-    return trainer.context.step
 
 
 def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
@@ -157,10 +149,10 @@ def _evaluate_each(
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
     lock, operative = lock_of(job, name="continuous_eval"), OperativeConfig(job.model_dir, job.mode, job.gin)
-    sleep = functools.partial(pause, watchdog)
-    steps = new_checkpoints(job.model_dir, settings.continuous_eval_timeout, stop, is_done=is_done, sleep=sleep)
+    timeout, enter = settings.continuous_eval_timeout, watchdog.enter
+    steps = new_checkpoints(job.model_dir, timeout, stop, is_done=is_done, enter=enter)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:
-        for number, step in enumerate(in_phases(steps, watchdog)):
+        for number, step in enumerate(steps):
             if number == 0:  # not earlier: the trainer creates the run directory
                 stack.enter_context(lock)
                 files.make_dirs(job.path("continuous_eval"))
@@ -168,7 +160,11 @@ def _evaluate_each(
                 stack.callback(operative.save)
             lease.reading(step)
             version = _version(job.model_dir, step)
-            if damage := _load_or_damage(trainer, job.model_dir, step):
+            try:
+                trainer.checkpoint_state.load_weights(job.model_dir, step)
+            except (CheckpointError, manifest.UnreadableManifestError, OSError):  # it may have been deleted
+                if not (damage := manifest.damage(job.model_dir, step)):
+                    raise
                 _logger.warning("checkpoint %d cannot be evaluated: %s", step, damage)
                 damaged.add(version)  # if it is written again, it is evaluated
                 lease.reading(None)
@@ -195,24 +191,9 @@ def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, Point]:
     run = Run(state=LoopState(step=step, start_step=step), trainer=trainer, model_dir=job.model_dir, tracker=Tracker())
     run.outputs = trainer.evaluate(job.config.trainer.validation_steps)
     found = points(run.outputs)
-    for action in map(as_action, trainer.actions):
+    for action in map(as_action, [*trainer.actions, *(job.prebuilt.actions if job.prebuilt is not None else ())]):
         action.on_eval(run, numbers_in(found))
     return found
-
-
-def pause(watchdog: Watchdog, seconds: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Sleeps between two looks for a checkpoint; that is not a stall, even if it lasts for days."""
-    sleep(seconds)
-    watchdog.beat()
-
-
-def in_phases(steps: Iterator[int], watchdog: Watchdog) -> Iterator[int]:
-    """Yields `steps`; the watchdog gets the phase `follow` while the next one is waited for, else `evaluate`."""
-    watchdog.enter("follow")
-    for step in steps:
-        watchdog.enter("evaluate", step)
-        yield step
-        watchdog.enter("follow")
 
 
 def _version(directory: str, step: int) -> tuple[int, str]:
@@ -223,23 +204,13 @@ def _version(directory: str, step: int) -> tuple[int, str]:
         return step, ""
 
 
-def _load_or_damage(trainer: Trainer, directory: str, step: int) -> str | None:
-    """Loads a checkpoint, or returns what is wrong with its files, which may have been deleted."""
-    try:
-        trainer.checkpoint_state.load_weights(directory, step)
-    except (CheckpointError, manifest.UnreadableManifestError, OSError):
-        if damage := manifest.damage(directory, step):
-            return damage
-        raise
-    return None
-
-
 def new_checkpoints(
     directory: str,
     timeout_seconds: float,
     stop: StopRequest,
     *,
     is_done: Callable[[int], bool],
+    enter: Callable[..., object] = lambda phase, step=None: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
@@ -253,17 +224,20 @@ def new_checkpoints(
       timeout_seconds: longest wait for the next checkpoint.
       stop: looked at between checkpoints and while waiting.
       is_done: whether a step has been dealt with.
+      enter: called with each phase: `follow` at each look, so that to wait for days is no stall; `evaluate` and a step.
       clock: returns the time in seconds.
       sleep: pauses between two looks.
     """
     waiting_since = clock()
     has_logged = False
     while True:
+        enter("follow")
         if stop.reason is not None:
             raise PreemptedError(f"{stop.reason}; the same command continues with the next checkpoint")
         finished = (read_run(directory) or {}).get("status") == "done"  # read before the steps, so that none is missed
         new = [step for step in committed_steps(directory) if not is_done(step)]
         for step in new[:1]:
+            enter("evaluate", step)
             yield step
             waiting_since = clock()
         if new:

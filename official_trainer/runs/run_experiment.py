@@ -6,12 +6,10 @@ Does not own: training (`train.py`), evaluating (`evaluate.py`), conversion of c
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orbit
@@ -47,8 +45,6 @@ from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import random_streams
 from official_trainer.tracking import IMAGES, Image, Tracker, Trackers
-
-_logger = logging.getLogger(__name__)
 
 
 class ArgumentError(UserError, TypeError):
@@ -145,35 +141,53 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       >>> sorted(path for path in tf.io.gfile.listdir("runs/line") if path.startswith("ckpt-100"))
       ['ckpt-100.data-00000-of-00001', 'ckpt-100.index', 'ckpt-100.manifest.json']
     """
-    _check_arguments(distribution_strategy, task, mode, model_dir, trainer, controller_cls)
+    _check_arguments(distribution_strategy, task, mode, model_dir, controller_cls)
     strategy = distribution_strategy or tf.distribute.get_strategy()
     config = _engine_config(params, is_async=enable_async_checkpointing)
-    calls_train = [*(train_actions or ())]
+    _check_trainer(trainer, mode, getattr(config, "eval_tasks", ()))
+    name, calls_train = type(task).__name__, [*(train_actions or ())]
     prunes = bool(getattr(params.task, "pruning", None))
     if calls_train or prunes:
         config = _with_summary_of_each_loop(config)
-    job = _job_of(config, task, "train_and_post_eval" if mode == "train" and run_post_eval else mode, str(model_dir))
-    _check_sets(trainer, mode, getattr(config, "eval_tasks", ()))
+    job = Job(
+        experiment=name,
+        resolved=Resolved(config, name, provenance.Trail(config, name)),
+        model_dir=str(model_dir),
+        mode="train_and_post_eval" if mode == "train" and run_post_eval else mode,
+        argv=tuple(sys.argv),
+    )
+    if job.mode in TRAINING_MODES and not config.trainer.train_steps and config.trainer.train_epochs is None:
+        raise ConfigError([Problem("is 0, so there is nothing to train", "trainer.train_steps", fix="set it")])
     process.configure_steps(config.runtime)
     with random_streams.enabled(config.runtime.seed, keeps_seeds=not isinstance(params, ExperimentConfig)):
         with strategy.scope():
             trainer = trainer or _build_trainer(job, task, params)
         trainer.use_config(_as_read(config, params))
-        summaries = functools.partial(_summaries, save_summary, summary_manager, eval_summary_manager)
-        job = dataclasses.replace(job, prebuilt=Prebuilt(trainer=trainer, summaries=summaries))
-        if prunes and job.mode in TRAINING_MODES:
-            calls_train.append(_pruning_action(trainer, job.model_dir))
-        actions: list[Action] = [_OrbitAction(each, on="train") for each in calls_train]
-        actions += [_OrbitAction(each, on="eval") for each in eval_actions or ()]
-        results = _Results()
-        wants_results = run_post_eval or mode == "train_and_post_eval"
-        metrics = _run(job, trainer, [*actions, results] if wants_results else actions)
+        if prunes and job.mode in TRAINING_MODES:  # without this action, steps of a model that is pruned fail
+            from official.core import actions as garden_actions
+
+            model, optimizer = trainer.model, trainer.optimizer
+            pruning = garden_actions.PruningAction(export_dir=job.model_dir, model=model, optimizer=optimizer)
+            calls_train.append(pruning)
+        results, wants_results = _Results(), run_post_eval or mode == "train_and_post_eval"
+        actions = [
+            *(_OrbitAction(each, on="train") for each in calls_train),
+            *(_OrbitAction(each, on="eval") for each in eval_actions or ()),
+            *([results] if wants_results else []),
+        ]
+        managers = {"train": summary_manager if save_summary else None, "validation": eval_summary_manager}
+        prebuilt = Prebuilt(
+            trainer=trainer,
+            actions=actions,
+            summaries=lambda board: _Managed(managers, board if save_summary else Tracker()),
+        )
+        metrics = _run(dataclasses.replace(job, prebuilt=prebuilt))
         return trainer.model, dict(results.newest or metrics) if wants_results else {}
 
 
-def _run(job: Job, trainer: Trainer, actions: Sequence[Action]) -> Mapping[str, Any]:
+def _run(job: Job) -> Mapping[str, Any]:
     runtime = job.config.runtime
-    with StopRequest() as stop, _acting(trainer, actions), report.noted():
+    with StopRequest() as stop, report.noted():
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
             return train.train(job, stop, is_whole_command=False)
@@ -193,7 +207,7 @@ _NOT_HERE = {
 """Modes that this function has no arguments for, with the reason."""
 
 
-def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, trainer: Any, controller_cls: Any) -> None:
+def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, controller_cls: Any) -> None:
     refuse_unknown(mode)
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise ArgumentError(
@@ -212,12 +226,6 @@ def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, traine
             f"controller_cls={name}: there is no orbit.Controller here whose place it could take. Leave it out; for "
             "what is to happen at a step use train_actions, eval_actions, or an Action (docs/guides/actions.md)"
         )
-    if trainer is not None and not isinstance(trainer, Trainer):
-        cls = type(trainer)
-        raise ArgumentError(
-            f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.Trainer, which "
-            "has the same constructor and override points: derive from that, or give none"
-        )
     is_of_many = isinstance(strategy, tf.distribute.ParameterServerStrategy | tf.distribute.MultiWorkerMirroredStrategy)
     cluster = strategy.cluster_resolver.cluster_spec().as_dict() if strategy is not None and is_of_many else {}
     if (num_processes := sum(map(len, cluster.values()))) > 1:
@@ -227,8 +235,14 @@ def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, traine
         )
 
 
-def _check_sets(trainer: Trainer | None, mode: str, routines: Sequence[Any]) -> None:
-    """Refuses a trainer of the caller's that would not evaluate the sets of the config."""
+def _check_trainer(trainer: Any, mode: str, routines: Sequence[Any]) -> None:
+    """Refuses what is no Trainer of this package, or would not evaluate the sets of the config."""
+    if trainer is not None and not isinstance(trainer, Trainer):
+        cls = type(trainer)
+        raise ArgumentError(
+            f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.Trainer, which "
+            "has the same constructor and override points: derive from that, or give none"
+        )
     if trainer is not None and mode != "train" and routines and not trainer.context.options.eval_tasks:
         names = ", ".join(routine.name for routine in routines)
         raise ArgumentError(
@@ -306,14 +320,6 @@ def _as_read(config: ExperimentConfig, params: Any) -> Any:
 # Parts.
 
 
-def _job_of(config: ExperimentConfig, task: Any, mode: str, model_dir: str) -> Job:
-    name = type(task).__name__
-    if mode in TRAINING_MODES and not config.trainer.train_steps and config.trainer.train_epochs is None:
-        raise ConfigError([Problem("is 0, so there is nothing to train", "trainer.train_steps", fix="set it")])
-    resolved = Resolved(config, name, provenance.Trail(config, name))
-    return Job(experiment=name, resolved=resolved, model_dir=model_dir, mode=mode, argv=tuple(sys.argv))
-
-
 def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
     """Returns a Trainer for the task, built as Model Garden builds it; called in the strategy's scope."""
     trains, evaluates = job.mode in TRAINING_MODES, job.mode != "train"
@@ -332,13 +338,6 @@ def _build_trainer(job: Job, task: Any, params: Any) -> Trainer:
         checkpoint_exporter=best_checkpoint(job) if evaluates and job.mode != "eval" else None,
         options=TrainerOptions(eval_tasks=named),
     )
-
-
-def _pruning_action(trainer: Trainer, model_dir: str) -> Any:
-    """Returns the action without which the steps of a model that is pruned while it trains fail."""
-    from official.core import actions
-
-    return actions.PruningAction(export_dir=model_dir, model=trainer.model, optimizer=trainer.optimizer)
 
 
 # Actions and summaries.
@@ -366,23 +365,6 @@ class _Results(Action):
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
         self.newest = tf.nest.map_structure(orbit.utils.get_value, dict(run.outputs))
-
-
-@contextlib.contextmanager
-def _acting(trainer: Trainer, actions: Sequence[Action]) -> Iterator[None]:
-    """Puts actions on a trainer for a block; a trainer may be the caller's, and be used again."""
-    before = list(trainer.actions)
-    trainer.actions.extend(actions)
-    try:
-        yield
-    finally:
-        trainer.actions[:] = before
-
-
-def _summaries(save_summary: bool, for_training: Any, for_evaluations: Any, board: Tracker) -> Tracker:
-    """Returns the tracker of summaries: the caller's managers, and `board` for splits without one."""
-    managers = {"train": for_training if save_summary else None, "validation": for_evaluations}
-    return _Managed(managers, board if save_summary else Tracker())
 
 
 class _Managed(Trackers):

@@ -1,6 +1,5 @@
 """Following a run: what is yielded when, and an evaluator beside a trainer, as processes that die and fall behind."""
 
-import functools
 import json
 import os
 import signal
@@ -109,10 +108,10 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
         watchdog.poll()
 
     steps = evaluate.new_checkpoints(
-        str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, clock=lambda: run.seconds,
-        sleep=functools.partial(evaluate.pause, watchdog, sleep=sleep),
+        str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, enter=watchdog.enter,
+        clock=lambda: run.seconds, sleep=sleep,
     )  # fmt: skip
-    assert next(evaluate.in_phases(steps, watchdog)) == 10
+    assert next(steps) == 10
     assert run.seconds > 5000
     assert stalls == []
     for _ in range(21):
