@@ -18,7 +18,7 @@ from official_trainer.actions.publish_environment import PublishEnvironment, Pub
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
-from official_trainer.config import ConfigError, TrackerConfig
+from official_trainer.config import ConfigError
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
@@ -247,23 +247,16 @@ def _place_of(job: Job, beside: str) -> Place:
 
 def _configured(job: Job, place: Place) -> list[Tracker]:
     """Returns the trackers of the config, each with a thread of its own."""
-    return [
-        ThreadedTracker(
-            _tracker_of(config, place),
-            name=f"{config.type} (trainer.trackers[{number}])",
-            on_error=config.on_error,
-            fix=f"with trainer.trackers[{number}].on_error=warn the run would continue",
-        )
-        for number, config in enumerate(job.config.trainer.trackers)
-        if not isinstance(config, TensorBoardConfig)
-    ]
-
-
-def _tracker_of(config: TrackerConfig, place: Place) -> Tracker:
-    arguments.check(config, {"build": ("place",)})
-    tracker: Tracker = config.build(place)
-    arguments.check(tracker, _CALLS_OF_TRACKER, Tracker, on_error=config.on_error)
-    return tracker
+    found: list[Tracker] = []
+    for number, config in enumerate(job.config.trainer.trackers):
+        if not isinstance(config, TensorBoardConfig):
+            arguments.check(config, {"build": ("place",)})
+            tracker, on_error = config.build(place), config.on_error
+            arguments.check(tracker, _CALLS_OF_TRACKER, Tracker, on_error=on_error)
+            name = f"{config.type} (trainer.trackers[{number}])"
+            fix = f"with trainer.trackers[{number}].on_error=warn the run would continue"
+            found.append(ThreadedTracker(tracker, name=name, on_error=on_error, fix=fix))
+    return found
 
 
 def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:
@@ -315,16 +308,3 @@ def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -
     if files.exists(former := job.path("export", "saved_model")):
         _logger.info("%s is the export of an earlier version of this program: it stays as it is, delete it", former)
     return made
-
-
-def export_at_end(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:
-    """Exports as `export_own`; returns an empty text, after a warning, where nothing says what a server would call."""
-    try:
-        return export_own(job, trainer, step, logs)
-    except export.NoSignaturesError as error:
-        if hasattr(trainer.task, "build_signatures"):
-            raise
-        # Model Garden's tasks have no signatures, and its drivers do not export at the end: its users miss nothing.
-        what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
-        _logger.warning("%s: %s", what, error)
-        return ""

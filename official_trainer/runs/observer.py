@@ -19,7 +19,6 @@ from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
-from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.distributed import devices, parameter_server, peers, tpu
 from official_trainer.engine.events import LoopObserver
@@ -27,9 +26,10 @@ from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, file_names
-from official_trainer.runs.build import best_of, export_at_end, export_best, trackers_of
+from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import TimeAccount
@@ -103,7 +103,16 @@ class TrainingProcess:
         except BaseException as error:
             failure = self._explain(error, stop)
             if self._lock.lost_to is None:
-                self._record_failure(failure, found)
+                with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
+                    self.save_time()
+                said = report.report_of(failure, self._job.model_dir)
+                message = describe_error(failure) if said is None else said.message
+                exit_code = report.exit_code_of(failure)
+                with contextlib.suppress(OSError):
+                    if self._has_started:
+                        self.record.finish(exit_code, error=message)
+                    elif not (exit_code == ExitCode.CONFIG and self._leave_nothing(found)):
+                        self.record.refuse(exit_code, error=message)
             if failure is error:
                 raise
             raise failure from error
@@ -117,18 +126,6 @@ class TrainingProcess:
           LockedError: another process has taken it over, or it was moved.
         """
         self._lock.check()
-
-    def _record_failure(self, failure: BaseException, found: Sequence[str] | None) -> None:
-        with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
-            self.save_time()
-        said = report.report_of(failure, self._job.model_dir)
-        message = describe_error(failure) if said is None else said.message
-        exit_code = report.exit_code_of(failure)
-        with contextlib.suppress(OSError):
-            if self._has_started:
-                self.record.finish(exit_code, error=message)
-            elif not (exit_code == ExitCode.CONFIG and self._leave_nothing(found)):
-                self.record.refuse(exit_code, error=message)
 
     def _leave_nothing(self, found: Sequence[str] | None) -> bool:
         """Leaves the directory of a run that has never begun as it was.
@@ -224,6 +221,7 @@ class RunObserver(LoopObserver):
         self._next_status_seconds = 0.0
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
+        self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
         self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
@@ -236,6 +234,14 @@ class RunObserver(LoopObserver):
             return ()
         newest = manifest.committed_steps(self._job.model_dir)[-self._job.config.trainer.max_to_keep :]
         return *newest, *self._saving
+
+    def on_data(self, context: InputContext) -> None:
+        """The training data is built for a context; how it is divided is recorded the first time."""
+        if not self._has_data:
+            self._has_data = True
+            layout = data_layout.report(context, self._console.message)
+            self._remember({data_layout.KEY: {name: layout[name] for name in data_layout.COMPARED}})
+            self._record.note(input=layout)
 
     def on_restore(self, state: LoopState) -> None:
         """Checks the checkpoint against this job, and adapts the trainer to a changed config.
@@ -258,34 +264,19 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
-        self._check_rows(step)
-        self._changes = job.check_changes(step)
-        changes = {change.path: change for change in self._changes}
-        if any(path.startswith("trainer.optimizer_config.") for path in changes):
-            trainer.checkpoint_state.use_configured_optimizer()
-        if size := changes.get("task.train_data.global_batch_size"):
-            trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
-
-    def _check_rows(self, step: int) -> None:
-        """Warns if `metrics.jsonl` is not the file that was there when the checkpoint was saved."""
-        last, rows = manifest.read(self._job.model_dir, step).metadata.get(_LAST_ROW), self._trackers.rows
+        last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._trackers.rows
         if last is not None and not rows.holds(last):
             _logger.warning(
                 "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
                 "file was emptied, cut, or replaced by that of another run. The run goes on, and adds its rows to it.",
                 *(rows.path, last["split"], last["step"], step),
             )
-
-    def _check_best(self, best: BestCheckpoint) -> None:
-        """Warns if the best checkpoint that the record names is gone, and corrects the record."""
-        named = self._record.best
-        if named is not None and best.step is None and named["metric"] == best.metric:
-            _logger.warning(
-                "%s names a best checkpoint (%s %s at step %d), but %s holds none: it was deleted or damaged. The best "
-                "of the evaluations from here on is kept there.",
-                *(self._job.path(RUN_FILE), named["metric"], named["value"], named["step"], best.directory),
-            )
-            self._record.note(best=None)
+        self._changes = job.check_changes(step)
+        changes = {change.path: change for change in self._changes}
+        if any(path.startswith("trainer.optimizer_config.") for path in changes):
+            trainer.checkpoint_state.use_configured_optimizer()
+        if size := changes.get("task.train_data.global_batch_size"):
+            trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
@@ -295,7 +286,14 @@ class RunObserver(LoopObserver):
         self._process.gin.replace()
         if (best := best_of(self._trainer)) is not None:
             best.tidy()
-            self._check_best(best)
+            named = self._record.best
+            if named is not None and best.step is None and named["metric"] == best.metric:
+                _logger.warning(
+                    "%s names a best checkpoint (%s %s at step %d), but %s holds none: it was deleted or damaged. The "
+                    "best of the evaluations from here on is kept there.",
+                    *(job.path(RUN_FILE), named["metric"], named["value"], named["step"], best.directory),
+                )
+                self._record.note(best=None)
         self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         used = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.context.workers is not None:
@@ -305,7 +303,12 @@ class RunObserver(LoopObserver):
         if state.start_step == 0:  # else an earlier process has begun the run, and recorded this
             self._record.note(init_checkpoint=[dataclasses.asdict(each) for each in restored] or None)
         self._record.set_span(state.start_step, state.end_step)
-        self._console.message(self._opening_line(state.start_step))
+        count, wanted = variables.count(self._trainer.model).trainable, job.config.trainer.train_steps
+        start = f"continuing from step {state.start_step}" if state.start_step else "starting"
+        if wanted and state.start_step > wanted:  # a run that has reached `train_steps` exactly is simply done
+            start = f"at step {state.start_step} already, past trainer.train_steps={wanted}: nothing to train"
+        devices_text = self._trainer.context.devices
+        self._console.message(f"{job.experiment}: {count:,} parameters on {devices_text}, {start} in {job.model_dir}")
         for each in restored:
             self._console.message(str(each))
         if self._changes:
@@ -403,8 +406,14 @@ class RunObserver(LoopObserver):
                 trainer.checkpoint_state.load_weights(self._job.model_dir, step)
 
     def _export(self, step: int, logs: Mapping[str, Any], which: str) -> None:
-        if made := export_at_end(self._job, self._trainer, step, logs):
-            self._exported = which, made
+        try:
+            self._exported = which, export_own(self._job, self._trainer, step, logs)
+        except export.NoSignaturesError as error:
+            if hasattr(self._trainer.task, "build_signatures"):
+                raise
+            # Model Garden's tasks have no signatures, and its drivers do not export at the end: its users miss nothing.
+            what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
+            _logger.warning("%s: %s", what, error)
 
     def on_forced_end(self, exit_code: int, error: str) -> None:
         self._process.finish(exit_code, error=error)
@@ -423,13 +432,22 @@ class RunObserver(LoopObserver):
     def show_end(self, step: int) -> None:
         """Shows the result of the run, where it is, and how its time was spent."""
         parts = [f"finished {'early ' if self._record.stopped_early else ''}at step {step}"]
+        saved_step = self._record.last_checkpoint_step
+        places = [] if saved_step is None else [f"ckpt-{saved_step}"]
         if (best := self._record.best) is not None:
-            parts.append(f"best {best['metric']} {_shown(best['value'])} at step {best['step']}")
-        parts += [f"exported {self._exported[0]}"] if self._exported else []
+            value = best["value"]  # as the record spells it, or several by their names
+            several = {name: float(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
+            shown = monitored.show(several) if several else format_number(float(value))
+            parts.append(f"best {best['metric']} {shown} at step {best['step']}")
+        keeper = best_of(self._trainer)
+        places += [] if keeper is None or keeper.step is None else [_best_name(self._job, keeper.step)]
+        if self._exported:
+            parts.append(f"exported {self._exported[0]}")
+            places.append(self._exported[1].removeprefix(self._job.path("")))
         self._console.message(f"{', '.join(parts)}: {self._job.model_dir}")
-        if (keeper := best_of(self._trainer)) is not None and keeper.lacks:
+        if keeper is not None and keeper.lacks:
             _logger.warning(keeper.lacks)
-        self._console.message(f"saved there: {', '.join(self._places())}")
+        self._console.message(f"saved there: {', '.join([*places, 'metrics.jsonl'])}")
         report = self._process.account.report()
         self._console.message(time_account.in_one_line(report))
         if report["verdict"]:
@@ -441,34 +459,7 @@ class RunObserver(LoopObserver):
             f"tensorboard --logdir={place}",
         )
 
-    def _places(self) -> Iterator[str]:
-        """Yields what the run leaves for later use, as places inside its directory."""
-        if (step := self._record.last_checkpoint_step) is not None:
-            yield f"ckpt-{step}"
-        if (best := best_of(self._trainer)) is not None and best.step is not None:
-            yield _best_name(self._job, best.step)
-        if self._exported:
-            yield self._exported[1].removeprefix(self._job.path(""))
-        yield "metrics.jsonl"
-
-    def _opening_line(self, start_step: int) -> str:
-        """Returns what runs on what, and from where."""
-        job, trainer = self._job, self._trainer
-        count = variables.count(trainer.model).trainable
-        start = f"continuing from step {start_step}" if start_step else "starting"
-        end_step = job.config.trainer.train_steps
-        if end_step and start_step > end_step:  # a run that has reached `train_steps` exactly is simply done
-            start = f"at step {start_step} already, past trainer.train_steps={end_step}: nothing to train"
-        return f"{job.experiment}: {count:,} parameters on {trainer.context.devices}, {start} in {job.model_dir}"
-
 
 def _best_name(job: Job, step: int) -> str:
     """Returns the place of a best checkpoint inside the run directory."""
     return files.join(job.config.trainer.best_checkpoint_export_subdir, f"ckpt-{step}")
-
-
-def _shown(value: Any) -> str:
-    """Returns the best value, as the record holds it, for the console."""
-    if isinstance(value, Mapping):
-        return monitored.show({name: float(number) for name, number in value.items()})
-    return format_number(float(value))

@@ -26,7 +26,7 @@ from official_trainer.runs.health.time_account import TimeAccount, process_start
 from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
-from official_trainer.runs.resume import config_changes, data_layout
+from official_trainer.runs.resume import config_changes
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working
@@ -101,13 +101,8 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
-    layout = data_layout.LayoutReport(
-        remember=store.describe,
-        record=lambda layout: process.record.note(input=layout),
-        show=trackers.console.message,
-    )
     with closing(trackers.all) as outcome:
-        trainer.train_iterator.add_observer(layout)
+        trainer.train_iterator.add_observer(observer.on_data)
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)
             best.observe(observer.on_new_best, observer.steps_to_return_to, rule)

@@ -7,9 +7,8 @@ the console and `run.json` show of it. Does not own: which process reads what (`
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from official_trainer.checkpoints import manifest
@@ -23,6 +22,9 @@ KEY = "input"
 one for each host; and the `order`, what decides which examples are in a global batch. `global` is the seed and the
 step alone, `by_pipeline` also the number of pipelines, `service` which data worker of a tf.data service is faster.
 """
+
+COMPARED = ("replicas", "pipelines", "order")
+"""What of it a manifest holds."""
 
 
 class LayoutChangeError(UserError, ValueError):
@@ -71,43 +73,29 @@ def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> s
     )
 
 
-@dataclasses.dataclass
-class LayoutReport:
-    """Reports how the training data of a process is divided, the first time that it is built.
+def report(context: InputContext, show: Callable[[str], object]) -> dict[str, Any]:
+    """Returns the layout of the data that was built for a context, as `run.json` holds it: `COMPARED` and more.
 
-    Attributes:
-      remember: takes the layout for the manifests of checkpoints.
-      record: takes the layout for `run.json`.
+    Args:
+      context: the data is built for it.
       show: takes lines for the console.
     """
-
-    remember: Callable[[Mapping[str, Any]], object]
-    record: Callable[[Mapping[str, Any]], object]
-    show: Callable[[str], object]
-    _is_done: bool = False
-
-    def __call__(self, context: InputContext) -> None:
-        """Takes the context that the data was built for."""
-        if self._is_done:
-            return
-        self._is_done = True
-        order = "by_pipeline" if context.order_depends_on_pipelines else "global"
-        layout: dict[str, Any] = {
-            "replicas": context.num_replicas_in_sync,
-            "pipelines": context.num_input_pipelines,
-            "order": "service" if context.served_by else order,
-        }
-        self.remember({KEY: layout})
-        if context.served_by:
-            layout = layout | {"service": context.served_by}
-            self.show(
-                f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so "
-                "a run that is interrupted continues near where it was, not exactly there"
-            )
-        if context.num_input_pipelines > 1 and context.sharing is not None:
-            sharing = context.sharing()
-            layout = layout | {"sharing": sharing.as_dict()}
-            self.show(str(sharing))
-            for warning in sharing.warnings():
-                _logger.warning("%s", warning)
-        self.record(layout)
+    order = "by_pipeline" if context.order_depends_on_pipelines else "global"
+    layout: dict[str, Any] = {
+        "replicas": context.num_replicas_in_sync,
+        "pipelines": context.num_input_pipelines,
+        "order": "service" if context.served_by else order,
+    }
+    if context.served_by:
+        layout["service"] = context.served_by
+        show(
+            f"training data from the tf.data service at {context.served_by}: batches come in no fixed order, so a run "
+            "that is interrupted continues near where it was, not exactly there"
+        )
+    if context.num_input_pipelines > 1 and context.sharing is not None:
+        sharing = context.sharing()
+        layout["sharing"] = sharing.as_dict()
+        show(str(sharing))
+        for warning in sharing.warnings():
+            _logger.warning("%s", warning)
+    return layout

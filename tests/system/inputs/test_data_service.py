@@ -171,10 +171,9 @@ def test_the_run_says_where_its_data_comes_from():
     told = []
     context = inputs.InputContext()
     context.served_by = "grpc://host:1"
-    data_layout.LayoutReport(remember=told.append, record=told.append, show=told.append)(context)
-    layout = {"replicas": 1, "pipelines": 1, "order": "service"}
-    assert told[0] == {"input": layout} and told[2] == layout | {"service": "grpc://host:1"}
-    assert "batches come in no fixed order, so a run that is interrupted continues near where it was" in told[1]
+    layout = {"replicas": 1, "pipelines": 1, "order": "service", "service": "grpc://host:1"}
+    assert data_layout.report(context, told.append) == layout
+    assert "batches come in no fixed order, so a run that is interrupted continues near where it was" in told[0]
 
 
 def test_dead_data_worker_and_dispatcher(service):
