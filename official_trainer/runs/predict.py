@@ -130,20 +130,15 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
             _predict(job, (directory, step), settings.data, shards, stop)
         files_word = "file" if shards.count == 1 else "files"
         _logger.info("%d predictions of ckpt-%d in %d %s: %s", shards.rows, step, shards.count, files_word, output_dir)
-    _gather(output_dir, locked)
-    return {"rows": float(shards.rows), "shards": float(shards.count)}
-
-
-def _gather(output_dir: str, locked: Callable[..., DirectoryLock]) -> None:
-    """Merges the manifests of all processes, if this one finds no shard missing; removes those of killed processes."""
     if prediction_manifest.is_to_gather(output_dir):
         # A process that holds this lock has found all shards too; if it dies, the same command merges them.
         with contextlib.suppress(LockedError), locked(name="gather"):
             prediction_manifest.gather(output_dir)
             _logger.info("the predictions of all processes are there: %s", output_dir)
-    for share in prediction_manifest.interrupted(output_dir):
+    for share in prediction_manifest.interrupted(output_dir):  # of killed processes
         with contextlib.suppress(LockedError), locked(name=share.lock):  # else its process lives, and writes it
             files.remove_temporaries(output_dir, share.file)
+    return {"rows": float(shards.rows), "shards": float(shards.count)}
 
 
 def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: PredictionShards, stop: StopRequest) -> None:
@@ -272,14 +267,12 @@ def _source(job: Job, data: str) -> Mapping[str, Any]:
     values = dict(configuration.flat(job.config))
     if values.get(f"task.{data}.input_path"):
         values[f"task.{data}.cycle_length"] = 1  # as `_data` reads them; earlier versions took files in turn
-    matter = {path: value for path, value in values.items() if _matters(path, data)}
+    matter: dict[str, Any] = {}
+    for path, value in values.items():
+        section, _, field = path.partition(".")
+        matters = path.startswith("trainer.optimizer_config.ema") or (section == "runtime" and kind_of(path) != "safe")
+        if section == "task":
+            name, _, field = field.partition(".")
+            matters = not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
+        matter |= {path: value} if matters else {}
     return {"experiment": job.experiment, "data": data, **matter}
-
-
-def _matters(path: str, data: str) -> bool:
-    section, _, field = path.partition(".")
-    if section == "task":
-        name, _, field = field.partition(".")
-        return not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
-    is_averaged = path.startswith("trainer.optimizer_config.ema")
-    return is_averaged or (section == "runtime" and kind_of(path) != "safe")

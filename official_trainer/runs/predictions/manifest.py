@@ -15,7 +15,7 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -26,6 +26,7 @@ from official_trainer.shown import first_few, shorten
 MANIFEST = "predictions.json"
 
 _FORMAT_VERSION = 1
+_FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
 _OF_SHARE = re.compile(r"\.predictions-(\d+)\.json")
 _SHARD = re.compile(rf"predictions-(\d{{5,}})\.(?:tfrecord|jsonl|npy|npz)(?:{files.TEMPORARY})?")
 
@@ -116,8 +117,20 @@ def check(directory: str, wanted: Manifest, *, is_whole: bool = True) -> dict[st
         before, now = ({"format": m["format"], "shard_size": m["shard_size"], **m["source"]} for m in (found, wanted))
         now["shard_size"] = now["shard_size"] or before["shard_size"]
         names = {**now, **before} if is_whole else now
-        if differing := [name for name in names if now.get(name) != before.get(name)]:
-            raise PredictionsError("\n".join(_refusal(directory, differing, before, now)))
+        differing = [name for name in names if now.get(name) != before.get(name)]
+        lines, undo = [f"--output={directory} holds predictions that were made with other settings:"], []
+        for name in differing:
+            pair = before.get(name, "not set"), now.get(name, "not set")
+            old, new = (value if isinstance(value, str) else json.dumps(value) for value in pair)
+            lines.append(f"  {f'--{name}' if name in _FLAGS else name}: {old} -> {new}")
+            if name in _FLAGS:
+                undo.append(f"--{name}={shlex.quote(old)}")
+            elif "." in name and name in before and not name.startswith("gin "):
+                undo.append(f"--set {shlex.quote(f'{name}={old}')}")
+        if len(undo) == len(differing):
+            lines.append(f"To continue those, use {' '.join(undo)}")
+        if differing:
+            raise PredictionsError("\n".join([*lines, "To predict from the start, name another --output"]))
     return manifests
 
 
@@ -243,24 +256,3 @@ def interrupted(directory: str) -> list[Share]:
     found = [_OF_SHARE.fullmatch(name) for name, is_temporary, _ in parts if is_temporary]
     indices = {int(match[1]) for match in found if match is not None}
     return [Share(index=index, count=max(indices) + 2) for index in sorted(indices)]
-
-
-_FLAGS = ("format", "shard_size", "data", "checkpoint", "experiment")
-
-
-def _refusal(
-    directory: str, differing: Sequence[str], before: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> Iterator[str]:
-    yield f"--output={directory} holds predictions that were made with other settings:"
-    undo = []
-    for name in differing:
-        found = (values.get(name, "not set") for values in (before, wanted))
-        old, new = (value if isinstance(value, str) else json.dumps(value) for value in found)
-        yield f"  {f'--{name}' if name in _FLAGS else name}: {old} -> {new}"
-        if name in _FLAGS:
-            undo.append(f"--{name}={shlex.quote(old)}")
-        elif "." in name and name in before and not name.startswith("gin "):
-            undo.append(f"--set {shlex.quote(f'{name}={old}')}")
-    if len(undo) == len(differing):
-        yield f"To continue those, use {' '.join(undo)}"
-    yield "To predict from the start, name another --output"

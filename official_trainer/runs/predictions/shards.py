@@ -144,7 +144,10 @@ class PredictionShards:
         rows = num_rows(columns)
         self._check_size(batch, rows)
         self._describe(columns)
-        while (start := self._first_needed(batch)) < rows:
+        while not self.is_done and self.position.batch <= batch:
+            start = self.position.row if self.position.batch == batch else 0
+            if start >= rows:
+                break
             stop = min(rows, start + self._manifest["shard_size"] - self._buffered)
             self._chunks.append({name: values[start:stop] for name, values in columns.items()})
             self._buffered += stop - start
@@ -175,11 +178,6 @@ class PredictionShards:
             shards: list[dict[str, Any]] = self._manifest["shards"]
             return shards
         return [self._known[number] for number in sorted(self._known)]
-
-    def _first_needed(self, batch: int) -> int:
-        """Returns the first row of a batch that is needed."""
-        is_later = self.position.batch > batch or self.is_done
-        return sys.maxsize if is_later else self.position.row if self.position.batch == batch else 0
 
     def _begin_next(self) -> None:
         """Moves to the next shard of the share that is not there."""
@@ -289,11 +287,14 @@ def predict_into(
     Raises:
       DataError: there is no example.
     """
+    end = sys.maxsize if max_rows is None else max_rows
     while not shards.is_done:
         position = shards.position
-        seen = shards.next_row - position.row
-        for number, columns in _until(max_rows, batches_from(position.batch), seen):
-            shards.add(number, columns)
+        seen, batches = shards.next_row - position.row, batches_from(position.batch)
+        while seen < end and (found := next(batches, None)) is not None:
+            number, columns = found
+            shards.add(number, {name: values[: end - seen] for name, values in columns.items()})
+            seen += num_rows(columns)
             if shards.is_done or shards.position.batch > number + 1:  # the next row is after a gap
                 break
         else:
@@ -301,12 +302,3 @@ def predict_into(
     if shards.next_row == 0:
         raise DataError("there is nothing to predict: the data holds no example; check input_path")
     shards.finish()
-
-
-def _until(max_rows: int | None, batches: Iterator[tuple[int, Columns]], seen: int) -> Iterator[tuple[int, Columns]]:
-    """Yields batches up to row number `max_rows`; `seen` rows are in those before."""
-    end = sys.maxsize if max_rows is None else max_rows
-    while seen < end and (found := next(batches, None)) is not None:
-        number, columns = found
-        yield number, {name: values[: end - seen] for name, values in columns.items()}
-        seen += num_rows(columns)
