@@ -170,8 +170,17 @@ class LateReports:
         That is what is known after a few seconds; the storage may be what hangs.
         """
         found: list[str] = []
+
+        def read() -> None:
+            for name, (address, folder) in self._others.items():
+                if not answers(address):
+                    found.append(f"{name} ({address}) does not answer")
+                    continue
+                with contextlib.suppress(Exception):
+                    found.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _LATE_FILE)))['doing']}")
+
         if self._others:
-            run_bounded(functools.partial(self._read, found), _READ_SECONDS, "late-reports")
+            run_bounded(read, _READ_SECONDS, "late-reports")
         return list(found)
 
     def explain(self, error: BaseException) -> PeerLostError | None:
@@ -190,14 +199,6 @@ class LateReports:
                 files.make_dirs(self._own)
                 files.write_text_atomically(path, json.dumps({"doing": doing}), durable=False)
 
-    def _read(self, found: list[str]) -> None:
-        for name, (address, folder) in self._others.items():
-            if not answers(address):
-                found.append(f"{name} ({address}) does not answer")
-                continue
-            with contextlib.suppress(Exception):
-                found.append(f"{name} is {json.loads(files.read_bytes(files.join(folder, _LATE_FILE)))['doing']}")
-
 
 def dump_and_exit(
     stall: Stall, model_dir: str, record: Callable[[Stall], object], *, timeout_seconds: float = 5.0
@@ -213,6 +214,12 @@ def dump_and_exit(
       timeout_seconds: longest wait for all of this. Any of it may hang as well, for the same reason as the run.
     """
 
+    def attempt(job: Callable[[], object]) -> None:
+        try:
+            job()
+        except Exception as error:
+            _write_stderr(f"warning: while the stall was reported: {type(error).__name__}: {error}\n")
+
     def write_report() -> None:
         paths = (files.join(model_dir, f"stall-{number}.txt") for number in itertools.count(1))
         path = next(path for path in paths if not files.exists(path))
@@ -227,7 +234,7 @@ def dump_and_exit(
             functools.partial(record, stall),
         ]
         deadline = time.monotonic() + timeout_seconds
-        for call in [WorkerThread("stall-report").submit(functools.partial(_attempt, job)) for job in jobs]:
+        for call in [WorkerThread("stall-report").submit(functools.partial(attempt, job)) for job in jobs]:
             call.wait(deadline - time.monotonic())
     finally:
         os._exit(int(stall.exit_code))
@@ -250,13 +257,6 @@ def stacks() -> str:
         ]
         parts.append("\n".join([f"Thread {ident} ({names.get(ident, 'not started by Python')})", *reversed(calls)]))
     return "\n\n".join(parts) + "\n"
-
-
-def _attempt(job: Callable[[], object]) -> None:
-    try:
-        job()
-    except Exception as error:
-        _write_stderr(f"warning: while the stall was reported: {type(error).__name__}: {error}\n")
 
 
 def _write_stderr(text: str) -> None:

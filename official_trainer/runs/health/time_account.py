@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import math
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -70,8 +71,9 @@ class _Tally:
     timed_steps: StepDurations = dataclasses.field(default_factory=StepDurations)
 
     def __add__(self, other: _Tally) -> _Tally:
-        fields = [field.name for field in dataclasses.fields(self)]
-        return _Tally(**{name: _sum(getattr(self, name), getattr(other, name)) for name in fields})
+        sums = {name: value + vars(other)[name] for name, value in vars(self).items() if name != "seconds"}
+        seconds = {part: self.seconds.get(part, 0.0) + other.seconds.get(part, 0.0) for part in PARTS}
+        return _Tally(seconds=seconds, **sums)
 
     def add(self, part: str, seconds: float) -> None:
         """Adds to a part."""
@@ -107,13 +109,6 @@ class _Tally:
         }
 
 
-def _sum(left: Any, right: Any) -> Any:
-    """Returns the sum of two values, or of two dictionaries of numbers."""
-    if not isinstance(left, dict):
-        return left + right
-    return {key: left.get(key, 0) + right.get(key, 0) for key in left.keys() | right.keys()}
-
-
 class InputSampler:
     """Samples whether a step waits for its data, from a thread that there is while the run trains.
 
@@ -132,14 +127,15 @@ class InputSampler:
         self._seen_seconds = self._waited_seconds = 0.0
         self._taken = 0.0, 0.0
         self._sampled_at = clock()
-        self._phase = 0.0
+        self._pauses = random.Random(0)
         self._thread: RepeatingThread | None = None
 
     def follow(self, is_training: bool) -> None:
         """Starts the thread when the run begins to train, and ends it when something else begins."""
         if is_training and self._thread is None:
             self._sampled_at = self._clock()
-            self._thread = RepeatingThread("input-sampler", self.sample, self._pause)
+            irregular = self._pauses.random  # because steps may be regular
+            self._thread = RepeatingThread("input-sampler", self.sample, lambda: _PAUSE_SECONDS * (0.5 + irregular()))
             self._thread.start()
         elif not is_training and self._thread is not None:
             self._thread.stop()
@@ -163,10 +159,6 @@ class InputSampler:
         seen, waited = self._taken
         self._taken = self._seen_seconds, self._waited_seconds
         return self._taken[0] - seen, self._taken[1] - waited
-
-    def _pause(self) -> float:
-        self._phase = (self._phase + 0.618034) % 1  # irregular, because steps may be regular
-        return _PAUSE_SECONDS * (0.5 + self._phase)
 
 
 class TimeAccount:
@@ -344,7 +336,10 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
       attempt: `TimeAccount.report()` of this one, and what its traces were.
     """
     earlier, total = (before["attempts"], before["total"]) if before else ([], {})
-    seconds = {part: _plus(total.get("seconds", {}).get(part), attempt["seconds"][part]) for part in PARTS}
+    seconds: dict[str, float | None] = {}
+    for part in PARTS:
+        known = [s for s in (total.get("seconds", {}).get(part), attempt["seconds"][part]) if s is not None]
+        seconds[part] = sum(known) if known else None
     wall = total.get("wall_seconds", 0.0) + attempt["wall_seconds"]
     traces = total.get("traces", {})
     new_total = {
@@ -367,11 +362,6 @@ def _parts(parts: Mapping[str, float | None], wall_seconds: float) -> dict[str, 
         "seconds": {part: _rounded(seconds, 6) for part, seconds in parts.items()},
         "fractions": {part: _rounded(None if s is None else s / wall_seconds, 6) for part, s in parts.items()},
     }
-
-
-def _plus(left: float | None, right: float | None) -> float | None:
-    """Returns the sum of what is known."""
-    return right if left is None else left if right is None else left + right
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

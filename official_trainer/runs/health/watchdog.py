@@ -107,9 +107,12 @@ class Progress:
 
     def read(self, reading: Reading | None, now: float) -> None:
         """Takes what the probe saw since the phase began; None if it had no answer."""
-        self._activity = self._activity_in(reading)
-        before = self._reading
+        before, self._activity = self._reading, self._phase
         if reading is not None:
+            if reading.waiting_for_peers:
+                self._activity = PEERS
+            elif self._phase == "train" and reading.waiting_for_input is not None:
+                self._activity = "input" if reading.waiting_for_input else "window"
             self._reading = reading
             self._step = self._step if reading.step is None else reading.step
             if before is not None and reading != before:
@@ -156,13 +159,6 @@ class Progress:
         """Returns the limit after gaps of at most `longest_gap_seconds`; None if there were none."""
         usual = self._startup_seconds if longest_gap_seconds is None else FACTOR * longest_gap_seconds
         return max(self._floor_seconds, usual)
-
-    def _activity_in(self, reading: Reading | None) -> str:
-        if reading is not None and reading.waiting_for_peers:
-            return PEERS
-        if self._phase != "train" or reading is None or reading.waiting_for_input is None:
-            return self._phase
-        return "input" if reading.waiting_for_input else "window"
 
     def _end_gap(self, step: int | None, now: float) -> None:
         for activity in self._activities:
