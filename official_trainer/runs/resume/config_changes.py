@@ -20,7 +20,7 @@ import itertools
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import config as configuration
@@ -184,17 +184,13 @@ class ConfigChangeError(ConfigError):
         super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != "safe")
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         is_code = all(isinstance(change, CodeChange) for change in self.changes if change.kind != "safe")
         what = f"the {'code' if is_code else 'config'} is not the one that ckpt-{self._step} was saved with"
-        yield f"--model_dir={self._model_dir}: {what}"
+        lines = [f"--model_dir={self._model_dir}: {what}"]
         for kind, heading in _HEADINGS.items():
             if found := [change for change in self.changes if change.kind == kind]:
-                yield f"{heading}:"
-                yield from (f"  {change}" for change in found)
-        yield f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change"
+                lines += [f"{heading}:", *(f"  {change}" for change in found)]
+        lines.append(f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change")
         undo = [f"{c.flag} {shlex.quote(text)}" for c in self.changes if c.kind != "safe" for text in c.undo]
         ways = [" ".join(["add", *undo])] if undo else []
         new_bindings = [c.path for c in self.changes if isinstance(c, GinChange) and c.before is Ellipsis]
@@ -202,9 +198,10 @@ class ConfigChangeError(ConfigError):
         if any(isinstance(change, CodeChange) for change in self.changes):
             ways += ["`official-trainer job resume` submits a job again as it was"]
         if ways:
-            yield f"To continue with the old ones, {'; '.join(ways)}"
+            lines.append(f"To continue with the old ones, {'; '.join(ways)}")
         start = shlex.quote(f"task.init_checkpoint={self._model_dir}")
-        yield f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one"
+        lines.append(f"To start a new run, name another --model_dir; --set {start} gives it the weights of this one")
+        return "\n".join(lines)
 
 
 def check(
@@ -236,7 +233,11 @@ def check(
     metadata = manifest.read(model_dir, step).metadata
     changes: tuple[Change, ...] = (*gin_changes(metadata, bindings), *_code_changes(metadata, snapshot))
     try:
-        changes += _field_changes(model_dir, step, resolved)
+        if CONFIG_KEY in metadata or garden_run.has_our_params(model_dir) or garden.prefix_of(model_dir, step) is None:
+            changes += changes_since(saved_config(model_dir, step), resolved)
+        elif (before := garden_run.params(model_dir)) is not None:
+            found = changes_since(before, resolved)
+            changes += tuple(change for change in found if garden_run.is_compared(change.path))
     except ConfigError as error:
         if not allow_config_change:
             raise
@@ -245,16 +246,6 @@ def check(
     if not allow_config_change and any(change.kind != "safe" for change in changes):
         raise ConfigChangeError(model_dir, step, changes)
     return changes
-
-
-def _field_changes(model_dir: str, step: int, resolved: Resolved) -> tuple[Change, ...]:
-    """Returns the fields that differ since a checkpoint; of Model Garden's, those that its `params.yaml` tells."""
-    is_ours = CONFIG_KEY in manifest.read(model_dir, step).metadata or garden_run.has_our_params(model_dir)
-    if is_ours or garden.prefix_of(model_dir, step) is None:
-        return changes_since(saved_config(model_dir, step), resolved)
-    before = garden_run.params(model_dir)
-    found = () if before is None else changes_since(before, resolved)
-    return tuple(change for change in found if garden_run.is_compared(change.path))
 
 
 def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change, ...]:
