@@ -14,7 +14,7 @@ import os
 import re
 import traceback
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer.errors import text_of
@@ -58,16 +58,14 @@ def copies_of(error: BaseException) -> list[BaseException]:
     An error that a user raised while another was handled is no copy.
     """
     found = [error]
-    while (inner := found[-1].__context__) is not None and len(found) < _MOST_COPIES and _is_copy(found[-1], inner):
+    while (inner := found[-1].__context__) is not None and len(found) < _MOST_COPIES:
+        pair = found[-1], inner
+        is_keras, was_keras = (getattr(each, "_keras_call_info_injected", False) for each in pair)
+        cause, former = (getattr(getattr(each, "ag_error_metadata", None), "cause_message", None) for each in pair)
+        if not (is_keras and not was_keras) and (cause is None or cause != former):
+            break
         found.append(inner)
     return found
-
-
-def _is_copy(error: BaseException, inner: BaseException) -> bool:
-    if getattr(error, "_keras_call_info_injected", False) and not getattr(inner, "_keras_call_info_injected", False):
-        return True
-    causes = [getattr(getattr(each, "ag_error_metadata", None), "cause_message", None) for each in (error, inner)]
-    return causes[0] is not None and causes[0] == causes[1]
 
 
 def is_of_graph(error: BaseException) -> bool:
@@ -83,7 +81,15 @@ def users_frames(error: BaseException, module: str = "") -> list[Frame]:
       module: of the user's, which may be in an installed package.
     """
     for frames in lists_of_frames(error):
-        if found := _last_run(frames, module):
+        found: list[Frame] = []
+        was_ours = False
+        for frame in frames:
+            if is_ours(frame.file):
+                was_ours = True
+            elif is_users(frame.file, module) and "__autograph_generated_file" not in frame.file:
+                found = [frame] if was_ours else [*(each for each in found if not _holds(each, frame)), frame]
+                was_ours = False
+        if found:
             return found
     return []
 
@@ -137,19 +143,6 @@ def _inside_ours(frames: Sequence[Frame]) -> Sequence[Frame]:
     return frames[first:]
 
 
-def _last_run(frames: Iterable[Frame], module: str) -> list[Frame]:
-    """Returns the user's last frames with none of this package between them."""
-    found: list[Frame] = []
-    was_ours = False
-    for frame in frames:
-        if is_ours(frame.file):
-            was_ours = True
-        elif is_users(frame.file, module) and "__autograph_generated_file" not in frame.file:
-            found = [frame] if was_ours else [*(each for each in found if not _holds(each, frame)), frame]
-            was_ours = False
-    return found
-
-
 def _holds(outer: Frame, inner: Frame) -> bool:
     """Whether a frame is the `if` or the loop around a line: AutoGraph makes functions of their bodies."""
     is_same = (outer.file, outer.function) == (inner.file, inner.function)
@@ -177,7 +170,10 @@ def definition(task: Any, method: str) -> Frame | None:
             function = inspect.unwrap(getattr(vars(cls)[method], "__func__", vars(cls)[method]))
             code = getattr(function, "__code__", None)
             if code is not None and is_users(code.co_filename, type(task).__module__):
-                return Frame(code.co_filename, _line_of_def(code), method)
+                lines = range(code.co_firstlineno, code.co_firstlineno + 20)  # behind the decorators
+                texts = ((line, linecache.getline(code.co_filename, line).lstrip()) for line in lines)
+                found = (line for line, text in texts if text.startswith(("def ", "async def ")))
+                return Frame(code.co_filename, next(found, code.co_firstlineno), method)
             return None
     return None
 
@@ -217,11 +213,3 @@ def class_definition(task: Any) -> Frame | None:
         return None
     before = next((i for i, line in enumerate(lines) if line.lstrip().startswith("class ")), 0)
     return Frame(file, number + before, type(task).__name__)
-
-
-def _line_of_def(code: types.CodeType) -> int:
-    """Returns the line of `def`, behind the decorators."""
-    for line in range(code.co_firstlineno, code.co_firstlineno + 20):
-        if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
-            return line
-    return code.co_firstlineno

@@ -129,10 +129,12 @@ def _report(error: BaseException, directory: str) -> Report | None:
     first = copies_of(error)[-1]
     if isinstance(first, UserError) and first is not error:  # AutoGraph has made another error of it
         return Report(tuple(str(first).splitlines()), first.exit_code)
-    if isinstance(error, UserError):
-        bug: BaseException | None = getattr(error, "bug", None)
-        return _of_user_error(error) if bug is None else report_of(bug, directory)
     notes = notes_on(error)
+    if isinstance(error, UserError):
+        if (bug := getattr(error, "bug", None)) is not None:
+            return report_of(bug, directory)
+        frames = _frames(error, notes) if error.names_line else []  # which led to an error that is meant for users
+        return Report((*_place(frames, notes), *_short(str(error), 6)), error.exit_code) if frames else None
     if not _frames(error, notes) and not (is_of_graph(error) and notes):
         return None
     lines, code = _lines(error, notes)
@@ -140,15 +142,6 @@ def _report(error: BaseException, directory: str) -> Report | None:
     hint = " (--traceback prints it)"
     lines.append(line + hint if len(line + hint) <= _WIDTH else line)
     return Report(tuple(lines), code)
-
-
-def _of_user_error(error: UserError) -> Report | None:
-    """Returns the message of an error that is meant for users, with the line of their code that led to it."""
-    notes = notes_on(error)
-    frames = _frames(error, notes) if error.names_line else []
-    if not frames:
-        return None
-    return Report((*_place(frames, notes), *_short(str(error), 6)), error.exit_code)
 
 
 def _lines(error: BaseException, notes: Mapping[str, Any]) -> tuple[list[str], ExitCode]:

@@ -38,23 +38,17 @@ def lines(running: Sequence[types.FrameType], shown: Sequence[Frame], notes: Map
     found = {"batch": notes["batch"]} if notes.get("batch") else {}
     if found:
         for what, names in _NAMES.items():
-            value = _first(running, names)
+            values = (described(frame.f_locals.get(name)) for frame in running for name in names)
+            value = next(filter(None, values), "")  # of the outermost variable with one of the names
             if value and value != found["batch"].rpartition(", labels ")[2]:
                 found[what] = value
     if others := _others(running, shown[-1].function if shown else "", found):
         found["variables"] = others
-    if metric := _metric(running):
-        found["metric"] = metric
+    metrics = (frame.f_locals.get("metric") for frame in reversed(running))
+    updated = next((each for each in metrics if hasattr(each, "update_state") and hasattr(each, "name")), None)
+    if updated is not None:
+        found["metric"] = f"{updated.name} ({type(updated).__name__})"
     return [f"{what}: {value}" for what, value in found.items()]
-
-
-def _first(running: Sequence[types.FrameType], names: Sequence[str]) -> str:
-    """Returns the shapes of the outermost variable with one of the names; empty if there is none."""
-    for frame in running:
-        for name in names:
-            if text := described(frame.f_locals.get(name)):
-                return text
-    return ""
 
 
 def _others(running: Sequence[types.FrameType], function: str, found: Mapping[str, str]) -> str:
@@ -75,15 +69,6 @@ def _short(value: Any) -> str:
     if type(value) not in (bool, int, float, str) or (type(value) is int and value.bit_length() > _MOST_BITS):
         return ""  # a class of the user's may fail to show a value, and Python a number of thousands of digits
     return f"= {value!r}" if len(str(value)) <= _LONGEST else ""
-
-
-def _metric(running: Sequence[types.FrameType]) -> str:
-    """Returns the metric that was updated: its name and class."""
-    for frame in reversed(running):
-        metric = frame.f_locals.get("metric")
-        if metric is not None and hasattr(metric, "update_state") and hasattr(metric, "name"):
-            return f"{metric.name} ({type(metric).__name__})"
-    return ""
 
 
 def described(value: Any) -> str:
