@@ -186,9 +186,11 @@ def is_step(value: Any) -> TypeGuard[int]:
 def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:
     """Yields the runs in the folders among the entries of a folder, which lie `depth` below the first one."""
     for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.name.startswith(".") or not _is_folder(entry):
+        try:
+            is_folder = entry.is_dir()
+        except OSError:  # a link in a circle
             continue
-        if (real := os.path.realpath(entry.path)) in seen:
+        if entry.name.startswith(".") or not is_folder or (real := os.path.realpath(entry.path)) in seen:
             continue
         seen.add(real)
         try:
@@ -207,12 +209,6 @@ def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[st
         yield from runs
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):  # a link in a circle
-        return entry.is_dir()
-    return False
-
-
 def is_run(names: list[str]) -> bool:
     """Whether a folder with files of these names is a run directory, also a damaged one."""
     return any(name in (RUN_FILE, STATUS_FILE, PARAMS_FILE) or _CHECKPOINT.fullmatch(name) for name in names)
@@ -228,27 +224,40 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     notes: list[str] = []
     run, status = _read_json(directory, RUN_FILE, notes), _read_json(directory, STATUS_FILE, notes)
     experiment, config = _read_params(directory, notes)
-    if run is None and status is None and experiment is None:
-        return _garden(directory, config, notes)
-    if not config and not notes:
-        notes.append(f"no {PARAMS_FILE}: its config is not known")
+    standing: Status
+    is_ours = run is not None or status is not None or experiment is not None
     run, status = run or {}, status or {}
-    if changed := record.changed(run):
-        notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
     steps, best = _mapping(run.get("steps")), _mapping(run.get("best"))
+    metric = _text(best.get("metric")) or _text(lines.value(config.get("trainer.best_checkpoint_eval_metric")))
+    value, started = best.get("value"), _unix_seconds(run.get("started"))
+    if is_ours:
+        if not config and not notes:
+            notes.append(f"no {PARAMS_FILE}: its config is not known")
+        if changed := record.changed(run):
+            notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
+        standing = _status(directory, run, status, now_seconds, notes)
+    else:  # of Model Garden's driver, which records no experiment and no status
+        standing = "Model Garden" if config else "unknown"
+        folder = _text(lines.value(config.get("trainer.best_checkpoint_export_subdir")))
+        if metric and folder:
+            value = (_read_json(files.join(directory, folder), garden.INFO, notes) or {}).get(metric)
+        with contextlib.suppress(OSError):
+            started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
+        if not config:
+            notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
     recorded = [each for each in (steps.get("current"), status.get("step")) if is_step(each)]
     end_step = steps.get("end") or lines.value(config.get(_END))
     if "steps" not in run:  # the record is lost
         recorded += _checkpoint_steps(directory)
     return RecordedRun(
         directory=directory,
-        status=_status(directory, run, status, now_seconds, notes),
+        status=standing,
         experiment=_text(run.get("experiment")) or experiment,
         step=max(recorded, default=None),
         end_step=end_step if is_step(end_step) and end_step else None,
-        metric=_text(best.get("metric")) or _text(lines.value(config.get(_METRIC))),
-        best=_numbers(best.get("value")),
-        started_seconds=_unix_seconds(run.get("started")),
+        metric=metric,
+        best=_numbers(value),
+        started_seconds=started,
         duration_seconds=_duration_seconds(run),
         config=config,
         notes=tuple(notes),
@@ -256,34 +265,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     )
 
 
-_METRIC, _END = "trainer.best_checkpoint_eval_metric", "trainer.train_steps"
-
-
-def _garden(directory: str, config: Mapping[str, str], notes: list[str]) -> RecordedRun:
-    """Returns what is known of a directory of Model Garden's driver, which records no experiment and no status."""
-    metric = _text(lines.value(config.get(_METRIC)))
-    folder = _text(lines.value(config.get("trainer.best_checkpoint_export_subdir")))
-    best: Any = None
-    if metric and folder and os.path.exists(path := files.join(directory, folder, garden.INFO)):
-        found = _read_json(files.join(directory, folder), garden.INFO, notes) or {}
-        best = _numbers(found.get(metric)) if path else None
-    end_step = lines.value(config.get(_END))
-    started = None
-    with contextlib.suppress(OSError):
-        started = os.stat(files.join(directory, PARAMS_FILE)).st_mtime
-    if not config:
-        notes.append(f"no {RUN_FILE} and no {PARAMS_FILE}: only its checkpoints are known")
-    return RecordedRun(
-        directory=directory,
-        status="Model Garden" if config else "unknown",
-        step=max(_checkpoint_steps(directory), default=None),
-        end_step=end_step if is_step(end_step) and end_step else None,
-        metric=metric,
-        best=best,
-        started_seconds=started,
-        config=config,
-        notes=tuple(notes),
-    )
+_END = "trainer.train_steps"
 
 
 def _read_json(directory: str, name: str, notes: list[str]) -> dict[str, Any] | None:
