@@ -26,7 +26,6 @@ from official_trainer.config import Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine import data_end, non_finite
 from official_trainer.engine.recovery import NonFiniteError, loss_problem
-from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
@@ -65,9 +64,8 @@ def check(
       metrics: what evaluations have to produce, beside what the config names.
       changes: an override → the config with it, with which the run has to be able to continue.
     """
-    dry_run = _DryRun(job, metrics, changes)
-    try:
-        for name, step in dry_run.steps():
+    with contextlib.ExitStack() as held:
+        for name, step in _DryRun(job, metrics, changes, held).steps():
             start = time.monotonic()
             try:
                 outcome = step()
@@ -76,17 +74,17 @@ def check(
                 yield CheckStep(name, "", time.monotonic() - start, error)
                 return
             yield CheckStep(name, outcome, time.monotonic() - start)
-    finally:
-        dry_run.clean_up()
 
 
 class _DryRun:
-    """The parts of a run, each built by the step that tries it."""
+    """The parts of a run, each built by the step that tries it; what is written goes when `held` is closed."""
 
-    def __init__(self, job: Job, metrics: Sequence[str], changes: Mapping[str, Resolved]) -> None:
-        self._job, self._metrics, self._changes = job, metrics, changes
+    def __init__(
+        self, job: Job, metrics: Sequence[str], changes: Mapping[str, Resolved], held: contextlib.ExitStack
+    ) -> None:
+        self._job, self._metrics, self._changes, self._held = job, metrics, changes, held
         self._scratch = job  # in a folder of its own, once `model_dir` is known to be one
-        self._held = contextlib.ExitStack()
+        self._evaluates = TRAINING_MODES.get(job.mode, "interval") != "never"
 
     def steps(self) -> list[tuple[str, Callable[[], str]]]:
         """Returns the steps in order."""
@@ -105,14 +103,6 @@ class _DryRun:
             *([("continue", self._continue)] if self._changes else []),
             ("export", self._export),
         ]
-
-    @property
-    def _evaluates(self) -> bool:
-        return TRAINING_MODES.get(self._job.mode, "interval") != "never"
-
-    def clean_up(self) -> None:
-        """Deletes everything the check wrote."""
-        self._held.close()
 
     def _config(self) -> str:
         check_ready(self._job)
@@ -153,17 +143,9 @@ class _DryRun:
             # The weights are not finite any more; those of a second trainer are.
             lines = non_finite.origin(build(self._scratch, trains=True), 1)
             raise NonFiniteError("\n  ".join([problem, *lines]))
-        self._check_training_end(self.trainer.train_iterator.builder)
-        if any(action.publishes for action in self.schedule.actions):
-            self.trainer.run_steps(1, publish=True)
-        step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
-        return "\n".join([step, *self._not_finite(self.trainer.train_iterator.batches(0))])
-
-    def _check_training_end(self, builder: DatasetBuilder) -> None:
-        """Refuses training data that is known to end before the last step, if that is an error."""
-        settings, dataset = self._job.config.trainer, builder.of_pipeline
-        is_error = settings.train_epochs is None and settings.on_data_end == "error"
-        if is_error and data_end.ends(dataset) and builder.context is not None:
+        settings, builder = self._job.config.trainer, self.trainer.train_iterator.builder
+        dataset, may_end = builder.of_pipeline, settings.train_epochs is not None or settings.on_data_end != "error"
+        if not may_end and data_end.ends(dataset) and builder.context is not None:
             step = int(dataset.cardinality()) // builder.context.elements_per_step
             if step < settings.train_steps:
                 raise DataError(
@@ -171,6 +153,10 @@ class _DryRun:
                     f"{settings.train_steps} asks for more; set trainer.on_data_end to repeat (next epoch) or stop "
                     "(end the run there), or repeat the dataset"
                 )
+        if any(action.publishes for action in self.schedule.actions):
+            self.trainer.run_steps(1, publish=True)
+        step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
+        return "\n".join([step, *self._not_finite(self.trainer.train_iterator.batches(0))])
 
     def _not_finite(self, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""

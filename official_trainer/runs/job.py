@@ -189,7 +189,7 @@ def check_ready(job: Job) -> None:
     check_name(job.model_dir)
     for path, task in _tasks(job.config):
         registry.get_task_cls(task, path)
-    problems = [*_cluster_problems(job), *_gpu_problems(job), *_least_batch_size_problems(job)]
+    problems = [*_cluster_problems(job), *_gpu_problems(job)]
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
         found = learning_rate.finding(job.resolved)
@@ -248,37 +248,31 @@ def _problem(job: Job, path: str, what: str, fix: str) -> Problem:
 
 
 def _gpu_problems(job: Job) -> Iterator[Problem]:
-    """Refuses GPUs that the processes do not get, or cannot use."""
+    """Refuses GPUs that processes do not get or cannot use, and batches that do not divide over what shares them."""
     path, wanted = "runtime.num_gpus", job.config.runtime.num_gpus
-    is_coordinated = strategy_name(job.config.runtime, job.cluster) == "parameter_server"
+    name = strategy_name(job.config.runtime, job.cluster)
+    used = job.gpus if wanted is None else min(wanted, job.gpus)  # 0 where that is not known before it runs
     if job.gpus and (wanted or 0) > job.gpus:
         what = f"asks for {wanted} GPUs, and each process is given {job.gpus}"
         yield _problem(job, path, what, f"leave it out, or set resources.gpus to {wanted}")
-    elif is_coordinated and _gpus_used(job) > 1:
-        what = f"is {_gpus_used(job)} in each worker, and under a coordinator a worker uses one"
+    elif name == "parameter_server" and used > 1:
+        what = f"is {used} in each worker, and under a coordinator a worker uses one"
         yield _problem(job, path, what, "set resources.gpus to 1, and start a worker for each GPU")
-
-
-def _gpus_used(job: Job) -> int:
-    """Returns how many GPUs each process uses; 0 where that is not known before it runs."""
-    wanted = job.config.runtime.num_gpus
-    return job.gpus if wanted is None else min(wanted, job.gpus)
-
-
-def _least_batch_size_problems(job: Job) -> Iterator[Problem]:
-    """Refuses batches that do not divide over the workers, or the GPUs, that are known to share them."""
-    name = strategy_name(job.config.runtime, job.cluster)
-    is_shared = name == "multi_worker_mirrored"
-    count = len(job.cluster.training) if is_shared and job.cluster is not None else 1
-    if name in ("multi_worker_mirrored", "mirrored", "auto") and (gpus := _gpus_used(job)) > 1:
-        return batch_size_problems(job, count * gpus, "GPUs")
-    return batch_size_problems(job, count, "workers")
+    count = len(job.cluster.training) if name == "multi_worker_mirrored" and job.cluster is not None else 1
+    if name in ("multi_worker_mirrored", "mirrored", "auto") and used > 1:
+        yield from batch_size_problems(job, count * used, "GPUs")
+    else:
+        yield from batch_size_problems(job, count, "workers")
 
 
 def batch_size_problems(job: Job, count: int, what: str) -> Iterator[Problem]:
     """Yields what is wrong with batches that `count` replicas share; `what` is the word for them in messages."""
     accumulated = "trainer.gradient_accumulation_steps"
-    for path, section in _data_sections(job.config):
+    names = ("train_data", "validation_data")
+    sections = ((f"{path}.{name}", getattr(task, name, None)) for path, task in _tasks(job.config) for name in names)
+    for path, section in sections:
+        if section is None or (path.startswith("eval_tasks") and path.endswith("train_data")):
+            continue
         field, size = f"{path}.global_batch_size", section.global_batch_size
         micro_batches = job.config.trainer.gradient_accumulation_steps if path.endswith("train_data") else 1
         choices = BatchSizeError(size, count * micro_batches).choices
@@ -300,14 +294,6 @@ def _tasks(config: Any) -> Iterator[tuple[str, Any]]:
     for path, routines in (("task.task_routines", config.task), ("eval_tasks", config)):
         for number, routine in enumerate(getattr(routines, path.rpartition(".")[2], ())):
             yield f"{path}[{number}].task_config", routine.task_config
-
-
-def _data_sections(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the sections of the data that is read, each with its path."""
-    for path, task in _tasks(config):
-        names = ["validation_data"] if path.startswith("eval_tasks") else ["train_data", "validation_data"]
-        found = ((f"{path}.{name}", getattr(task, name, None)) for name in names)
-        yield from ((place, section) for place, section in found if section is not None)
 
 
 def _training_problems(job: Job) -> Iterator[Problem]:

@@ -92,25 +92,22 @@ class EvaluatorLease:
                 return
             try:
                 if files.exists(self._run_file):
-                    self._write()
+                    if not self._is_written:
+                        files.make_dirs(self._folder)
+                        files.remove_temporaries(self._folder, _NAME)
+                    lease = {
+                        "host": socket.gethostname(),
+                        "pid": os.getpid(),
+                        "renewed": round(self._clock(), 3),
+                        "reading": self._reading,
+                        "done": sorted(self._done),
+                    }
+                    files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
+                    self._is_written, self._has_failed = True, False
             except Exception as error:
                 if not self._has_failed:
                     _logger.warning("%s cannot be written: %s; trying again", self._path, error)
                 self._has_failed = True
-
-    def _write(self) -> None:
-        if not self._is_written:
-            files.make_dirs(self._folder)
-            files.remove_temporaries(self._folder, _NAME)
-        lease = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "renewed": round(self._clock(), 3),
-            "reading": self._reading,
-            "done": sorted(self._done),
-        }
-        files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
-        self._is_written, self._has_failed = True, False
 
 
 class LeasedSteps:
