@@ -11,7 +11,8 @@ import logging
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
-from official_trainer.runs.build import best_checkpoint
+from official_trainer.engine.trainer import Trainer
+from official_trainer.runs.build import best_checkpoint, build
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
 from official_trainer.runs.resume.config_changes import gin_names
@@ -53,6 +54,14 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
     warn_of_gin(job, directory, step)
     return directory, step
+
+
+def build_at(job: Job, checkpoint: str) -> tuple[Trainer, int]:
+    """Returns the trainer of a job with the weights of a checkpoint, as `find_checkpoint` finds it, and its step."""
+    directory, step = find_checkpoint(job, checkpoint)
+    trainer = build(job)
+    trainer.checkpoint_state.load_weights(directory, step)
+    return trainer, step
 
 
 def results_at(job: Job, step: int) -> dict[str, float]:

@@ -171,52 +171,46 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
                 each()
 
         with trainer.weights_averaged(), builder.errors_explained():
-            reader = Reader(builder, inference, (first, iter(dataset)), waiting=waiting, on_batch=on_batch)
+            reader = Reader(builder, inference, first, iter(dataset), waiting=waiting, on_batch=on_batch)
             predict_into(shards, reader, max_rows=max_rows)
 
 
+@dataclasses.dataclass
 class Reader:
     """The outputs for a data section from any batch on; each call starts at a later batch than the one before.
 
     A pipeline that can start at a batch is built again there; any other is read over, once.
+
+    Attributes:
+      builder: builds the data.
+      inference: computes the outputs; its strategy is that of the data.
+      number: of the next batch.
+      iterator: over the data from there on.
+      waiting: returns a context for the time in which a batch is waited for.
+      on_batch: called for each batch that is read.
     """
 
-    def __init__(
-        self,
-        builder: DatasetBuilder,
-        inference: Inference,
-        start: tuple[int, Iterator[Any]],
-        *,
-        waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-        on_batch: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Takes what is read.
-
-        Args:
-          builder: builds the data.
-          inference: computes the outputs; its strategy is that of the data.
-          start: number of a batch, and an iterator over the data from there on.
-          waiting: returns a context for the time in which a batch is waited for.
-          on_batch: called for each batch that is read.
-        """
-        self._builder, self._inference = builder, inference
-        self._number, self._iterator = start
-        self._waiting, self._on_batch = waiting, on_batch
+    builder: DatasetBuilder
+    inference: Inference
+    number: int
+    iterator: Iterator[Any]
+    waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    on_batch: Callable[[], object] = lambda: None
 
     def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does, from batch number `first` on."""
-        if first - self._number > _NEAR_BATCHES and self._builder.started_at_step:
-            with self._waiting(), self._inference.strategy.scope():
-                self._number, self._iterator = first, iter(self._builder.build(first))
+        if first - self.number > _NEAR_BATCHES and self.builder.started_at_step:
+            with self.waiting(), self.inference.strategy.scope():
+                self.number, self.iterator = first, iter(self.builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-            while self._number < first:
-                with self._waiting():
-                    next(self._iterator)
-                self._number += 1
-                self._on_batch()
-        for number, columns in self._inference.batches(self._iterator, self._number, self._waiting):
-            self._number = number + 1
-            self._on_batch()
+            while self.number < first:
+                with self.waiting():
+                    next(self.iterator)
+                self.number += 1
+                self.on_batch()
+        for number, columns in self.inference.batches(self.iterator, self.number, self.waiting):
+            self.number = number + 1
+            self.on_batch()
             yield number, columns
 
 

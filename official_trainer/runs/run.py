@@ -185,13 +185,11 @@ def export(
     if output_dir is not None:
         exports.check_replaceable(output_dir, "--output_dir")
     import_tensorflow()
-    from official_trainer.runs.build import build, export_own
-    from official_trainer.runs.chosen_checkpoint import find_checkpoint, results_at
+    from official_trainer.runs.build import export_own
+    from official_trainer.runs.chosen_checkpoint import build_at, results_at
 
     with gin_in_force(job):
-        directory, step = find_checkpoint(job, checkpoint)
-        trainer = build(job)
-        trainer.checkpoint_state.load_weights(directory, step)
+        trainer, step = build_at(job, checkpoint)
         results = results_at(job, step)
         is_own = output_dir is None and checkpoint == job.config.trainer.export.checkpoint
         beside = () if is_own else ("best" if checkpoint == "best" else "steps",)
@@ -218,12 +216,9 @@ def model_of(
     registry.get_task_cls(job.config.task)
     check_name(model_dir)
     import_tensorflow(quiet=True)
-    from official_trainer.runs.build import build
-    from official_trainer.runs.chosen_checkpoint import find_checkpoint
+    from official_trainer.runs.chosen_checkpoint import build_at
 
-    directory, step = find_checkpoint(job, checkpoint)
-    trainer = build(job)
-    trainer.checkpoint_state.load_weights(directory, step)
+    trainer, _ = build_at(job, checkpoint)
     variables = trainer.context.model_variables
     with trainer.weights_averaged():
         values = [variable.numpy() for variable in variables]

@@ -68,8 +68,8 @@ def test_shares_of_any_data_are_what_one_process_writes(pipeline, strategy, shar
             feed = DatasetBuilder(trainer.task, params, training=False, seed=0)
             build = feed.build
             feed.build = lambda first: starts.append(first) or build(first)
-            start = first, iter(feed.build(first))
-        predict_into(shards, Reader(feed, inference, start))
+            reader = Reader(feed, inference, first, iter(feed.build(first)))
+        predict_into(shards, reader)
 
     write("whole", Share())
     starts.clear()
