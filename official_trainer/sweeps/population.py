@@ -5,8 +5,7 @@ truncation selection: after each generation, a member among the worst continues 
 (exploit), with the values of that one changed a little or drawn anew (explore). All others continue their own.
 
 Owns: which trial continues which, with which values; when weights are removed.
-Does not own: whether a run can continue with other values (`continuable.py`), copying one
-(`runs/resume/copied_run.py`).
+Does not own: whether a run can continue with other values (`continuable.py`), copying one (`copied_run.py`).
 
 Trial `generation x size + member` is one member in one generation, and begins as a copy of its parent's run. A
 generation begins when the one before has ended, so that all of this is a function of the sweep's seed and of results,
@@ -21,8 +20,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from official_trainer import files
-from official_trainer.runs.resume import copied_run
-from official_trainer.sweeps import ranking
+from official_trainer.sweeps import copied_run, ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value

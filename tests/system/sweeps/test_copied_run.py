@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from official_trainer.runs.resume import copied_run
+from official_trainer.sweeps import copied_run
 from tests.support.cases import cases
 from tests.support.chaos import disk
 from tests.support.copied_runs import content, source

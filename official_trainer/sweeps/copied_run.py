@@ -1,7 +1,7 @@
 """A run that begins as a copy of another one, and continues it with another config.
 
 Owns: what of a run directory is copied, in which order; removing the weights of a run that nothing continues any more.
-Does not own: which run continues which (`sweeps/population.py`), continuing (`runs/train.py`).
+Does not own: which run continues which (`population.py`), continuing (`runs/train.py`).
 
 The copy has all that a run continues with: the newest checkpoint, the best ones, `metrics.jsonl`, TensorBoard's files.
 `run.json` is written last, on file systems without rename too: a directory without it is no run, and `train` refuses

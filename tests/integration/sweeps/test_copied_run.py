@@ -7,7 +7,7 @@ import pytest
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps, damage
-from official_trainer.runs.resume import copied_run
+from official_trainer.sweeps import copied_run
 from official_trainer.tracking.record import ModelDirError
 from tests.support import copied_runs
 from tests.support.copied_runs import content
