@@ -146,10 +146,10 @@ class _DryRun:
         settings, builder = self._job.config.trainer, self.trainer.train_iterator.builder
         dataset, may_end = builder.of_pipeline, settings.train_epochs is not None or settings.on_data_end != "error"
         if not may_end and data_end.ends(dataset) and builder.context is not None:
-            step = int(dataset.cardinality()) // builder.context.elements_per_step
-            if step < settings.train_steps:
+            last_step = int(dataset.cardinality()) // builder.context.elements_per_step
+            if last_step < settings.train_steps:
                 raise DataError(
-                    f"{builder.source}: the training data ends at step {step}, and trainer.train_steps="
+                    f"{builder.source}: the training data ends at step {last_step}, and trainer.train_steps="
                     f"{settings.train_steps} asks for more; set trainer.on_data_end to repeat (next epoch) or stop "
                     "(end the run there), or repeat the dataset"
                 )

@@ -116,52 +116,30 @@ _OF_ONE_TASK = re.compile(r"task\.task_routines\[\d+\]\.task_config\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change(Difference):
-    """A field with another value than the checkpoint was saved with, and what that means for the run.
+    """Another value than the checkpoint was saved with, and what that means for the run.
 
     Attributes:
       kind: what it means.
-      flag: takes one of `undo`.
+      of: whose value: a field of the `config`; a `gin` binding, as text, `Ellipsis` if it is not bound; or the checksum
+        of the `code`.
+      files: of the code, those that differ; empty if the earlier snapshot is gone.
     """
 
     kind: Kind
-    flag: str = "--set"
-
-    def __str__(self) -> str:
-        before, after = (
-            "nothing" if value is Ellipsis else shorten(configuration.flow(value))
-            for value in (self.before, self.after)
-        )
-        if self.after is Ellipsis:
-            return f"{self.path}: {before} -> removed; there is no such field any more"
-        return f"{self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GinChange(Change):
-    """A gin binding that was changed, added or removed; a value is text, `Ellipsis` means not bound."""
-
-    kind: Kind = "variables"  # the effect of a function's argument is unknown
-    flag: str = PARAMS_FLAG
-
-    def __str__(self) -> str:
-        before, after = ("not bound" if value is Ellipsis else shorten(value) for value in (self.before, self.after))
-        return f"gin {self.path}: {before} -> {after}" + (f" ({self.origin.brief})" if self.origin else "")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CodeChange(Change):
-    """Another snapshot than that of the checkpoint; a value is its checksum.
-
-    Attributes:
-      files: those that differ; empty if the earlier snapshot is gone.
-    """
-
-    kind: Kind = "guarded"
+    of: Literal["config", "gin", "code"] = "config"
     files: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        is_field, nothing = self.of == "config", "not bound" if self.of == "gin" else "nothing"
+        before, after = (
+            nothing if value is Ellipsis else shorten(configuration.flow(value) if is_field else value)
+            for value in (self.before, self.after)
+        )
+        if is_field and self.after is Ellipsis:
+            return f"{self.path}: {before} -> removed; there is no such field any more"
+        name = f"gin {self.path}" if self.of == "gin" else self.path
         where = f"; changed: {first_few(self.files)}" if self.files else ""
-        return f"{self.path}: {self.before} -> {self.after}{where}"
+        return f"{name}: {before} -> {after}{where}" + (f" ({self.origin.brief})" if self.origin else "")
 
 
 _HEADINGS: Mapping[Kind, str] = {
@@ -184,18 +162,19 @@ class ConfigChangeError(ConfigError):
         super().__init__(Problem("has changed", c.path, origin=c.origin) for c in changes if c.kind != "safe")
 
     def __str__(self) -> str:
-        is_code = all(isinstance(change, CodeChange) for change in self.changes if change.kind != "safe")
+        is_code = all(change.of == "code" for change in self.changes if change.kind != "safe")
         what = f"the {'code' if is_code else 'config'} is not the one that ckpt-{self._step} was saved with"
         lines = [f"--model_dir={self._model_dir}: {what}"]
         for kind, heading in _HEADINGS.items():
             if found := [change for change in self.changes if change.kind == kind]:
                 lines += [f"{heading}:", *(f"  {change}" for change in found)]
         lines.append(f"To continue with the new {'code' if is_code else 'values'}, add --allow_config_change")
-        undo = [f"{c.flag} {shlex.quote(text)}" for c in self.changes if c.kind != "safe" for text in c.undo]
+        flags, unsafe = {"config": "--set", "gin": PARAMS_FLAG}, [c for c in self.changes if c.kind != "safe"]
+        undo = [f"{flags[change.of]} {shlex.quote(text)}" for change in unsafe for text in change.undo]
         ways = [" ".join(["add", *undo])] if undo else []
-        new_bindings = [c.path for c in self.changes if isinstance(c, GinChange) and c.before is Ellipsis]
+        new_bindings = [change.path for change in unsafe if change.of == "gin" and change.before is Ellipsis]
         ways += [f"leave out the binding of {name}" for name in new_bindings]  # for which there is no flag
-        if any(isinstance(change, CodeChange) for change in self.changes):
+        if any(change.of == "code" for change in unsafe):
             ways += ["`official-trainer job resume` submits a job again as it was"]
         if ways:
             lines.append(f"To continue with the old ones, {'; '.join(ways)}")
@@ -258,7 +237,7 @@ def changes_since(before: Mapping[str, Any], resolved: Resolved) -> tuple[Change
     return tuple(Change(**vars(found), kind=kind_of(found.path)) for found in differences(before, resolved))
 
 
-def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple[GinChange, ...]:
+def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple[Change, ...]:
     """Returns the gin bindings that differ from those of a checkpoint, by name; none before they are in force.
 
     Args:
@@ -270,12 +249,14 @@ def gin_changes(metadata: Mapping[str, Any], bindings: Bindings | None) -> tuple
         return ()
     bound = {} if bindings is None or bindings.bound is None else {each.name: each for each in bindings.bound.values()}
     changes = []
+    kind: Kind = "variables"  # the effect of a function's argument is unknown
     for name in sorted(saved.keys() | bound.keys()):
         before, binding = saved.get(name, Ellipsis), bound.get(name)
         after, origin = (Ellipsis, None) if binding is None else (binding.value, binding.origin)
         if before != after:
             undo = () if before is Ellipsis else (f"{name} = {before}",)
-            changes.append(GinChange(path=name, before=before, after=after, origin=origin, undo=undo))
+            found = Change(path=name, before=before, after=after, origin=origin, undo=undo, kind=kind, of="gin")
+            changes.append(found)
     return tuple(changes)
 
 
@@ -290,14 +271,15 @@ def check_code(model_dir: str, snapshot: Snapshot, *, allow_config_change: bool)
         raise ConfigChangeError(model_dir, step, changes)
 
 
-def _code_changes(metadata: Mapping[str, Any], snapshot: Snapshot | None) -> tuple[CodeChange, ...]:
+def _code_changes(metadata: Mapping[str, Any], snapshot: Snapshot | None) -> tuple[Change, ...]:
     """Returns that the code differs from that of a checkpoint, if both are known."""
     before = metadata.get(CODE_KEY)
     if snapshot is None or not before or before["digest"] == snapshot.digest:
         return ()
     earlier = code_files.at(before["path"])
     changed = () if earlier is None else tuple(earlier.changed(snapshot.sums))
-    return (CodeChange(path="code", before=before["digest"], after=snapshot.digest, files=changed),)
+    found = {"before": before["digest"], "after": snapshot.digest, "files": changed}
+    return (Change(path="code", kind="guarded", of="code", **found),)
 
 
 def saved_config(model_dir: str, step: int) -> Mapping[str, Any]:
