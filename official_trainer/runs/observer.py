@@ -60,6 +60,7 @@ class TrainingProcess:
     """A process that trains, as the run directory shows it.
 
     Attributes:
+      lock: on the directory; its `check` fails once that is not this process's any more.
       record: writes `run.json` and `status.json`.
       account: of its time.
       watchdog: ends it when it stalls.
@@ -70,7 +71,7 @@ class TrainingProcess:
 
     def __init__(self, job: Job, account: TimeAccount, lock: DirectoryLock) -> None:
         """Takes the run, the account of its time, and the lock on its directory."""
-        self._job, self._lock = job, lock
+        self._job, self.lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
         self._time_before: Mapping[str, Any] | None = None
@@ -102,7 +103,7 @@ class TrainingProcess:
                 yield
         except BaseException as error:
             failure = self._explain(error, stop)
-            if self._lock.lost_to is None:
+            if self.lock.lost_to is None:
                 with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
                     self.save_time()
                 said = report.report_of(failure, self._job.model_dir)
@@ -116,16 +117,8 @@ class TrainingProcess:
             if failure is error:
                 raise
             raise failure from error
-        self.check_directory()
+        self.lock.check()
         self.finish(ExitCode.DONE, self.metrics)
-
-    def check_directory(self) -> None:
-        """Returns if the run directory is still that of this process.
-
-        Raises:
-          LockedError: another process has taken it over, or it was moved.
-        """
-        self._lock.check()
 
     def _leave_nothing(self, found: Sequence[str] | None) -> bool:
         """Leaves the directory of a run that has never begun as it was.
@@ -143,7 +136,7 @@ class TrainingProcess:
             return False
         for name in written & own:
             files.remove(self._job.path(name))
-        self._lock.release(leaves_file=kernels not in written)
+        self.lock.release(leaves_file=kernels not in written)
         if found is None:
             files.remove_empty_dir(directory)
         return True
@@ -154,7 +147,7 @@ class TrainingProcess:
         Raises:
           LockedError: the run directory is not that of this process any more.
         """
-        self.check_directory()
+        self.lock.check()
         self.account.enter(phase)
         self.watchdog.enter(phase, step)
         self.record.phase(phase, step)
@@ -324,7 +317,7 @@ class RunObserver(LoopObserver):
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""
         self._process.watchdog.beat(state.step)
-        self._process.check_directory()
+        self._process.lock.check()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)

@@ -248,7 +248,8 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
     recorded = [each for each in (steps.get("current"), status.get("step")) if is_step(each)]
     end_step = steps.get("end") or lines.value(config.get(_END))
     if "steps" not in run:  # the record is lost
-        recorded += _checkpoint_steps(directory)
+        with contextlib.suppress(OSError):
+            recorded += [int(found[1]) for name in os.listdir(directory) if (found := _CHECKPOINT.fullmatch(name))]
     return RecordedRun(
         directory=directory,
         status=standing,
@@ -338,13 +339,6 @@ def _is_held(directory: str, status: Mapping[str, Any], now_seconds: float) -> b
     except PermissionError:
         return True
     return os.path.exists(lock_path(directory))  # else another process has the number by now
-
-
-def _checkpoint_steps(directory: str) -> list[int]:
-    try:
-        return [int(match[1]) for name in os.listdir(directory) if (match := _CHECKPOINT.fullmatch(name))]
-    except OSError:
-        return []
 
 
 def _numbers(value: Any) -> float | dict[str, float] | None:
