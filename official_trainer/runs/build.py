@@ -277,15 +277,6 @@ def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:
     return threaded if job.prebuilt is None else job.prebuilt.summaries(threaded)
 
 
-def monitored(job: Job, schedule: Schedule | None = None) -> dict[str, str]:
-    """Returns the metrics that an evaluation has to produce, each with the field or action that needs it."""
-    best = job.config.trainer.best_checkpoint_eval_metric
-    wanted = {best: "trainer.best_checkpoint_eval_metric"} if best else {}
-    for metric, name in schedule.monitored().items() if schedule is not None else ():
-        wanted.setdefault(metric, f"action '{name}'")
-    return wanted
-
-
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
     """Exports the current weights of the model as those of a new best checkpoint."""
     folder, kept = job.path("export", "best"), job.config.trainer.export.max_to_keep

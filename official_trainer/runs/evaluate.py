@@ -28,7 +28,6 @@ from official_trainer.runs.build import (
     best_of,
     build,
     export_best,
-    monitored,
     trackers_of,
     trackers_of_evaluation,
 )
@@ -38,7 +37,7 @@ from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume.config_changes import OperativeConfig
-from official_trainer.runs.train import lock_of, train
+from official_trainer.runs.train import check_monitored, lock_of, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
 from official_trainer.tracking.console import working
@@ -125,8 +124,7 @@ def continuous_eval(job: Job, stop: StopRequest) -> dict[str, float]:
         watchdog.observe(probe_of(trainer))
         with trainer.process_group.leading():
             with stop.interruptible():
-                trainer.evaluation.build_data(job.config.trainer.validation_steps)
-                trainer.evaluation.check_monitored(monitored(job))
+                check_monitored(job, trainer)
             best = best_of(trainer)
             if best is not None:
                 exports = functools.partial(export_best, job, trainer) if job.config.trainer.export.best else None

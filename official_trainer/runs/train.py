@@ -21,7 +21,7 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock, command_text
-from official_trainer.runs.build import best_of, build, monitored, schedule_of, store_of
+from official_trainer.runs.build import best_of, build, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
@@ -127,7 +127,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     observer.show_end(loop.state.step)
 
 
-def check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> dict[str, str]:
+def check_monitored(job: Job, trainer: Trainer, schedule: Schedule | None = None) -> dict[str, str]:
     """Refuses before the first step what would fail at the first evaluation.
 
     Returns:
@@ -136,14 +136,17 @@ def check_monitored(job: Job, trainer: Trainer, schedule: Schedule) -> dict[str,
     Raises:
       UserError: a metric is needed that there is not.
     """
+    settings, needed = job.config.trainer, {} if schedule is None else schedule.monitored()
     if TRAINING_MODES.get(job.mode, "interval") != "never":
-        wanted = monitored(job, schedule)
-        trainer.evaluation.build_data(job.config.trainer.validation_steps)
+        best = settings.best_checkpoint_eval_metric
+        wanted = {best: "trainer.best_checkpoint_eval_metric"} if best else {}
+        wanted |= {metric: f"action '{name}'" for metric, name in needed.items() if metric not in wanted}
+        trainer.evaluation.build_data(settings.validation_steps)
         trainer.evaluation.check_monitored(wanted)
         return wanted
-    for metric, name in schedule.monitored().items():
+    for metric, name in needed.items():
         what = f"action '{name}' needs {metric!r} of an evaluation, and mode {job.mode} makes none"
         raise ConfigError([Problem(what, "trainer.actions", fix="use --mode=train_and_eval, or leave it out")])
-    if idle := schedule.only_after_evaluations():
+    if schedule is not None and (idle := schedule.only_after_evaluations()):
         _logger.warning("mode %s makes no evaluations, after which these act: %s", job.mode, ", ".join(idle))
     return {}
