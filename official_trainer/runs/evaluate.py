@@ -37,7 +37,7 @@ from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
 from official_trainer.runs.resume.config_changes import OperativeConfig
-from official_trainer.runs.train import check_monitored, lock_of, train
+from official_trainer.runs.train import check_monitored, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
 from official_trainer.tracking.console import working
@@ -146,7 +146,8 @@ def _evaluate_each(
     def is_done(step: int) -> bool:
         return rows.has_row(step, "validation") or (bool(damaged) and _version(job.model_dir, step) in damaged)
 
-    lock, operative = lock_of(job, name="continuous_eval"), OperativeConfig(job.model_dir, job.mode, job.gin)
+    lock = job.lock(job.model_dir, name="continuous_eval")
+    operative = OperativeConfig(job.model_dir, job.mode, job.gin)
     timeout, enter = settings.continuous_eval_timeout, watchdog.enter
     steps = new_checkpoints(job.model_dir, timeout, stop, is_done=is_done, enter=enter)
     with closing(trackers.all) as outcome, contextlib.ExitStack() as stack:

@@ -22,6 +22,7 @@ from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
+from official_trainer.lock import DirectoryLock, command_text
 from official_trainer.runs.resume import config_changes, garden_run
 from official_trainer.tasks import registry
 from official_trainer.tracking import code_files
@@ -173,6 +174,11 @@ class Job:
             allow_config_change=self.allow_config_change,
             step=step,
         )
+
+    def lock(self, directory: str, **options: Any) -> DirectoryLock:
+        """Returns a lock on a directory that shows other processes what this one does there."""
+        description = {"command": command_text(self.argv), "mode": self.mode}
+        return DirectoryLock(directory, description=description, **options)
 
     def path(self, *names: str) -> str:
         """Returns a path inside the run directory."""

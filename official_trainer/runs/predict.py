@@ -25,7 +25,7 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
-from official_trainer.lock import DirectoryLock, LockedError, command_text
+from official_trainer.lock import LockedError
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog
 from official_trainer.runs.job import Job
@@ -120,8 +120,7 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     share = settings.share
     if share.count > 1:
         share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
-    description = {"command": command_text(job.argv), "mode": job.mode}
-    locked = functools.partial(DirectoryLock, output_dir, description=description, flag="--output")
+    locked = functools.partial(job.lock, output_dir, flag="--output")
     with locked(name=share.lock):
         shards = PredictionShards(dataclasses.replace(settings, output_dir=output_dir, share=share), source)
         if shards.is_done:

@@ -20,7 +20,7 @@ from official_trainer.engine.loop import Loop
 from official_trainer.engine.trainer import Trainer
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
-from official_trainer.lock import DirectoryLock, command_text
+from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, schedule_of, store_of
 from official_trainer.runs.health.time_account import TimeAccount, process_start_seconds
 from official_trainer.runs.health.watchdog import probe_of
@@ -44,7 +44,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
       is_whole_command: whether the command runs nothing else. Its time is then measured from the start of the process.
     """
     account = TimeAccount(began_seconds=process_start_seconds() if is_whole_command and job.argv else None)
-    lock = lock_of(job)
+    lock = job.lock(job.model_dir)
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             found = _occupy_model_dir(job, lock, stack)
@@ -74,12 +74,6 @@ def _occupy_model_dir(job: Job, lock: DirectoryLock, stack: contextlib.ExitStack
         with contextlib.suppress(FileNotFoundError):
             stack.enter_context(lock)
             return found
-
-
-def lock_of(job: Job, **options: Any) -> DirectoryLock:
-    """Returns a lock on the run directory that shows other processes what this one does there."""
-    description = {"command": command_text(job.argv), "mode": job.mode}
-    return DirectoryLock(job.model_dir, description=description, **options)
 
 
 @contextlib.contextmanager
