@@ -210,8 +210,7 @@ def new_checkpoints(
     *,
     is_done: Callable[[int], bool],
     enter: Callable[..., object] = lambda phase, step=None: None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Any = time,
 ) -> Iterator[int]:
     """Yields the committed steps of `directory` that are not done, oldest first, as they appear.
 
@@ -224,10 +223,9 @@ def new_checkpoints(
       stop: looked at between checkpoints and while waiting.
       is_done: whether a step has been dealt with.
       enter: called with each phase: `follow` at each look, so that to wait for days is no stall; `evaluate` and a step.
-      clock: returns the time in seconds.
-      sleep: pauses between two looks.
+      clock: has `monotonic` and `sleep`, as the module `time`.
     """
-    waiting_since = clock()
+    waiting_since = clock.monotonic()
     has_logged = False
     while True:
         enter("follow")
@@ -238,18 +236,18 @@ def new_checkpoints(
         for step in new[:1]:
             enter("evaluate", step)
             yield step
-            waiting_since = clock()
+            waiting_since = clock.monotonic()
         if new:
             continue
         if finished:
             return
-        if clock() - waiting_since > timeout_seconds:
+        if clock.monotonic() - waiting_since > timeout_seconds:
             _logger.warning("no new checkpoint in %s for %g seconds: giving up", directory, timeout_seconds)
             return
         if not has_logged:
             _logger.warning("waiting for a checkpoint in %s, for up to %g seconds", directory, timeout_seconds)
             has_logged = True
-        sleep(POLL_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:

@@ -210,7 +210,7 @@ class RunObserver(LoopObserver):
         """
         self._job, self._trainer, self._remember = job, trainer, remember
         self._process, self._record = process, process.record
-        self._trackers, self._console = process.trackers, process.trackers.console
+        self._console = process.trackers.console
         self._next_status_seconds = 0.0
         self._num_traces = 0
         self._changes: Sequence[config_changes.Change] = ()
@@ -257,7 +257,7 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
-        last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._trackers.rows
+        last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._process.trackers.rows
         if last is not None and not rows.holds(last):
             _logger.warning(
                 "%s does not hold the row of %s at step %s, which this run wrote before its checkpoint of step %d: the "
@@ -287,7 +287,7 @@ class RunObserver(LoopObserver):
                     *(job.path(RUN_FILE), named["metric"], named["value"], named["step"], best.directory),
                 )
                 self._record.note(best=None)
-        self._trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
+        self._process.trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         used = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
@@ -328,12 +328,12 @@ class RunObserver(LoopObserver):
             self._record.phase("train", state.step)
 
     def on_summary(self, step: int) -> None:
-        self._trackers.all.log("time", step, self._process.account.end_stretch())
+        self._process.trackers.all.log("time", step, self._process.account.end_stretch())
 
     def before_save(self, step: int) -> None:
         self._saving = (step,)
-        self._trackers.all.flush()
-        self._remember({_LAST_ROW: self._trackers.rows.last()})
+        self._process.trackers.all.flush()
+        self._remember({_LAST_ROW: self._process.trackers.rows.last()})
 
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here
@@ -412,11 +412,11 @@ class RunObserver(LoopObserver):
         self._process.finish(exit_code, error=error)
 
     def find_row(self, step: int, split: str) -> Mapping[str, float] | None:
-        return self._trackers.rows.row(step, split)
+        return self._process.trackers.rows.row(step, split)
 
     def last_row(self) -> dict[str, float]:
         """Returns the newest numbers, an evaluation's before training's, for a run with nothing left to do."""
-        path = self._trackers.rows.path
+        path = self._process.trackers.rows.path
         rows = [row for row in read_rows(path) if row["split"] in ("train", "validation")] if files.exists(path) else []
         if not rows:
             return {}

@@ -39,16 +39,17 @@ class Run:
     def finish(self):
         (self.folder / "run.json").write_text(json.dumps({"run_id": "x", "status": "done"}))
 
+    def monotonic(self):
+        return self.seconds
+
     def sleep(self, seconds):
         self.seconds += seconds
         if self._script:
             self._script.pop(0)(self)
 
     def follow(self, timeout_seconds=100, stop=None):
-        return evaluate.new_checkpoints(
-            str(self.folder), timeout_seconds, stop or StopRequest(), is_done=self.done.__contains__,
-            clock=lambda: self.seconds, sleep=self.sleep,
-        )  # fmt: skip
+        is_done, stop = self.done.__contains__, stop or StopRequest()
+        return evaluate.new_checkpoints(str(self.folder), timeout_seconds, stop, is_done=is_done, clock=self)
 
     def follow_and_do(self, **options):
         steps = []
@@ -104,13 +105,11 @@ def test_waiting_for_a_checkpoint_is_no_stall_and_an_evaluation_may_be(tmp_path)
 
     def sleep(seconds):
         watchdog.poll()
-        run.sleep(seconds)
+        Run.sleep(run, seconds)
         watchdog.poll()
 
-    steps = evaluate.new_checkpoints(
-        str(run.folder), 10_000, StopRequest(), is_done=run.done.__contains__, enter=watchdog.enter,
-        clock=lambda: run.seconds, sleep=sleep,
-    )  # fmt: skip
+    run.sleep, is_done, stop = sleep, run.done.__contains__, StopRequest()
+    steps = evaluate.new_checkpoints(str(run.folder), 10_000, stop, is_done=is_done, enter=watchdog.enter, clock=run)
     assert next(steps) == 10
     assert run.seconds > 5000
     assert stalls == []
