@@ -3,6 +3,7 @@
 A table of tests holds `Mistake`s; `outcome` runs the command in this process, `check` asserts the message.
 """
 
+import ast
 import contextlib
 import dataclasses
 import io
@@ -134,7 +135,7 @@ class Mistake:
       name: of the case.
       changes: what is replaced in `TASK`, which holds each text once, and by what.
       at: text of the line that the message has to name, which begins on the first line that holds it; empty for none.
-      method: that the message has to name behind the line.
+      method: that the message has to name behind the line, if that is not the function around it.
       words: what else it has to hold.
       code: of the exit.
       verb: the command, with its flags but `--model_dir`.
@@ -165,6 +166,13 @@ class Mistake:
         found = [number for number, line in enumerate(self.source.splitlines(), 1) if self.at in line]
         assert found, f"no line holds {self.at!r}"
         return found[0]
+
+    @property
+    def function(self) -> str:
+        """What the message has to name behind the line; nothing where the module is not even imported."""
+        functions = [] if self.code == 2 else [n for n in ast.walk(ast.parse(self.source)) if hasattr(n, "returns")]
+        around = [node for node in functions if node.lineno <= self.line <= node.end_lineno]
+        return self.method or (max(around, key=lambda node: node.lineno).name if around else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,7 +218,8 @@ def check(mistake, found):
     assert 0 < len(lines) <= MAX_LINES, message
     assert max(map(len, lines)) <= MAX_COLUMNS, message
     if mistake.at:
-        place = f"{MODULE}:{mistake.line + found.lines_before}" + (f" in {mistake.method}" if mistake.method else "")
+        place = f"{MODULE}:{mistake.line + found.lines_before}"
+        place += f" in {mistake.function}" if mistake.function else ""
         assert re.search(rf"{re.escape(place)}(?!\w)", message), f"{place} is not in:\n{message}"
     for words in mistake.words:
         assert words in " ".join(message.split()), f"{words!r} is not in:\n{message}"

@@ -3,6 +3,8 @@
 Each message says in a few lines where it is, what is allowed and what to do; `check` refuses what `train` refuses.
 """
 
+import dataclasses
+
 import pytest
 
 from official_trainer.lazy import tf
@@ -31,84 +33,72 @@ RETURNED = [
         name="a_metric_class",
         changes={METRICS: "return [keras.metrics.SparseCategoricalAccuracy]"},
         at="return [keras",
-        method="build_metrics",
         words=("a list with the class SparseCategoricalAccuracy", "write SparseCategoricalAccuracy(…)"),
     ),
     Mistake(
         name="the_name_of_a_metric",
         changes={METRICS: 'return ["accuracy"]'},
         at='return ["accuracy"]',
-        method="build_metrics",
         words=("a list with 'accuracy'", "keras.metrics.SparseCategoricalAccuracy(name='accuracy')"),
     ),
     Mistake(
         name="a_function_as_a_metric",
         changes={METRICS: "return [keras.losses.mean_squared_error]"},
         at="return [keras",
-        method="build_metrics",
         words=("keras.metrics.MeanMetricWrapper(mean_squared_error, name='mean_squared_error')",),
     ),
     Mistake(
         name="a_dictionary_of_metrics",
         changes={METRICS: 'return {"share": Share(name="share")}'},
         at='return {"share"',
-        method="build_metrics",
         words=("must return a list of metrics, and returned a dict", "each metric has its name itself"),
     ),
     Mistake(
         name="one_metric_without_a_list",
         changes={METRICS: 'return Share(name="share")'},
         at="return Share",
-        method="build_metrics",
         words=("returned a Share", "return a list, such as"),
     ),
     Mistake(
         name="no_metrics_returned",
         changes={METRICS: METRICS.removeprefix("return ")},
         at="def build_metrics",
-        method="build_metrics",
         words=("returned nothing (None)", "or [] for none", "is a `return` missing?"),
     ),
     Mistake(
         name="a_metric_of_keras_3",
         changes={METRICS: "import keras as other\n\n        return [other.metrics.SparseCategoricalAccuracy()]"},
         at="return [other",
-        method="build_metrics",
         words=("SparseCategoricalAccuracy is of Keras 3", "from official_trainer.lazy import keras"),
     ),
     Mistake(
         name="the_name_of_an_optimizer",
         changes=creates('return "adam"'),
         at='return "adam"',
-        method="create_optimizer",
         words=("returned 'adam'", "keras.optimizers.Adam(1e-3)", "trainer.optimizer_config.optimizer.type=adam"),
     ),
     Mistake(
         name="an_optimizer_class",
         changes=creates("return keras.optimizers.Adam"),
         at="return keras.optimizers.Adam",
-        method="create_optimizer",
         words=("returned the class Adam", "write Adam(…)"),
     ),
     Mistake(
         name="no_optimizer_returned",
         changes=creates("keras.optimizers.Adam(0.1)"),
         at="def create_optimizer",
-        method="create_optimizer",
         words=("returned nothing (None)", "is a `return` missing?"),
     ),
     Mistake(
         name="no_model_returned",
         changes={"return keras.Model": "keras.Model"},
         at="def build_model",
-        method="build_model",
         words=("build_model must return a model, and returned nothing (None)", "is a `return` missing?"),
     ),
     Mistake(
         name="a_model_of_keras_3",
         changes={"        text, age = keras": "        import keras\n\n        text, age = keras"},
         at="return keras.Model",
-        method="build_model",
         words=("Functional is of Keras 3", "tf_keras", "new_model.set_weights(model.get_weights())"),
     ),
     Mistake(
@@ -118,14 +108,12 @@ RETURNED = [
             "keras.layers.Dense(3": "other.layers.Dense(3",
         },
         at="return keras.Model",
-        method="build_model",
         words=("neither trained", "its layer is of Keras 3", "from official_trainer.lazy import keras"),
     ),
     Mistake(
         name="a_variable_that_no_layer_has",
         changes={"(joined)\n": "(joined) + tf.Variable(1.0, name='shift')\n"},
         at="return keras.Model",
-        method="build_model",
         words=("'shift:0', which is no variable of its layers", "create it in a layer, with add_weight"),
     ),
     Mistake(
@@ -135,35 +123,30 @@ RETURNED = [
             "text, age = keras.Input([32]": "text, age = other.Input([32]",
         },
         at="keras.layers.Concatenate()",
-        method="build_model",
         words=("A layer is of Keras 3, and the model of Keras 2",),
     ),
     Mistake(
         name="no_dataset_returned",
         changes={"return inputs.from_arrays": "inputs.from_arrays"},
         at="def build_inputs",
-        method="build_inputs",
         words=("while building validation_data", "it returned nothing; is a `return` missing?"),
     ),
     Mistake(
         name="arrays_in_place_of_a_dataset",
         changes={READ: 'return {"text": text, "age": age}, label'},
         at="def build_inputs",
-        method="build_inputs",
         words=("must return a tf.data.Dataset of batches, but it returned tuple",),
     ),
     Mistake(
         name="a_dataset_without_batches",
         changes={READ: 'return tf.data.Dataset.from_tensor_slices(({"text": text, "age": age}, label)).repeat()'},
         at="def build_inputs",
-        method="build_inputs",
         words=("is a single int64 without a batch dimension", "Batch the dataset, for example with .batch("),
     ),
     Mistake(
         name="arrays_of_different_lengths",
         changes={"label = np.arange(16) % 3": "label = np.arange(15) % 3"},
         at="return inputs.from_arrays",
-        method="build_inputs",
         words=("differ in their number of examples", "arrays[1] has 15"),
         code=3,
     ),
@@ -171,7 +154,6 @@ RETURNED = [
         name="a_file_that_is_not_there",
         changes={"label = np.arange(16) % 3": "label = np.load('labels.npy')"},
         at="np.load",
-        method="build_inputs",
         words=("while building validation_data", "No such file or directory: 'labels.npy'"),
         code=3,
     ),
@@ -179,7 +161,6 @@ RETURNED = [
         name="a_task_that_takes_no_config",
         changes={MORE: f"    def __init__(self):\n        super().__init__()\n{MORE}"},
         at="def __init__",
-        method="__init__",
         words=("a Task is made with (params, logging_dir=None, name=None)", "write def __init__(self, params, **opt"),
     ),
     Mistake(
@@ -207,14 +188,12 @@ ARGUMENTS = [
         name="metrics_without_their_argument",
         changes={"build_metrics(self, training=True)": "build_metrics(self)"},
         at="def build_metrics",
-        method="build_metrics",
         words=("calls build_metrics(training=…), which fails", "write def build_metrics(self, training=True)"),
     ),
     Mistake(
         name="a_fold_without_its_state",
         changes={"aggregate_logs(self, state, step_logs)": "aggregate_logs(self, step_logs)"},
         at="def aggregate_logs",
-        method="aggregate_logs",
         words=("calls aggregate_logs(state, step_logs), which fails: too many positional arguments",),
         verb="check",
     ),
@@ -222,7 +201,6 @@ ARGUMENTS = [
         name="a_hook_without_the_run",
         changes={"on_step(self, run)": "on_step(self)"},
         at="def on_step",
-        method="on_step",
         words=("calls on_step(run), which fails", "write def on_step(self, run)"),
     ),
     Mistake(
@@ -235,7 +213,6 @@ ARGUMENTS = [
             "            train_steps=4,",
         },
         at="def log",
-        method="log",
         words=("calls log(split, step, values), which fails", "write def log(self, split, step, values)"),
     ),
     Mistake(
@@ -258,21 +235,18 @@ REGISTERED = [
         changes={"return (state or 0)": "return (state or 0"},
         at="return (state or 0 +",
         words=("cannot be imported: SyntaxError: '(' was never closed", "^"),
-        code=2,
     ),
     Mistake(
         name="an_import_of_what_is_not_there",
         changes={"import numpy as np": "import numpyy as np"},
         at="import numpyy",
         words=("No module named 'numpyy'", "did you mean 'numpy'?"),
-        code=2,
     ),
     Mistake(
         name="an_import_of_a_package_that_is_not_installed",
         changes={"import numpy as np": "import numpy as np, tensorflow_io"},
         at="tensorflow_io",
         words=("pip install tensorflow-io installs it",),
-        code=2,
     ),
     Mistake(
         name="an_import_of_a_package_that_has_ended",
@@ -282,56 +256,48 @@ REGISTERED = [
             "No module named 'tensorflow_addons'; TensorFlow Addons has ended and",
             "tf_keras and tf-models-official",
         ),
-        code=2,
     ),
     Mistake(
         name="an_import_of_a_name_that_is_not_there",
         changes={"import Task, inputs, register": "import Task, input, register"},
         at="import Task, input,",
         words=("cannot import name 'input' from 'official_trainer'", "did you mean 'inputs'?"),
-        code=2,
     ),
     Mistake(
         name="a_name_that_is_not_defined",
         changes={"class Counter(Action)": "class Counter(Actoin)"},
         at="class Counter",
         words=("name 'Actoin' is not defined", "did you mean 'Action'?"),
-        code=2,
     ),
     Mistake(
         name="an_attribute_that_is_misspelled",
         changes={"class Share(keras.metrics.Mean)": "class Share(keras.metrics.Meann)"},
         at="class Share",
         words=("Meann", "did you mean 'Mean'?"),
-        code=2,
     ),
     Mistake(
         name="an_experiment_registered_twice",
         changes={FACTORY: f"{FACTORY}\ndef first():\n    return ExperimentConfig()\n\n\n{FACTORY}"},
         at="def tickets",
         words=("experiment 'tickets' is registered twice", "rename one"),
-        code=2,
     ),
     Mistake(
         name="a_factory_without_its_name",
         changes={FACTORY: "@register_config_factory"},
         at="@register_config_factory",
         words=('write @register_config_factory("tickets")',),
-        code=2,
     ),
     Mistake(
         name="a_registration_with_a_misspelled_argument",
         changes={FACTORY: '@register_config_factory(nam="tickets")'},
         at="@register_config_factory",
         words=("unexpected keyword argument 'nam'", "did you mean 'name'?"),
-        code=2,
     ),
     Mistake(
         name="a_factory_with_an_argument",
         changes={"def tickets():": "def tickets(params):"},
         at="@register_config_factory",
         words=("a factory is a function without arguments, and tickets is not one",),
-        code=2,
     ),
     Mistake(
         name="a_factory_that_returns_nothing",
@@ -341,49 +307,42 @@ REGISTERED = [
             "must return an ExperimentConfig, got nothing",
             "write `return` before the config at the end",
         ),
-        code=2,
     ),
     Mistake(
         name="a_factory_that_returns_a_section",
         changes={"    return ExperimentConfig(": "    return TrainerConfig()\n    return ExperimentConfig("},
         at="def tickets",
         words=("must return an ExperimentConfig, got a TrainerConfig",),
-        code=2,
     ),
     Mistake(
         name="a_task_registered_for_text",
         changes={TASK: '@register_task_cls("TicketsConfig")'},
         at="@register_task_cls",
         words=("got the text 'TicketsConfig'", "write @register_task_cls(TicketsConfig)"),
-        code=2,
     ),
     Mistake(
         name="a_task_registered_without_its_config",
         changes={TASK: "@register_task_cls"},
         at="@register_task_cls",
         words=("needs the class of the task's config", "write @register_task_cls(CONFIG)"),
-        code=2,
     ),
     Mistake(
         name="a_task_registered_for_another_class",
         changes={CONFIG: CONFIG.replace("(TaskConfig)", "")},
         at="@register_task_cls",
         words=("got the class TicketsConfig", "make TicketsConfig a subclass of config.TaskConfig"),
-        code=2,
     ),
     Mistake(
         name="two_tasks_of_one_config",
         changes={FACTORY: f"{TASK}\nclass Other(TicketsTask):\n    pass\n\n\n{FACTORY}"},
         at="class Other",
         words=("the Task of TicketsConfig is registered twice, at experiments/tickets.py:", "rename one"),
-        code=2,
     ),
     Mistake(
         name="an_import_that_ends_the_process",
         changes={"import numpy as np": "import numpy as np, sys; sys.exit(3)"},
         at="sys.exit(3)",
         words=("cannot be imported: it ends the process; raise an error instead",),
-        code=2,
     ),
     Mistake(
         name="a_task_that_is_not_registered",
@@ -393,7 +352,6 @@ REGISTERED = [
             "no Task class is registered for",
             "put @register_task_cls(TicketsConfig) above class TicketsTask, experi",
         ),
-        code=2,
     ),
 ]
 
@@ -403,68 +361,62 @@ DECLARED = [
         changes={CONFIG: 'class TicketsConfig(TaskConfig):\n    """Tickets."""\n\n    units: int = 8\n'},
         at="units: int",
         words=("'units' is not a field", "put @dataclasses.dataclass(frozen=True, kw_only=True) on the class"),
-        code=2,
     ),
     Mistake(
         name="a_config_that_is_not_frozen",
         changes={CONFIG: CONFIG.replace("(frozen=True, kw_only=True)", "")},
         at="@dataclasses.dataclass",
         words=("cannot inherit non-frozen dataclass", "write @dataclasses.dataclass(frozen=True, kw_only=True)"),
-        code=2,
     ),
     Mistake(
         name="a_default_that_can_change",
         changes={CONFIG: f"{CONFIG}\n    units: list[int] = [8]\n"},
         at="@dataclasses.dataclass",
         words=("mutable default <class 'list'> for field units", "give 'units' a tuple"),
-        code=2,
     ),
     Mistake(
         name="a_section_that_is_no_config",
         changes={CONFIG: f"class Model:\n    units = 8\n\n\n{CONFIG}\n    model: Model = Model()\n"},
         at="model: Model",
         words=("field 'model' has type Model, which a configuration", "a section is a dataclass and a subclass"),
-        code=2,
     ),
     Mistake(
         name="a_field_that_is_misspelled",
         changes={"summary_interval=2": "sumary_interval=2"},
         at="trainer=TrainerConfig(",
         words=("TrainerConfig has no field 'sumary_interval'", "did you mean 'summary_interval'?"),
-        code=2,
     ),
     Mistake(
         name="a_value_of_another_type",
         changes={"train_steps=4": "train_steps=4.5"},
         at="def tickets",
         words=("trainer.train_steps: must be an integer, got 4.5",),
-        code=2,
     ),
     Mistake(
         name="a_number_in_place_of_a_section",
         changes={"constant=opt.ConstantLrConfig(learning_rate=0.01)": "constant=0.01"},
         at="def tickets",
         words=("learning_rate.constant: must be a section (ConstantLrConfig), got 0.01",),
-        code=2,
     ),
     Mistake(
         name="a_misspelled_field_that_is_assigned",
         changes={"    return ExperimentConfig(": "    data.global_bach_size = 9\n    return ExperimentConfig("},
         at="data.global_bach_size = 9",
         words=("DataConfig has no field 'global_bach_size'", ".replace(global_batch_size=…)", "did you mean"),
-        code=2,
     ),
     Mistake(
         name="a_field_that_is_assigned",
         changes={"    return ExperimentConfig(": "    data.global_batch_size = 9\n    return ExperimentConfig("},
         at="data.global_batch_size = 9",
         words=("a config is frozen", "use .replace(global_batch_size=…), which returns a copy"),
-        code=2,
     ),
 ]
 
 
-@pytest.mark.parametrize("mistake", [*RETURNED, *ARGUMENTS, *REGISTERED, *DECLARED], ids=lambda each: each.name)
+OF_CONFIGS = [dataclasses.replace(each, code=2) for each in (*REGISTERED, *DECLARED)]
+
+
+@pytest.mark.parametrize("mistake", [*RETURNED, *ARGUMENTS, *OF_CONFIGS], ids=lambda each: each.name)
 def test_a_mistake_before_the_first_step(mistake, tmp_path, monkeypatch):
     """N28: the user's line, what is wrong, and the fix; no frame of this package."""
     mistakes.check(mistake, mistakes.outcome(mistake, tmp_path, monkeypatch))
@@ -601,28 +553,10 @@ def test_data_without_a_batch(tmp_path, monkeypatch):
 
 STOPPING = "trainer.actions=[{{type: early_stopping, monitor: {}}}]"
 REFUSED = {
-    "a metric that reduce_aggregated_logs makes": (STOPPING.format("tickets"), "higher or a lower 'tickets' is better"),
     "a metric that there is not": (STOPPING.format("ticket"), "did you mean 'tickets'?"),
-    "the best checkpoint by another metric": (
-        "trainer.best_checkpoint_eval_metric=acuracy",
-        "did you mean 'accuracy'?",
-    ),
-    "a best checkpoint that would be the worst": (
-        "trainer.best_checkpoint_eval_metric=accuracy;trainer.best_checkpoint_metric_comp=lower",
-        "would keep the worst checkpoint",
-    ),
-    "weights that are not kept": (
-        "trainer.actions=[{type: early_stopping, monitor: accuracy, restore_best: true}]",
-        "needs the best checkpoint by 'accuracy' to be kept",
-    ),
     "two keepers of one folder": (
         "trainer.actions=[{type: checkpoint, directory: a}, {type: checkpoint, directory: a, name: b}]",
         "like that of another checkpoint, and each would delete the other's",
-    ),
-    "a keeper in the folder of the best": (
-        "trainer.best_checkpoint_eval_metric=accuracy;trainer.best_checkpoint_export_subdir=kept;"
-        "trainer.actions=[{type: checkpoint, directory: kept}]",
-        "like best_checkpoint_export_subdir",
     ),
     "a program that is not there": (
         "trainer.actions=[{type: command, argv: [no-such-program], on_error: fail}]",
@@ -632,10 +566,6 @@ REFUSED = {
         "trainer.actions=[{type: average_checkpoints}];trainer.optimizer_config.ema={average_decay: 0.9}",
         "averages the weights already",
     ),
-    "an action after evaluations that are not made": (
-        f"--mode=train;{STOPPING.format('accuracy')}",
-        "mode train makes none",
-    ),
     "a mode that needs a directory": ("--mode=continuous_train_and_eval", "task.init_checkpoint"),
     "first weights that are not there": ("task.init_checkpoint=/nowhere/ckpt-1", "/nowhere/ckpt-1"),
     "no steps": ("trainer.train_steps=0", "nothing to train"),
@@ -643,14 +573,7 @@ REFUSED = {
 }
 
 
-QUICK = (
-    *("a metric that there is not", "two keepers of one folder", "a keeper in the folder of the best", "no steps"),
-    *("a mode that needs a directory", "a program that is not there", "first weights that are not there"),
-    "a loss above its bound",
-)
-
-
-@pytest.mark.parametrize("name", cases(list(REFUSED), *QUICK))
+@pytest.mark.parametrize("name", REFUSED)
 def test_check_refuses_what_train_refuses(name, tmp_path, monkeypatch):
     """N10, N28: with the same exit code and the same words."""
     values, words = REFUSED[name]
