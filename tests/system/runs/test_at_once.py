@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import signal
 
 import pytest
@@ -11,9 +10,7 @@ import tensorflow as tf
 from official_trainer import files
 from tests import ROOT
 from tests.support.chaos import disk
-from tests.support.forked import Child, Command
-from tests.support.launch import engine
-from tests.support.workspace import copy_workspace
+from tests.support.forked import Command
 
 SMOKE = ("digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml")
 
@@ -67,33 +64,3 @@ def test_exports_to_one_directory(place, run_dir, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["10"]
     assert json.loads((directory / "export.json").read_text())["step"] == 10
     assert "serving_default" in tf.saved_model.load(str(directory)).signatures
-
-
-def submit():
-    from official_trainer import cli
-    from official_trainer.launch import targets
-
-    targets.names, targets.get = lambda: ("scripted",), lambda name: engine.Scripted
-    return cli.main(["launch", "scripted", "--profile=p.yaml", "--submit", "digits_mlp", "--model_dir=run"])
-
-
-def test_submissions_of_one_job(tmp_path):
-    """N20: one job is started, with its code and on record; the others are refused."""
-    workspace = tmp_path / "workspace"
-    copy_workspace(workspace, "experiments")
-    (workspace / "p.yaml").write_text("code_as: folder\n")
-    engine.install(tmp_path / "bin")
-    environ = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    children = []
-    for number in range(3):
-        folder = tmp_path / f"output-{number}"
-        folder.mkdir()
-        children.append(Child(submit, cwd=workspace, folder=folder, env=environ))
-    ends = [child.wait() for child in children]
-    assert [end.code for end in ends].count(0) == 1, ends
-    refusals = ("is starting digits-mlp-", "and has not ended (running)")
-    assert all(end.code == 0 or any(refusal in end.err for refusal in refusals) for end in ends), ends
-    started = [json.loads(line)[1] for line in (tmp_path / "bin" / "calls").read_text().splitlines()]
-    assert started.count("start") == 1
-    (job,) = (workspace / "launches").iterdir()
-    assert sorted(path.name[:5] for path in job.iterdir()) == ["code-", "job.t", "launc"]

@@ -7,11 +7,10 @@ import threading
 import time
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer import lazy
-from official_trainer.actions.action import Action, LoopState
-from official_trainer.actions.schedule import ActionError, Schedule
+from official_trainer.actions.action import Action
+from official_trainer.actions.schedule import ActionError
 from official_trainer.config import schema
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.time_account import (
@@ -25,7 +24,6 @@ from official_trainer.runs.health.time_account import (
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Tracker, Trackers
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.tensorboard import TensorBoardTracker
 from official_trainer.tracking.threads import ThreadedTracker
 from tests.support.slow_runs import SleepyTask, do, recorded, time_rows
 
@@ -156,26 +154,19 @@ def test_an_input_that_nobody_can_see_is_not_known():
     assert in_one_line(report).startswith("time: steps and input 33 %, start 67 %;")
 
 
-def test_actions_count_in_whichever_phase_they_are_called():
-    """N16: an action after an evaluation is no evaluation."""
-    clock = FakeTime()
-
-    class Slow(Action):
-        def on_start(self, run):
-            clock.after(3)
-
-        def on_end(self, run, failure):
-            clock.after(1)
-
-    schedule = Schedule([Slow()], clock=clock)
+def test_actions_and_trackers_count_in_whichever_phase_they_are_waited_for():
+    """N16: an action after an evaluation is no evaluation, and a slow destination of numbers no slow save."""
+    clock, spent = FakeTime(), {"acted": 0.0, "waited": 0.0}
     account = TimeAccount(clock=clock)
-    account.attach(actions_seconds=lambda: schedule.spent_seconds)
+    account.attach(actions_seconds=lambda: spent["acted"], trackers_seconds=lambda: spent["waited"])
     account.enter("evaluate")
-    clock.after(2)
-    schedule.start(type("Run", (), {"step": 0, "state": LoopState()})())
+    clock.after(8)
+    spent |= {"acted": 3, "waited": 3}
     account.enter("save")
-    schedule.end(None)
-    assert account.report()["seconds"] == parts(evaluation=2, actions=4)
+    clock.after(2)
+    spent |= {"acted": 4}
+    account.enter("export")
+    assert account.report()["seconds"] == parts(evaluation=2, save=1, actions=4, trackers=3)
 
 
 def test_percentiles_are_of_steps_not_of_windows():
@@ -302,15 +293,6 @@ def test_short_and_long_steps_are_said_in_their_units(seconds, speed, said):
     assert in_one_line(report | {"step_seconds_p50": seconds, "step_seconds_p95": 2 * seconds}).endswith(f"; {said}")
 
 
-def test_days_are_said_as_days():
-    """N26: a run of three days and a half."""
-    report = a_run().report()
-    days = report | {"wall_seconds": 302_400.0, "seconds": report["seconds"] | {"steps": 259_200.0}}
-    first, second, *_ = in_lines(over_attempts(None, days | {"steps": 1_200_000, "traces": {}, "trace_seconds": 0.0}))
-    assert first == "3 d 12 h in 1 process, 1,200,000 steps"
-    assert second.split("  ")[0] == "steps" and " 3 d " in second
-
-
 def attempt(**changes):
     report = a_run().report() | {"traces": {"train": 1, "eval": 1}, "trace_seconds": 2.0}
     return report | changes
@@ -347,20 +329,6 @@ def test_a_process_knows_when_it_began(monkeypatch):
 
 
 # Whole runs.
-
-
-def test_rows_about_time_are_taken_back_like_others(model_dir):
-    """N16, N15: when a run goes on from an earlier step."""
-    for step in (20, 40):
-        board, rows = TensorBoardTracker(model_dir), JsonlTracker(f"{model_dir}/metrics.jsonl")
-        for tracker in (board, rows):
-            tracker.log("time", step, {"wall_seconds": 1.0})
-            tracker.close()
-    board.rewind(20)
-    rows.rewind(20)
-    assert [row["step"] for row in time_rows(model_dir)] == [20]
-    left = EventAccumulator(f"{model_dir}/train").Reload()
-    assert [event.step for event in left.Tensors("time/wall_seconds")] == [20]
 
 
 def test_a_run_that_is_stopped_and_started_again_is_added_up(model_dir, monkeypatch):
@@ -407,21 +375,6 @@ def test_a_run_that_fails_is_on_record_too(model_dir, monkeypatch):
         do(f"{model_dir}-2")
     (attempt,) = recorded(f"{model_dir}-2")["time"]["attempts"]
     assert attempt["seconds"]["start"] == attempt["wall_seconds"] > 0
-
-
-def test_trackers_count_in_whichever_phase_they_are_waited_for():
-    """N16: a slow destination of numbers is no slow evaluation and no slow save."""
-    clock, waited = FakeTime(), [0.0]
-    account = TimeAccount(clock=clock)
-    account.attach(trackers_seconds=lambda: waited[0])
-    account.enter("evaluate")
-    clock.after(5)
-    waited[0] += 3
-    account.enter("save")
-    clock.after(2)
-    waited[0] += 1
-    account.enter("export")
-    assert account.report()["seconds"] == parts(evaluation=2, save=1, trackers=4)
 
 
 def test_a_tracker_that_is_slow_is_booked_as_one(tmp_path):

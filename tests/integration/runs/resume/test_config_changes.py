@@ -21,7 +21,7 @@ from official_trainer.config import ConfigError, ExperimentConfig, fields
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
-from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since, kind_of
+from official_trainer.runs.resume.config_changes import KINDS, ConfigChangeError, changes_since
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support import toy
@@ -83,36 +83,6 @@ def test_every_line_of_the_table_is_of_use():
     """N9: each pattern is the first that fits some field."""
     known = {*ENGINE_FIELDS, *paths(type(sample.base().task), "task")}
     assert KINDS.keys() - {first_pattern(path) for path in known} == set()
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("trainer.train_steps", "safe"),
-        ("trainer.validation_interval", "safe"),
-        ("trainer.export.best", "safe"),
-        ("task.validation_data.global_batch_size", "safe"),
-        ("task.train_data.prefetch_buffer_size", "safe"),
-        ("task.init_checkpoint", "safe"),
-        (BATCH, "guarded"),
-        ("task.train_data.tfds_split", "guarded"),
-        ("trainer.optimizer_config.learning_rate.type", "guarded"),
-        ("trainer.optimizer_config.optimizer.adam.beta_1", "guarded"),
-        ("trainer.optimizer_config.ema.average_decay", "guarded"),
-        ("runtime.seed", "guarded"),
-        ("runtime.distribution_strategy", "guarded"),
-        ("task.a_field_of_my_own", "guarded"),
-        ("task.train_data.a_field_of_my_own", "guarded"),
-        ("task.model.filters", "variables"),
-        ("task.model.blocks[0].x", "variables"),
-        ("trainer.optimizer_config.ema", "variables"),
-        ("trainer.optimizer_config.optimizer.type", "variables"),
-        ("runtime.mixed_precision_dtype", "variables"),
-    ],
-)
-def test_the_class_of_a_field(path, kind):
-    """N9: safe, needs the flag, or may be impossible."""
-    assert kind_of(path) == kind
 
 
 # Comparing.
@@ -305,16 +275,9 @@ def test_a_run_without_a_checkpoint_may_change_anything(model_dir):
     config_changes.write_params(model_dir, sample.resolved())
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
     save(model_dir, 10)
+    assert job(model_dir).check_changes() == ()
     os.remove(f"{model_dir}/ckpt-10.index")
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
-
-
-def test_safe_changes_are_accepted(model_dir):
-    """N9: more steps, another interval."""
-    save(model_dir, 10)
-    assert job(model_dir).check_changes() == ()
-    found = job(model_dir, "trainer.train_steps=200", "trainer.summary_interval=7").check_changes()
-    assert [change.path for change in found] == ["trainer.summary_interval", "trainer.train_steps"]
 
 
 def test_the_refusal_shows_everything_and_three_ways_out(model_dir):
@@ -362,13 +325,6 @@ def test_a_change_that_nothing_undoes(model_dir):
     assert "To go on with the old ones" not in str(error)
 
 
-def test_with_the_flag_it_goes_on(model_dir):
-    """N9: and the changes are there for whoever builds the run."""
-    save(model_dir, 10)
-    (change,) = job(model_dir, f"{BATCH}=4", allow_config_change=True).check_changes()
-    assert (change.path, change.before, change.after, change.kind) == (BATCH, 8, 4, "guarded")
-
-
 def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     """N9: a change that was accepted and then killed before a save is still one; going back is none."""
     save(model_dir, 10)
@@ -377,16 +333,6 @@ def test_the_checkpoint_counts_not_the_last_attempt(model_dir):
     (change,) = refusal(model_dir, "runtime.seed=2").changes
     assert (change.before, change.after) == (1, 2)
     assert job(model_dir, "runtime.seed=1").check_changes() == ()
-
-
-def test_the_notice():
-    """N9: what was accepted, and on whose word."""
-    found = changes(sample.resolved(), sample.resolved("runtime.seed=1", "trainer.train_steps=200"))
-    assert config_changes.notice(found, 10) == (
-        "config changed since step 10:\n"
-        "  runtime.seed: 0 -> 1 (--set), by --allow_config_change\n"
-        "  trainer.train_steps: 100 -> 200 (--set)"
-    )
 
 
 # params.yaml, for checkpoints that do not hold their config.
@@ -413,15 +359,8 @@ def test_params_yaml_answers_for_a_checkpoint_without_its_config(model_dir):
             "cannot be read (params.yaml:2: cannot be read as YAML: did not find expected ',' or ']'",
         ),
         (b"task: \xff", "cannot be read ('utf-8' codec can't decode"),
-        (b"!!python/object:os.system {}", "cannot be read (params.yaml:1: the tag !!python/object:os.system is not"),
-        (b"a: 9223372036854775808", "cannot be read (params.yaml:1: must be an integer between -92233720368547758"),
         (b"[" * 100_000, "cannot be read (params.yaml:1: here lists and sections are nested more than 64 levels deep;"),
-        (
-            b"a: &a0 [1]\n" + b"".join(b"a%d: &a%d [*a%d, *a%d, *a%d]\n" % (n, n, *[n - 1] * 3) for n in range(1, 40)),
-            "cannot be read (params.yaml:10: here the configuration exceeds 50000 values, those that aliases repeat",
-        ),
         (b"- 1", "holds no configuration"),
-        (b"", "holds no configuration"),
         (None, "cannot be read (No such file or directory)"),
     ],
 )

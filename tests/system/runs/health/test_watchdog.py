@@ -131,37 +131,6 @@ def test_an_error_stream_that_nobody_reads_does_not_keep_the_process(tmp_path):
     assert "in block_for_ever" in (tmp_path / "run" / "stall-1.txt").read_text()
 
 
-def test_a_probe_that_hangs_with_the_run_does_not_hide_the_stall(tmp_path):
-    """N12: it asks a device that does not answer."""
-    code, _, err = finish(child(tmp_path, "with watchdog(0.3, 0.3, probe=block_for_ever): block_for_ever()"))
-    assert code == ExitCode.STALLED
-    assert "(stall-probe)" in err
-
-
-def test_a_slow_healthy_process_is_left_alone(tmp_path):
-    """N12: gaps that grow, each well above the floor."""
-    body = """
-    with watchdog(0.1, 60) as dog:
-        dog.enter("train")
-        for seconds in (0.3, 0.7, 1.6):
-            time.sleep(seconds)
-            dog.beat()
-    """
-    assert finish(child(tmp_path, body)) == (0, "", "")
-
-
-def test_a_process_whose_probe_moves_is_left_alone(tmp_path):
-    """N12: the main thread is in one long call, and only the step tells that it works."""
-    body = """
-    import itertools
-    steps = itertools.count()
-    with watchdog(1, 1, probe=lambda: {"step": next(steps)}) as dog:
-        dog.enter("train")
-        time.sleep(3)
-    """
-    assert finish(child(tmp_path, body)) == (0, "", "")
-
-
 def test_a_process_that_was_paused_is_left_alone(tmp_path):
     """N12: SIGSTOP for longer than the limit, then SIGCONT."""
     body = """

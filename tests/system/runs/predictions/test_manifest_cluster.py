@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import os
 import shutil
 import signal
 
@@ -17,7 +16,6 @@ from official_trainer.distributed.cluster import ClusterError
 from official_trainer.engine.inference import Inference
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.inputs import DataError
-from official_trainer.lock import DirectoryLock
 from official_trainer.runs import run
 from official_trainer.runs.predict import Reader
 from official_trainer.runs.predictions.manifest import MANIFEST, Share, gather
@@ -270,28 +268,6 @@ def test_killed_while_it_says_that_all_is_there_the_same_command_says_it(digits,
         assert end(str(back)) == unbroken(50)
         assert not list((tmp_path / str(back) / "out").glob(".predictions-*"))
     assert codes == [0] + [-9, 0] * 18
-
-
-@pytest.mark.full
-def test_a_process_that_fails_has_an_exit_code_of_its_own(digits, unbroken, tmp_path):
-    """N18: the other one does not wait for it."""
-    with cluster(digits, tmp_path) as started:
-        started.start("worker", 0)
-        started.start("worker", 1, argv=words(digits, tmp_path / "out", "--checkpoint=7"))
-        assert started.wait_all() == {("worker", 0): 0, ("worker", 1): 2}
-        assert "has no checkpoint of step 7" in started.err("worker", 1)
-        started.start("worker", 1)
-        assert started.wait("worker", 1) == 0
-    assert contents(tmp_path / "out") == unbroken(50)
-
-
-@pytest.mark.full
-def test_one_process_has_a_share(digits, tmp_path):
-    """N18, N11: a second one is told who has it; the others do not mind."""
-    (tmp_path / "out").mkdir()
-    with DirectoryLock(str(tmp_path / "out"), name="lock-1"), cluster(digits, tmp_path) as started:
-        assert started.start_all().wait_all() == {("worker", 0): 0, ("worker", 1): 75}
-        assert f"--output={tmp_path}/out is in use by pid {os.getpid()}" in started.err("worker", 1)
 
 
 @pytest.mark.full

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
-from official_trainer.errors import ExitCode
 from official_trainer.runs.resume.data_layout import LayoutChangeError
 from tests.support.cases import cases
 from tests.support.numbered_examples import BATCH, SEEN, do, examples_by_step, layout, losses, settings
@@ -81,13 +80,8 @@ def test_files_refuse_another_number_of_pipelines(model_dir, tmp_path, data, mon
         "by": "files", "pipelines": 2, "files": [2, 1], "examples": [22, 8], "size_bytes": [440, 160],
     }  # fmt: skip
     as_pipeline(monkeypatch, 3)
-    with pytest.raises(LayoutChangeError) as caught:
+    with pytest.raises(LayoutChangeError, match="some examples of the current epoch would be seen again"):
         do(model_dir, *data)
-    assert caught.value.exit_code == ExitCode.CONFIG
-    text = str(caught.value)
-    assert f"--model_dir={model_dir}: ckpt-4 was saved with 2 input pipelines, now there are 3." in text
-    assert "some examples of the current epoch would be seen again" in text
-    assert "start 2 workers again" in text and "add --allow_config_change" in text
     assert run_json(model_dir) == before  # a refusal leaves the run as it was
     assert committed_steps(model_dir)[-1] == 4
     do(model_dir, *data, "trainer.train_steps=6", allow=True, quiet=False)
