@@ -210,7 +210,7 @@ def trackers_of(job: Job, *, beside: str = "") -> RunTrackers:
     rows = JsonlTracker(files.join(place.directory, "metrics.jsonl"))
     end_step = None if beside else job.config.trainer.train_steps or None
     console = _console_of(job, end_step)
-    others = [_summaries_of(job, describes=not beside), *_configured(job, place), console]
+    others = [_summaries_of(job, _place_of(job), describes=not beside), *_configured(job, place), console]
     return RunTrackers(all=Trackers(others, rows), console=console, rows=rows)
 
 
@@ -226,10 +226,10 @@ def trackers_of_evaluation(job: Job, *, has_media: bool) -> Tracker:
     """
     console, others = _console_of(job, None), []
     if job.prebuilt is not None:
-        others = [_summaries_of(job, describes=False)]
+        others = [_summaries_of(job, _place_of(job), describes=False)]
     elif has_media:
         place = _place_of(job, "eval")
-        others = [_summaries_of(job, directory=place.directory, describes=False), *_configured(job, place)]
+        others = [_summaries_of(job, place, describes=False), *_configured(job, place)]
         console.message(f"images, texts and such: {place.directory}")
     return Trackers([*others, console])
 
@@ -239,10 +239,9 @@ def _console_of(job: Job, end_step: int | None) -> Console:
     return Console(sys.stdout, end_step=end_step, monitored=monitored, quiet=job.quiet)
 
 
-def _place_of(job: Job, beside: str) -> Place:
-    name = files.base_name(job.model_dir)
-    folder = job.path(*filter(None, [beside]))
-    return Place(directory=folder, experiment=job.experiment, name=f"{name} {beside}" if beside else name)
+def _place_of(job: Job, beside: str = "") -> Place:
+    folder = job.path(beside) if beside else job.model_dir
+    return Place(directory=folder, experiment=job.experiment, name=f"{files.base_name(job.model_dir)} {beside}".strip())
 
 
 def _configured(job: Job, place: Place) -> list[Tracker]:
@@ -259,17 +258,10 @@ def _configured(job: Job, place: Place) -> list[Tracker]:
     return found
 
 
-def _summaries_of(job: Job, *, describes: bool, directory: str = "") -> Tracker:
-    """Returns the tracker that writes TensorBoard's files, or the caller's instead.
-
-    Args:
-      job: the run.
-      describes: whether it writes the config.
-      directory: where the files go; empty for the run directory.
-    """
+def _summaries_of(job: Job, place: Place, *, describes: bool) -> Tracker:
+    """Returns the tracker of TensorBoard's files, or the caller's instead; if it `describes`, with the config."""
     settings = job.config.trainer
     config = next((each for each in settings.trackers if isinstance(each, TensorBoardConfig)), TensorBoardConfig())
-    place = dataclasses.replace(_place_of(job, ""), directory=directory or job.model_dir)
     split = "train" if TRAINING_MODES.get(job.mode) == "never" else "validation"
     folders = {"validation": settings.validation_summary_subdir}
     board = config.build(place, folders=folders, describes=split if describes else None, listed=job.chosen_fields)

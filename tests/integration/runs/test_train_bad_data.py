@@ -31,16 +31,6 @@ def test_a_damaged_record_is_named_with_file_and_offset(folder):
     assert committed_steps(str(folder / "run")) == (5,)
 
 
-@pytest.mark.full
-def test_damaged_validation_data_is_named_too(folder):
-    """N6: the checkpoint from before the evaluation is there."""
-    path = folder / "dev.tfrecord"
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(DataError, match=r"dev.tfrecord: .*offset \d+"):
-        do(folder)
-    assert committed_steps(str(folder / "run")) == (5, 10)
-
-
 @pytest.mark.parametrize("section", ["task.train_data", "task.validation_data"])
 def test_no_file_matches(section, folder):
     """G6: the field, the pattern, and where it was looked for."""
