@@ -24,7 +24,7 @@ from official_trainer.distributed import devices, parameter_server, peers, tpu
 from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
-from official_trainer.errors import ExitCode, UserError, describe_error
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
@@ -106,9 +106,7 @@ class TrainingProcess:
             if self.lock.lost_to is None:
                 with contextlib.suppress(OSError):  # the storage that failed the run may refuse its record too
                     self.save_time()
-                said = report.report_of(failure, self._job.model_dir)
-                message = describe_error(failure) if said is None else said.message
-                exit_code = report.exit_code_of(failure)
+                exit_code, message = report.as_recorded(failure, self._job.model_dir)
                 with contextlib.suppress(OSError):
                     if self._has_started:
                         self.record.finish(exit_code, error=message)

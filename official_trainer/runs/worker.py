@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.distributed.peers import PeerLostError
-from official_trainer.errors import ExitCode, describe_error
+from official_trainer.errors import ExitCode
 from official_trainer.lazy import tf
 from official_trainer.runs.build import build
 from official_trainer.runs.health.stall_report import LateReports, Stall
@@ -103,8 +103,8 @@ def _recorded(job: Job, stop: StopRequest, late_reports: LateReports, records: l
         yield
     except BaseException as error:
         failure = late_reports.explain(error) or stop.as_preempted(error)
-        found, exit_code = report.report_of(failure, late_reports.folder), report.exit_code_of(failure)
-        record.finish(exit_code, error=describe_error(failure) if found is None else found.message)
+        exit_code, message = report.as_recorded(failure, late_reports.folder)
+        record.finish(exit_code, error=message)
         if failure is error or isinstance(error, Interrupted):
             raise
         raise failure from error

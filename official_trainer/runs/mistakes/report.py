@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, text_of
+from official_trainer.errors import ExitCode, UserError, describe_error, text_of
 from official_trainer.runs.mistakes import meanings, shapes
 from official_trainer.runs.mistakes.frames import (
     RAISED_IN_PYTHON,
@@ -103,12 +103,11 @@ def report_of(error: BaseException, directory: str = "") -> Report | None:
     return found
 
 
-def exit_code_of(error: BaseException) -> ExitCode:
-    """Returns the exit code of a process that an error ends."""
-    report = report_of(error)
-    if report is not None:
-        return report.exit_code
-    return error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
+def as_recorded(error: BaseException, directory: str) -> tuple[ExitCode, str]:
+    """Returns the exit code of a process that an error ends, and the message for its record in `directory`."""
+    if (found := report_of(error, directory)) is not None:
+        return found.exit_code, found.message
+    return error.exit_code if isinstance(error, UserError) else ExitCode.FAILED, describe_error(error)
 
 
 @contextlib.contextmanager
