@@ -2,7 +2,7 @@ from .actions.action import Action as Action
 from .distributed import trees as trees
 from .program import Loop as Loop
 from .program import Program as Program
-from .runs.run_experiment import run_experiment as run_experiment
+from .program.run_experiment import run_experiment as run_experiment
 from .sweeps.from_python import sweep as sweep
 from .tasks import publish as publish
 from .tasks import random_streams as random_streams

@@ -2,5 +2,5 @@
 
 Owns: everything that knows Model Garden's code. Importing it imports neither TensorFlow nor `official`.
 Does not own: names and contracts that both share (`tasks/task.py`, `engine/trainer.py`), its driver function
-(`runs/run_experiment.py`).
+(`program/run_experiment.py`).
 """

@@ -1,4 +1,4 @@
-"""Keras's compile and fit, and GoMLX's loop, on the engine that runs experiments.
+"""Keras's compile and fit, GoMLX's loop and Model Garden's driver function, on the engine that runs experiments.
 
 Owns: Keras's methods, how a call becomes a Task and a config of this engine, and hooks of a program. Does not own: a
 second loop, a second Trainer, a second way to save.
@@ -18,6 +18,8 @@ second loop, a second Trainer, a second way to save.
             └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back
 
     loop.py             GoMLX's loop: calls of so many steps, and hooks
+
+    run_experiment.py   Model Garden's driver function
 """
 
 import lazy_loader

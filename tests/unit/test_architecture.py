@@ -38,7 +38,7 @@ MANY_PARAMETERS = {
     "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
-    "runs/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
+    "program/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
 }
 
 
@@ -163,7 +163,7 @@ print(json.dumps({"done": done, "heavy": heavy}))
 
 
 NEED_TENSORFLOW = {
-    *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py", "runs/run_experiment.py"),
+    *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py"),
     *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/worker.py"),
     *("tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),
 }

@@ -9,7 +9,7 @@ from official.core import base_trainer, train_lib
 
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from tests.support import toy
 from tests.support.cases import cases
 from tests.support.garden.driver import _untouched_process, params_of, weights_of  # noqa: F401

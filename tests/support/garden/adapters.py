@@ -11,7 +11,7 @@ from official_trainer.engine.step_context import StepContext, TrainerOptions
 from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.lazy import tf
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from official_trainer.tasks.task import Task
 
 

@@ -61,7 +61,7 @@ def _exporter():
 
 
 def _driver():
-    from official_trainer.runs.run_experiment import run_experiment
+    from official_trainer.program.run_experiment import run_experiment
     from tests.support.garden.adapters import Runner
 
     return {

@@ -6,7 +6,7 @@ from official.core import base_trainer, train_lib
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from official_trainer.tasks import random_streams
 from tests.support.garden.toy import GardenTask, garden_config
 

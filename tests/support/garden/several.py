@@ -3,7 +3,7 @@
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import tf
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from official_trainer.tasks.multi_task.garden import from_garden
 from official_trainer.tasks.multi_task.task import Part
 

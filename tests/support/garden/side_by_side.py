@@ -20,7 +20,7 @@ import tensorflow as tf
 from official.core import train_lib
 
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from tests.support.garden.families import FAMILIES
 
 STEPS, INTERVAL = 20, 10

@@ -8,7 +8,7 @@ import tensorflow as tf
 from official.core import task_factory, train_lib
 
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from tests.support.garden import data
 from tests.support.garden.driver import _untouched_process  # noqa: F401
 from tests.support.garden.families import FAMILIES

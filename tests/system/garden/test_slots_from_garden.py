@@ -6,7 +6,7 @@ import tensorflow as tf
 from official.core import train_lib
 
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from tests.support.garden.driver import _untouched_process, params_of  # noqa: F401
 from tests.support.garden.side_by_side import differences, saved
 from tests.support.garden.toy import GardenTask

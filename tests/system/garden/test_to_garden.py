@@ -8,7 +8,7 @@ from official_trainer.checkpoints.manifest import CheckpointError, committed_ste
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
-from official_trainer.runs.run_experiment import run_experiment
+from official_trainer.program.run_experiment import run_experiment
 from official_trainer.tasks.optimization import build_slots
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy

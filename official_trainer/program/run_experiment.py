@@ -1,7 +1,8 @@
 """`run_experiment`: Model Garden's driver function, for programs with a strategy, a task and parameters of their own.
 
 Owns: its signature and return value, what each argument means here, and the refusal of arguments without a meaning.
-Does not own: training (`train.py`), evaluating (`evaluate.py`), conversion of configs (`garden/from_garden.py`).
+Does not own: training (`runs/train.py`), evaluating (`runs/evaluate.py`), conversion of configs
+(`garden/from_garden.py`).
 """
 
 from __future__ import annotations

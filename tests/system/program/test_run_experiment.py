@@ -8,7 +8,7 @@ import pytest
 
 from official_trainer.config import MultiEvalExperimentConfig
 from official_trainer.lazy import keras, tf
-from official_trainer.runs.run_experiment import ArgumentError, run_experiment
+from official_trainer.program.run_experiment import ArgumentError, run_experiment
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import runs, several_tasks, toy
