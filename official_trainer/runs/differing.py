@@ -49,7 +49,8 @@ def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
     groups: dict[object, list[int]] = {}
     for number, run in enumerate(runs):
         if run.config:
-            groups.setdefault(run.experiment or _fields_of_task(run), []).append(number)
+            of_task = (path.split(".")[1].partition("[")[0] for path in run.config if path.startswith("task."))
+            groups.setdefault(run.experiment or frozenset(of_task), []).append(number)
     found: list[dict[str, str]] = [{} for _ in runs]
     for numbers in groups.values():
         for path, texts in fields([runs[number].config for number in numbers]).items():
@@ -57,12 +58,6 @@ def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
                 if text is not None:
                     found[number][path] = text
     return found
-
-
-def _fields_of_task(run: RecordedRun) -> object:
-    """Returns what tells tasks of Model Garden apart, whose driver does not record the experiment."""
-    names = (path.split(".")[1] for path in run.config if path.startswith("task."))
-    return frozenset(name.partition("[")[0] for name in names)
 
 
 def fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:

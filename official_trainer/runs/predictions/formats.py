@@ -6,6 +6,7 @@ Owns: writing the rows of one shard, and which outputs a format cannot hold. Doe
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,20 +28,15 @@ def num_rows(columns: Columns) -> int:
 
 def _write_tfrecord(path: str, chunks: Sequence[Columns]) -> None:
     """Writes `tf.train.Example`s; an output of two or more dimensions has its shape beside it, as `NAME/shape`."""
+    for name, dtype in ((name, values.dtype) for chunk in chunks for name, values in chunk.items()):
+        if dtype.kind not in "fiubO" or dtype.name in ("float64", "uint64"):
+            raise PredictionsError(
+                f"--format=tfrecord: the output '{name}' is {dtype.name}, but an Example holds only float32, int64 and "
+                "bytes; use --format=npy or jsonl, or return another type from Task.predict_step"
+            )
     with tf.io.TFRecordWriter(path) as writer:
-        for chunk in chunks:
-            for row in _rows({name: _for_example(name, values) for name, values in chunk.items()}):
-                writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
-
-
-def _for_example(name: str, values: Any) -> Any:
-    kind = values.dtype.kind
-    if kind not in "fiubO" or values.dtype.name in ("float64", "uint64"):
-        raise PredictionsError(
-            f"--format=tfrecord: the output '{name}' is {values.dtype.name}, but an Example holds only float32, "
-            "int64 and bytes; use --format=npy or jsonl, or return another type from Task.predict_step"
-        )
-    return values
+        for row in itertools.chain.from_iterable(map(_rows, chunks)):
+            writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
 
 
 def _rows(chunk: Columns) -> Iterator[dict[str, Any]]:
