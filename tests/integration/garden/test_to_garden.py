@@ -16,8 +16,8 @@ from official_trainer.config.modes import ModeError
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
+from official_trainer.program import run_experiment as driver
 from official_trainer.program.run_experiment import ArgumentError, run_experiment
-from official_trainer.runs import run_experiment as driver
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.cases import cases
