@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from official_trainer.cli.parser import Parser, UsageError
-from official_trainer.nearest import did_you_mean, nearest
+from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
     from official_trainer.runs.predictions.shards import PredictionSettings
@@ -81,7 +80,7 @@ def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
     parser.group(WHICH_RUN)
     choices = tuple(offered or modes.MODES)
     help = f"one of {', '.join(choices)} (default: {modes.DEFAULT_MODE})"
-    parser.value("mode", "MODE", help, choices=choices)
+    parser.value("mode", "MODE", help, choices=choices, takes_others=True)
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
@@ -92,22 +91,9 @@ def read_mode(arguments: argparse.Namespace) -> str:
     """
     from official_trainer.config import modes
 
-    mode = modes.DEFAULT_MODE if arguments.mode is None else arguments.mode
-    try:
-        modes.refuse_unknown(mode)
-    except modes.ModeError as error:
-        near = nearest(mode, modes.MODES) or [each for each in modes.MODES if mode and mode.startswith(each)]
-        if not near:
-            raise
-        raise modes.ModeError(f"{error}\ntry: {_with_mode(arguments, mode, near[0])}") from error
+    mode = modes.DEFAULT_MODE if arguments.mode is None else str(arguments.mode)
+    modes.refuse_unknown(mode)
     return mode
-
-
-def _with_mode(arguments: argparse.Namespace, wrong: str, right: str) -> str:
-    """Returns the command with the right mode, or the flag alone if the mode is not a word of it (in a flag file)."""
-    words = called(arguments)
-    spelled = {wrong: right, f"--mode={wrong}": f"--mode={right}", f"-mode={wrong}": f"--mode={right}"}
-    return shlex.join(spelled.get(word, word) for word in words) if spelled.keys() & set(words) else f"--mode={right}"
 
 
 def called(arguments: argparse.Namespace) -> list[str]:
@@ -119,7 +105,7 @@ def called(arguments: argparse.Namespace) -> list[str]:
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
     help = "latest, best or the number of a step (default: latest)"
-    parser.value("checkpoint", "WHICH", help, choices=_CHECKPOINTS)
+    parser.value("checkpoint", "WHICH", help, choices=_CHECKPOINTS, takes_others=True)
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:
@@ -149,15 +135,6 @@ def read_number(arguments: argparse.Namespace, name: str, *, least: int) -> int 
     return int(text)
 
 
-def _read_choice(arguments: argparse.Namespace, name: str, choices: Sequence[str]) -> str:
-    """Returns the choice that a flag has; the first one if it is not given."""
-    text = choices[0] if getattr(arguments, name) is None else str(getattr(arguments, name))
-    if text not in choices:
-        near = did_you_mean(text, choices)
-        raise UsageError(f"--{name}={text}: expected one of {', '.join(choices)}{near}")
-    return text
-
-
 def add_prediction_flags(parser: Parser) -> None:
     """Declares the flags of predictions."""
     from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
@@ -181,8 +158,8 @@ def read_prediction(arguments: argparse.Namespace) -> PredictionSettings:
         raise UsageError("--output is empty: is a variable not set? Name a directory, or leave the flag out")
     return PredictionSettings(
         output_dir=os.path.expanduser(arguments.output or ""),
-        format=_read_choice(arguments, "format", FORMATS),
-        data=_read_choice(arguments, "data", DATA_SECTIONS),
+        format=arguments.format or FORMATS[0],
+        data=arguments.data or DATA_SECTIONS[0],
         shard_size=read_number(arguments, "shard_size", least=1),
     )
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from official_trainer import files
 from official_trainer.cli import absl_flags, help_text
@@ -29,6 +28,7 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
+_Kind = Literal["value", "values", "optional", "switch"]
 
 
 class UsageError(UserError, ValueError):
@@ -51,11 +51,10 @@ class Parser(argparse.ArgumentParser):
         )
         self.epilog = ""
         self.choices: dict[str, Sequence[str]] = {}
-        """Words to offer for flags and positional arguments; the verb checks what is given."""
+        """Words to offer for flags and positional arguments."""
         self._commands: tuple[str, ...] = ()
-        self._value_names: list[str] = []
-        self._optional_names: list[str] = []
-        self._switch_names: list[str] = []
+        self._kinds: dict[str, _Kind] = {}
+        self._only: dict[str, Sequence[str]] = {}
         self._position_names: list[str] = []
         self._rest_name = ""
         self._is_before_command = False
@@ -85,23 +84,38 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(key=lambda group: group.title == _OUTPUT)
         return super().format_help()
 
-    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False, choices: Sequence[str] = ()) -> None:
-        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`."""
-        self._value_names.append(name)
-        self.choices[name] = choices
-        self._group.add_argument(f"--{name}", metavar=metavar, help=help, action="append" if repeat else "store")
+    def value(
+        self,
+        name: str,
+        metavar: str,
+        help: str,
+        *,
+        repeat: bool = False,
+        choices: Sequence[str] = (),
+        takes_others: bool = False,
+    ) -> None:
+        """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`.
+
+        Other words than its `choices` are refused, unless it `takes_others` and the verb checks them.
+        """
+        self._declare(name, "values" if repeat else "value", choices)
+        if choices and not takes_others:
+            self._only[name] = choices
+        self._group.add_argument(f"--{name}", metavar=metavar, help=help)
 
     def optional_value(self, name: str, metavar: str, help: str) -> None:
         """Declares `--name` and `--name=METAVAR`, None by default; the former is an empty text."""
-        self._optional_names.append(name)
-        self.choices[name] = ()
-        self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?", const="")
+        self._declare(name, "optional")
+        self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
         """Declares `--name` and `--noname`; the help shows the one that changes the default."""
-        self._switch_names.append(name)
+        self._declare(name, "switch")
         flag = f"--no{name}" if default else f"--{name}"
         self._group.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
+
+    def _declare(self, name: str, kind: _Kind, choices: Sequence[str] = ()) -> None:
+        self._kinds[name], self.choices[name] = kind, choices
 
     def note(self, text: str) -> None:
         """Adds a sentence below the flags of the help."""
@@ -120,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         self.positional(name, metavar, help, choices=choices)
 
     def positional(self, name: str, metavar: str, help: str, *, choices: Sequence[str] = ()) -> None:
-        """Declares a positional argument, None by default."""
+        """Declares a positional argument, None by default, and the words to offer for it; the verb checks it."""
         self._position_names.append(name)
         self.choices[name] = choices
         self._group.add_argument(name, metavar=metavar, nargs="?", help=help)
@@ -138,7 +152,7 @@ class Parser(argparse.ArgumentParser):
     def waiting(self, words: Sequence[str]) -> str | None:
         """Returns the flag whose value is the word after `words`, as in `--flag value`; None if there is none."""
         name = words[-1].lstrip("-").replace("-", "_") if words and _FLAG.match(words[-1]) else None
-        return name if name in self._value_names else None
+        return name if name and self._kinds.get(name) in ("value", "values") else None
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads `argv`.
@@ -150,17 +164,19 @@ class Parser(argparse.ArgumentParser):
         Raises:
           UsageError: a flag that is unknown, without a value or with a wrong one; an argument too many.
         """
-        command, argv = self._command(argv)
+        command, argv = self._commands[:1], list(argv)
+        if self._commands and "--" in argv:
+            place = argv.index("--")  # which separates the flags of the command for readers, and for its name
+            command = tuple(word for word in argv[place + 1 : place + 2] if word in self._commands) or command
+            argv[place : place + 1 + (argv[place + 1 : place + 2] == [*command])] = []
         begin = next((place for place, word in enumerate(argv) if not word.startswith("-")), len(argv))
         argv, rest = (argv[: begin + 1], argv[begin + 1 :]) if self._is_before_command else (argv, [])
-        words = _Words(self._value_names, self._switch_names, self._optional_names)
+        words = _Words(self._kinds)
         words.read("--help" if word in ("-h", "-?", "--helpfull", "--helpshort") else word for word in argv)
-        arguments = self.parse_args([f"--{name}={value}" for name, value in words.values])
-        arguments.idle, arguments.rest = words.idle, rest
+        defaults = {action.dest: action.default for action in self._actions}
+        arguments = argparse.Namespace(**defaults | words.values, idle=words.idle, rest=rest)
         if self._commands:
-            arguments.command = command
-        for name, on in words.switches.items():
-            setattr(arguments, name, on)
+            arguments.command = command[0]
         for name, word in zip(self._position_names, words.positionals, strict=False):
             setattr(arguments, name, word)
         late = [word for word in words.positionals if self._commands and word.startswith("--")]
@@ -169,55 +185,46 @@ class Parser(argparse.ArgumentParser):
             setattr(arguments, self._rest_name, extra)
             extra = []
         problems = words.problems + [words.unexpected(word) for word in extra]
+        for name, choices in self._only.items():
+            if (text := getattr(arguments, name)) is not None and text not in choices:
+                near = did_you_mean(text, choices)
+                problems.append(f"--{name}={text}: expected one of {', '.join(choices)}{near}")
         if late:
             problems.append(f"{late[0]}: flags after a second `--` are not read; leave one `--` out")
         if problems and not arguments.help:
             raise UsageError("\n".join([*problems, f"`{self.prog} --help` lists the flags"]))
         return arguments
 
-    def _command(self, argv: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """Returns the name of the command that the verb starts, and the words without that and without its `--`."""
-        if not self._commands or "--" not in argv:
-            return "".join(self._commands[:1]), argv
-        place = argv.index("--")  # which separates the flags of the command for readers, and for its name
-        before, after = argv[:place], argv[place + 1 :]
-        if after and after[0] in self._commands:
-            return after[0], [*before, *after[1:]]
-        return self._commands[0], [*before, *after]
-
     def words(self, arguments: argparse.Namespace) -> list[str]:
         """Returns the command line that gives this parser's flags the values of `arguments`."""
         words = [getattr(arguments, name) for name in self._position_names if getattr(arguments, name) is not None]
-        for name in self._value_names:
+        switches = []
+        for name, kind in self._kinds.items():
             value = getattr(arguments, name)
-            values = value if isinstance(value, list) else [] if value is None else [value]
-            words += [f"--{name}={each}" for each in values]
-        given = [(name, getattr(arguments, name)) for name in self._optional_names]
-        words += [f"--{name}={value}" if value else f"--{name}" for name, value in given if value is not None]
-        for name in self._switch_names:
-            if (on := getattr(arguments, name)) != self.get_default(name):
-                words.append(f"--{name}" if on else f"--no{name}")
-        return words
+            if kind == "switch":
+                switches += [] if value == self.get_default(name) else [f"--{name}" if value else f"--no{name}"]
+            elif kind == "optional":
+                words += [] if value is None else [f"--{name}={value}" if value else f"--{name}"]
+            else:
+                values = value if isinstance(value, list) else [] if value is None else [value]
+                words += [f"--{name}={each}" for each in values]
+        return words + switches
 
 
 class _Words:
     """The words of one command line, by kind. With a flag `--set`, `PATH=VALUE` and `--PATH=VALUE` are values of it.
 
     Attributes:
-      values: `(flag, value)` in the order given; `path=value` is `("set", "path=value")`.
-      switches: flags without a value, the last spelling of each.
+      values: of the flags that are given; the last one, or a list of all where the flag may be repeated.
       positionals: everything else.
       problems: one line each.
       idle: one line for each flag that does nothing.
     """
 
-    def __init__(
-        self, value_flags: Sequence[str], switch_flags: Sequence[str], optional_flags: Sequence[str] = ()
-    ) -> None:
-        self._value_flags, self._switch_flags, self._optional_flags = value_flags, switch_flags, optional_flags
-        self._takes_overrides = "set" in value_flags
-        self.values: list[tuple[str, str]] = []
-        self.switches: dict[str, bool] = {}
+    def __init__(self, kinds: Mapping[str, _Kind]) -> None:
+        self._kinds = kinds
+        self._takes_overrides = "set" in kinds
+        self.values: dict[str, Any] = {}
         self.positionals: list[str] = []
         self.problems: list[str] = []
         self.idle: list[str] = []
@@ -226,7 +233,7 @@ class _Words:
 
     def read(self, argv: Iterable[str]) -> None:
         """Sorts every word of `argv`."""
-        words = deque(_with_flagfiles(argv))
+        words = deque(_with_flagfiles(argv, []))
         while words:
             word = words.popleft()
             if word == "--":
@@ -243,53 +250,58 @@ class _Words:
 
     def _argument(self, word: str) -> None:
         if self._takes_overrides and _OVERRIDE.match(word):
-            self.values.append(("set", word))
+            self._set("set", word)
         else:
             self.positionals.append(word)
+
+    def _set(self, name: str, value: str) -> None:
+        if self._kinds[name] == "values":
+            self.values.setdefault(name, []).append(value)
+        else:
+            self.values[name] = value
 
     def _flag(self, word: str, rest: deque[str]) -> None:
         spelled, equals, text = word.lstrip("-").partition("=")
         name = spelled.replace("-", "_")
         negated = name.removeprefix("no").removeprefix("_")
         value = text if equals else None
+        kind = self._kinds.get(name)
         if name == "undefok":
             given = self._value(name, value, rest).split(",")
             self._undefined_ok.update(each.strip().lstrip("-").replace("-", "_") for each in given)
-        elif name in self._value_flags:
-            self.values.append((name, self._value(name, value, rest)))
-        elif name in self._optional_flags:
-            self.values.append((name, value or ""))
+        elif kind in ("value", "values"):
+            self._set(name, self._value(name, value, rest))
+        elif kind == "optional":
+            self.values[name] = value or ""
             if value == "":
                 self.problems.append(f"--{name}= has no value: is a variable not set? Write --{name}, or name one")
-        elif name in self._switch_flags:
-            self._switch(name, "true" if value is None else value)
-        elif value is None and name.startswith("no") and negated in self._switch_flags:
-            self.switches[negated] = False
+        elif kind == "switch":
+            self.values[name] = _SWITCH_VALUES.get((value or "true").lower() if equals else "true", False)
+            if equals and text.lower() not in _SWITCH_VALUES:
+                self.problems.append(f"--{name}={value}: expected true or false")
+        elif value is None and name.startswith("no") and self._kinds.get(negated) == "switch":
+            self.values[negated] = False
         elif self._takes_overrides and "." in spelled:
-            self.values.append(("set", f"{spelled}={self._value(spelled, value, rest)}"))
-        elif not self._is_idle(name, value, rest) and not self._is_instead(name, value, rest):
-            self._unknown.append((name, self._unknown_flag(spelled, name, value)))
+            self._set("set", f"{spelled}={self._value(spelled, value, rest)}")
+        elif not self._is_foreign(name, value, rest):
+            if self._takes_overrides and (path := _field_path(name)):
+                hint = f"; the field of this name is set with {path}={value or 'VALUE'}"
+            else:
+                hint = did_you_mean(name, self._kinds, prefix="--")
+            self._unknown.append((name, f"unknown flag --{spelled}{hint}"))
 
-    def _is_idle(self, name: str, value: str | None, rest: deque[str]) -> bool:
-        """Takes a flag that has no effect here, with its value; returns whether it is one."""
-        if name in absl_flags.IDLE_VALUES:
-            self._value(name, value, rest)
-        reason = absl_flags.IDLE_VALUES.get(name) or absl_flags.IDLE_SWITCHES.get(name.removeprefix("no"))
-        if reason is not None:
-            self.idle.append(f"--{name} has no effect: {reason}")
-        return reason is not None
-
-    def _is_instead(self, name: str, value: str | None, rest: deque[str]) -> bool:
-        """Takes a flag that asks for something else than a run, which is a problem unless it is off."""
-        if (fix := absl_flags.INSTEAD.get(name)) is None:
-            return name.removeprefix("no") in absl_flags.INSTEAD
-        if name in absl_flags.INSTEAD_VALUES:
+    def _is_foreign(self, name: str, value: str | None, rest: deque[str]) -> bool:
+        """Takes a flag of launch scripts that says nothing about a run; returns whether it is one."""
+        known = name if name in absl_flags.IDLE or name in absl_flags.INSTEAD else name.removeprefix("no")
+        if known in absl_flags.WITH_VALUE:
             is_on = bool(self._value(name, value, rest))
         else:
-            is_on = value is None or _SWITCH_VALUES.get(value.lower(), True)
-        if is_on:
-            self.problems.append(f"--{name} is not for official-trainer: {fix}")
-        return True
+            is_on = known == name and (value is None or _SWITCH_VALUES.get(value.lower(), True))
+        if known in absl_flags.IDLE:
+            self.idle.append(f"--{name} has no effect: {absl_flags.IDLE[known]}")
+        elif known in absl_flags.INSTEAD and is_on:
+            self.problems.append(f"--{name} is not for official-trainer: {absl_flags.INSTEAD[known]}")
+        return known in absl_flags.IDLE or known in absl_flags.INSTEAD
 
     def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
         if value is not None:
@@ -299,23 +311,10 @@ class _Words:
         self.problems.append(f"--{name} needs a value: --{name}=VALUE")
         return ""
 
-    def _switch(self, name: str, value: str) -> None:
-        if value.lower() not in _SWITCH_VALUES:
-            self.problems.append(f"--{name}={value}: expected true or false")
-        self.switches[name] = _SWITCH_VALUES.get(value.lower(), False)
-
-    def _unknown_flag(self, spelled: str, name: str, value: str | None) -> str:
-        if self._takes_overrides and (path := _field_path(name)):
-            return f"unknown flag --{spelled}; the field of this name is set with {path}={value or 'VALUE'}"
-        return f"unknown flag --{spelled}{self._nearest_flag(name)}"
-
     def unexpected(self, word: str) -> str:
         """Returns the problem of a positional argument too many, which may be a flag without its dashes."""
         name, equals, _ = word.partition("=")
-        return f"unexpected argument {word!r}{self._nearest_flag(name) if equals else ''}"
-
-    def _nearest_flag(self, name: str) -> str:
-        return did_you_mean(name, [*self._value_flags, *self._optional_flags, *self._switch_flags], prefix="--")
+        return f"unexpected argument {word!r}{did_you_mean(name, self._kinds, prefix='--') if equals else ''}"
 
 
 def _field_path(name: str) -> str:
@@ -332,9 +331,11 @@ def _field_path(name: str) -> str:
     return next((f"{path}.{name}" for path, section in sections.items() if name in names(section)), "")
 
 
-def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = (), read: list[str] | None = None) -> Iterator[str]:
-    """Yields the words of `argv`, with the flags of the file in place of each `--flagfile`."""
-    read = [] if read is None else read
+def _with_flagfiles(argv: Iterable[str], read: list[str]) -> Iterator[str]:
+    """Yields the words of `argv`, with the flags of the file in place of each `--flagfile`.
+
+    A flag file has a flag on each line; `#` and `//` start a comment line.
+    """
     words = deque(argv)
     while words:
         word = words.popleft()
@@ -345,29 +346,22 @@ def _with_flagfiles(argv: Iterable[str], inside: tuple[str, ...] = (), read: lis
             return
         if name.lstrip("-") != "flagfile" or not name.startswith("-"):
             yield word
-        elif not equals and not words:
+            continue
+        if not equals and not words:
             raise UsageError("--flagfile needs a value: --flagfile=PATH")
-        else:
-            yield from _flagfile(path if equals else words.popleft(), inside, read)
-
-
-def _flagfile(path: str, inside: tuple[str, ...], read: list[str]) -> Iterator[str]:
-    """Yields the words of one flag file: a flag on each line, `#` and `//` start a comment line."""
-    place = os.path.abspath(path)
-    if place in inside:
-        raise UsageError(f"--flagfile={path}: the file includes itself")
-    read.append(place)
-    if len(read) > _MOST_FLAGFILES:
-        raise UsageError(f"--flagfile={path}: at most {_MOST_FLAGFILES} flag files are read; put some of them into one")
-    try:
-        lines = [line.strip() for line in files.read_regular_text(place, _MOST_BYTES).splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--flagfile={path}: {getattr(error, 'strerror', None) or error}") from error
-    flags = [line for line in lines if line and not line.startswith(("#", "//"))]
-    yield from _with_flagfiles([word for flag in flags for word in _flag_words(flag)], (*inside, place), read)
-
-
-def _flag_words(line: str) -> list[str]:
-    """Splits `--flag value` on a line of a flag file; anything else, spaces included, is one word."""
-    flag, space, value = line.partition(" ")
-    return [flag, value.strip()] if space and flag.startswith("-") and "=" not in flag else [line]
+        path = path if equals else words.popleft()
+        read.append(path)
+        if len(read) > _MOST_FLAGFILES:
+            what = f"at most {_MOST_FLAGFILES} flag files are read; put some into one, unless one includes itself"
+            raise UsageError(f"--flagfile={path}: {what}")
+        try:
+            lines = [line.strip() for line in files.read_regular_text(path, _MOST_BYTES).splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--flagfile={path}: {getattr(error, 'strerror', None) or error}") from error
+        inside: list[str] = []
+        for line in lines:
+            if line and not line.startswith(("#", "//")):  # `--flag value`, or one word with all its spaces
+                flag, space, value = line.partition(" ")
+                is_pair = bool(space) and flag.startswith("-") and "=" not in flag
+                inside += [flag, value.strip()] if is_pair else [line]
+        yield from _with_flagfiles(inside, read)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.nearest import did_you_mean
 from official_trainer.shown import printable, shorten
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ EXAMPLES = (
 NEXT = ("official-trainer show runs/digits", "the values that a run used")
 
 _HEADINGS = ("run", "experiment", "status", "step", "best", "age", "took")
-_WIDEST_DIFFERENCES, _LEAST_DIFFERENCES = 120, 24
+_BELOW = " " * 4
 _MOST_DIFFERENCES, _LONGEST_VALUE = 10, 32
 _ENDLESS = 10**6
 _COLOURS: Mapping[str, terminal.Colour] = {
@@ -65,9 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import differing, recorded
 
     order = arguments.sort or next(iter(_ORDERS))
-    if order not in _ORDERS:
-        near = did_you_mean(order, _ORDERS)
-        raise UsageError(f"--sort={order}: expected one of {', '.join(_ORDERS)}{near}")
     directory = _directory(arguments)
     try:
         found = sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
@@ -141,52 +137,35 @@ def _now_seconds() -> float:
 
 
 def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], directory: str, width: int) -> list[str]:
-    """Returns the lines of the table; below a run that has no room for it stands the rest, at the words' ends."""
+    """Returns the lines of the table; what differs stands below each run where there is no room beside it."""
     from official_trainer.config.text import short_names
 
     cells = [_HEADINGS, *(_cells(run, directory, _now_seconds()) for run in runs)]
     shown = [i for i in range(len(_HEADINGS)) if i == 0 or any(row[i] for row in cells[1:])]
-    names, rows = short_names(path for differs in fields for path in differs), zip(fields, runs, strict=True)
-    rest = [[*_in_words(differs, names), *(f"({printable(note)})" for note in run.notes)] for differs, run in rows]
-    fixed = terminal.columns([[row[i] for i in shown] for row in cells])
-    longest = max((len(word) for words in rest for word in " ".join(words).split()), default=0)
-    if max(map(len, fixed)) > width:  # the name has a line of its own
-        under = terminal.columns([[row[i] for i in shown[1:]] for row in cells])
-        fixed = [f"{row[0]}\n    {line}" for row, line in zip(cells, under, strict=True)]
-    lines_wide = max(len(line.rpartition("\n")[2]) for line in fixed)
-    beside = min(width - lines_wide - 2, _WIDEST_DIFFERENCES) if width < _ENDLESS else _ENDLESS
-    beside = beside if beside >= max(_LEAST_DIFFERENCES, longest) else 0
-    heading = fixed[0].replace("\n", " /\n")
-    if any(rest) and beside:
-        heading = f"{heading.ljust(lines_wide)}  differs"
-    table = [terminal.paint(line, "bold") for line in heading.splitlines()]
-    for run, line, words in zip(runs, fixed[1:], rest, strict=True):
-        table += _row(_painted(printable(line), run), len(line.rpartition("\n")[2]), lines_wide, words, beside, width)
+    names = short_names(path for differs in fields for path in differs)
+    rest = []
+    for differs, run in zip(fields, runs, strict=True):
+        words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
+        more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
+        rest.append(" ".join([*words[:_MOST_DIFFERENCES], *more, *(f"({printable(note)})" for note in run.notes)]))
+    lines = [printable(line) for line in terminal.columns([[row[i] for i in shown] for row in cells])]
+    start = max(map(len, lines)) + 2
+    beside = start + max(map(len, rest)) <= width
+    heading = f"{lines[0]:<{start}}differs" if beside and any(rest) else lines[0]
+    table = [terminal.paint(heading, "bold")]
+    for run, line, text in zip(runs, lines[1:], rest, strict=True):
+        padding = " " * (start - len(line))
+        table.append(f"{_painted(line, run)}{padding}{text}".rstrip() if beside else _painted(line, run))
+        if text and not beside:
+            table += textwrap.wrap(
+                text,
+                width,
+                initial_indent=_BELOW,
+                subsequent_indent=_BELOW,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     return table
-
-
-def _in_words(differs: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    """Returns the first fields that differ, with short names and values, and how many more there are."""
-    words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
-    more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
-    return [*words[:_MOST_DIFFERENCES], *more]
-
-
-def _row(line: str, length: int, lines_wide: int, words: Sequence[str], beside: int, width: int) -> list[str]:
-    """Returns the lines of one run: what differs stands beside the cells, or below them where there is no room."""
-    if beside:
-        first, *more = _wrapped(words, beside) or [""]
-        padding = " " * (lines_wide - length + 2)
-        below = [" " * (lines_wide + 2) + text for text in more]
-        return [*f"{line}{padding if first else ''}{first}".splitlines(), *below]
-    return [*line.splitlines(), *(f"    {text}" for text in _wrapped(words, width - 4))]
-
-
-def _wrapped(words: Sequence[str], width: int) -> list[str]:
-    if width >= _ENDLESS:
-        return [" ".join(words)] if words else []
-    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    return wrap.wrap(" ".join(words))
 
 
 def _painted(line: str, run: RecordedRun) -> str:

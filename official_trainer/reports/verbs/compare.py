@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, cast
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from official_trainer.reports.entries import Entry
@@ -59,13 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints a table, or what differs between two runs.
 
     Raises:
-      UsageError: no run is named, or only one; a format is not known.
+      UsageError: no run is named, or only one.
       UserError: a folder, field or metric is not there.
     """
     written = arguments.format or "table"
-    if written not in _FORMATS:
-        near = did_you_mean(written, _FORMATS)
-        raise UsageError(f"--format={written}: expected one of {', '.join(_FORMATS)}{near}")
     places = [os.path.expanduser(place) for place in arguments.places]
     if not places:
         raise UsageError("name runs, or a folder of runs, such as `official-trainer compare runs`")

@@ -23,7 +23,6 @@ from official_trainer import files
 from official_trainer.cli import flags, process, target, terminal, verbs
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
-from official_trainer.nearest import did_you_mean
 from official_trainer.shown import passwords_in, without_secrets
 
 if TYPE_CHECKING:
@@ -90,9 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(directory: str, arguments: argparse.Namespace) -> None:
-    if arguments.sort not in (None, *_ORDERS):
-        near = did_you_mean(arguments.sort, _ORDERS)
-        raise UsageError(f"--sort={arguments.sort}: expected one of {', '.join(_ORDERS)}{near}")
     _print_table(directory, by_rank=arguments.sort == "best")
 
 
