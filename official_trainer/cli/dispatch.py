@@ -6,7 +6,6 @@ Does not own: any verb, and where they are found (`verbs/__init__.py`).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import gc
@@ -15,12 +14,10 @@ import shlex
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable, Sequence
 
 from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
-from official_trainer.cli.flags import Parser
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean, nearest
@@ -91,23 +88,22 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
         return _BROKEN_PIPE
     if (fault := files.as_storage_error(error)) is not None:
         terminal.report_error(str(fault))
-        _drop_unwritten()
+        try:  # to write what stdout did not take: Python's exit would, and end with a code of its own
+            sys.stdout.flush()
+        except OSError:
+            process.drop(sys.stdout)
         return int(fault.exit_code)
     if isinstance(error, ModuleNotFoundError) and _is_imported_here(error):
-        return _report_missing(error.name)
+        terminal.report_error(
+            f"{sys.executable} has no module {error.name!r}, which official-trainer needs. Use the Python of the "
+            "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
+            "`python -m official_trainer doctor` names all that is missing."
+        )
+        return int(ExitCode.CONFIG)
     if (found := _report_mistake(error, words)) is not None:
         return found
     traceback.print_exception(error)
     return int(ExitCode.FAILED)
-
-
-def _report_missing(module: str | None) -> int:
-    terminal.report_error(
-        f"{sys.executable} has no module {module!r}, which official-trainer needs. Use the Python of the "
-        "environment in which it is installed, or install it there: `pip install -e .` in a checkout. "
-        "`python -m official_trainer doctor` names all that is missing."
-    )
-    return int(ExitCode.CONFIG)
 
 
 def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
@@ -136,7 +132,12 @@ def _command(argv: list[str], script: str | None) -> int:
         print(help_text.paint(_overview()))
         return int(ExitCode.DONE)
     if name == "--version":
-        print(f"official-trainer {_version()}")
+        from importlib import metadata
+
+        version = "(a checkout that is not installed; `pip install -e .` installs it)"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version("official-trainer")
+        print(f"official-trainer {version}")
         return int(ExitCode.DONE)
     if (module := verbs.load(name)) is None:
         raise UsageError(_no_such_verb(name, rest))
@@ -144,8 +145,15 @@ def _command(argv: list[str], script: str | None) -> int:
     parser = verbs.parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
     arguments.home = os.path.dirname(script) if script else None
+    if arguments.help and target.names_experiment(arguments):
+        from official_trainer import config
+
+        experiment = target.named_experiment(arguments)
+        settings = config.settings(target.resolve(experiment, arguments).config)
+        print(help_text.paint(printable(help_text.settings_help(parser.prog, experiment, settings))))
+    elif arguments.help:
+        print(help_text.paint(help_text.verb_help(parser, module, arguments)))
     if arguments.help:
-        print(help_text.paint(_help(parser, module, arguments)))
         return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]
     for line in arguments.idle:
@@ -167,33 +175,17 @@ def _is_imported_here(error: ModuleNotFoundError) -> bool:
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__))) in place
 
 
-def _help(parser: Parser, module: types.ModuleType, arguments: argparse.Namespace) -> str:
-    """Returns the help of a verb, or if `arguments` name an experiment, its settings."""
-    if not target.names_experiment(arguments):
-        return help_text.verb_help(parser, module, arguments)
-    from official_trainer import config
-
-    experiment = target.named_experiment(arguments)
-    resolved = target.resolve(experiment, arguments)
-    return printable(help_text.settings_help(parser.prog, experiment, config.settings(resolved.config)))
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("official-trainer")
-    except metadata.PackageNotFoundError:
-        return "(a checkout that is not installed; `pip install -e .` installs it)"
-
-
 def _no_such_verb(name: str, rest: Sequence[str]) -> str:
     """Returns the message for a first word that is not a verb, with the command that may be meant."""
     names = verbs.names()
     known = f"verbs: {', '.join(names)}"
     if name.startswith("-"):
         return f"name a verb before {name}, such as: {shlex.join(['official-trainer', 'train', name, *rest])}\n{known}"
-    experiments = _experiments()
+    experiments: list[str] = []
+    with contextlib.suppress(ImportError, UserError):  # if they cannot be read, `list` and `doctor` explain
+        from official_trainer.tasks import registry
+
+        experiments = list(registry.named(registry.find_workspace()))
     near, alike = nearest(name, names), nearest(name, experiments)
     if name in experiments:
         return f"{name} is an experiment; name a verb before it\n{known}\n{_try('train', name, *rest)}"
@@ -209,27 +201,9 @@ def _try(*words: str) -> str:
     return f"try: {shlex.join(['official-trainer', *words])}"
 
 
-def _experiments() -> list[str]:
-    """Returns the experiments of the workspace; none if they cannot be read, which `list` and `doctor` explain."""
-    try:
-        from official_trainer.tasks import registry
-
-        return list(registry.named(registry.find_workspace()))
-    except (ImportError, UserError):
-        return []
-
-
 def _overview() -> str:
     found = verbs.load_some(verbs.names())
     return help_text.overview({name: verbs.help_line(module) for name, module in found.items()})
-
-
-def _drop_unwritten() -> None:
-    """Drops what stdout did not take, or Python's exit would try it again and end with a code of its own."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        process.drop(sys.stdout)
 
 
 def _reader_is_gone() -> bool:

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from official_trainer import files
@@ -105,8 +104,14 @@ def named_experiment(arguments: argparse.Namespace) -> str:
     Raises:
       UsageError: none is named, or two are.
     """
-    if arguments.experiment and arguments.name and arguments.experiment != arguments.name:
-        raise UsageError(_one_too_many(arguments))
+    name = arguments.name
+    if arguments.experiment and name and arguments.experiment != name:
+        from official_trainer.tasks import registry
+
+        if "." in name and name not in registry.named(workspace(arguments), imports(arguments)):
+            what = "is not an experiment, and overrides are PATH=VALUE"
+            raise UsageError(f"{name} {what}; write {name}=VALUE, or leave it out")
+        raise UsageError(f"two experiments: {name} and --experiment={arguments.experiment}; keep one")
     if arguments.experiment or arguments.name:
         return str(arguments.experiment or arguments.name)
     raise UsageError(_none_named(arguments, "name the experiment: --experiment=NAME"))
@@ -121,16 +126,6 @@ def _none_named(arguments: argparse.Namespace, what: str) -> str:
         return f"{what}\nexperiments: none here; {NEW_WORKSPACE}"
     command = shlex.join([*flags.called(arguments), f"--experiment={experiment_of_run(arguments) or names[0]}"])
     return f"{what}\nexperiments: {', '.join(names)}\ntry: {command}"
-
-
-def _one_too_many(arguments: argparse.Namespace) -> str:
-    """Returns the message for a name together with `--experiment`; the name may be an incomplete override."""
-    from official_trainer.tasks import registry
-
-    name = arguments.name
-    if "." in name and name not in registry.named(workspace(arguments), imports(arguments)):
-        return f"{name} is not an experiment, and overrides are PATH=VALUE; write {name}=VALUE, or leave it out"
-    return f"two experiments: {name} and --experiment={arguments.experiment}; keep one"
 
 
 def resolve(
@@ -157,6 +152,12 @@ def resolve(
     from official_trainer.tasks import registry
 
     base = base or base_of(experiment, arguments, run_dir=run_dir)
+    fields = [("--tpu", "runtime.tpu", arguments.tpu)] if arguments.tpu else []
+    if arguments.tf_data_service:
+        fields.append(("--tf_data_service", "task.train_data.enable_tf_data_service", "true"))
+        fields.append(("--tf_data_service", "task.train_data.tf_data_service_address", arguments.tf_data_service))
+    if not arguments.enable_async_checkpointing:
+        fields.append(("--noenable_async_checkpointing", "trainer.async_checkpoint", "false"))
     try:
         resolved = config.resolve(
             base,
@@ -164,7 +165,7 @@ def resolve(
             config_files=[*([params_path(run_dir)] if run_dir else []), *(arguments.config_file or ())],
             params_overrides=arguments.params_override or (),
             sets=arguments.set or (),
-            flags=list(_as_fields(arguments)),
+            flags=fields,
         )
     except config.ConfigError as error:
         raise registry.with_lines(error, experiment, workspace(arguments)) from error
@@ -208,22 +209,17 @@ def resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> 
     if name and files.exists(params_path(name)):
         return resolve(recorded_experiment(name), plain, run_dir=name)
     if name.endswith((".yaml", ".yml", ".json")):
-        plain.config_file = [name]
-        return resolve(_experiment_of(name) or experiment, plain)
+        from official_trainer.config import limits
+        from official_trainer.config.dump import NAMED
+
+        plain.config_file, head = [name], ""
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # a problem that is reported where it is resolved
+            head = files.read_regular_text(os.path.expanduser(name), limits.MAX_BYTES).partition("\n")[0]
+        named = head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
+        return resolve(named or experiment, plain)
     if os.path.isdir(name):
         raise UsageError(f"--diff={name}: there is no {params_path(name)}, so it is not the directory of a run")
     return resolve(name or experiment, plain)
-
-
-def _experiment_of(path: str) -> str:
-    """Returns the experiment that the first line of a `params.yaml` names; empty for another file."""
-    from official_trainer.config import limits
-    from official_trainer.config.dump import NAMED
-
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        head = files.read_regular_text(os.path.expanduser(path), limits.MAX_BYTES).partition("\n")[0]
-        return head.removeprefix(NAMED).strip() if head.startswith(NAMED) else ""
-    return ""  # its problem is reported where it is read as a configuration
 
 
 def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: str | None) -> str:
@@ -240,17 +236,6 @@ def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: st
             words = " ".join(f"--import={module}" for module in missing)
             return f"the run in {place} was started with {words}: add it"
     return ""
-
-
-def _as_fields(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Yields flag, field and value of the given flags that set a field."""
-    if arguments.tpu:
-        yield "--tpu", "runtime.tpu", arguments.tpu
-    if arguments.tf_data_service:
-        yield "--tf_data_service", "task.train_data.enable_tf_data_service", "true"
-        yield "--tf_data_service", "task.train_data.tf_data_service_address", arguments.tf_data_service
-    if not arguments.enable_async_checkpointing:
-        yield "--noenable_async_checkpointing", "trainer.async_checkpoint", "false"
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:

@@ -12,26 +12,15 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TextIO
 
 from official_trainer.shown import printable, wrapped
 
-_COLOURS = {
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-    "dim": "2",
-    "bold": "1",
-}
-
+Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
+_COLOURS: Mapping[Colour, int] = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "dim": 2, "bold": 1}
 _USUAL_WIDTH = 80
 _LEAST_TEXT = 30  # a narrower column of text is hard to read
-
-Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 
 
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
@@ -53,21 +42,22 @@ def width(stream: TextIO | None = None) -> int | None:
     stream = stream or sys.stdout
     if not stream.isatty():
         return None
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
+    if given := _given_width():
+        return given
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
     except (OSError, ValueError):  # a stream of a test, or of a program, that says that it is a terminal
         return _USUAL_WIDTH
 
 
+def _given_width() -> int | None:
+    given = os.environ.get("COLUMNS", "")
+    return int(given) or None if given.isdecimal() else None
+
+
 def table_width() -> int | None:
     """Returns the columns for a table on stdout; None in a pipe, where each row has one line, unless COLUMNS is set."""
-    if sys.stdout.isatty():
-        return width()
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isdecimal() and int(given) else None
+    return width() or _given_width()
 
 
 def show(text: str) -> None:
@@ -86,25 +76,22 @@ def columns(rows: Sequence[Sequence[str]], *, fit: int | None = None, text: int 
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     gaps = 2 * (len(widths) - 1)
+    is_stacked = False
     if fit is not None and sum(widths) + gaps > fit:
         widths[text] = fit - gaps - (sum(widths) - widths[text])
-        if widths[text] < _LEAST_TEXT:
-            return [line for row in rows for line in _stacked(row, fit)]
-    return [line for row in rows for line in _row(row, widths)]
-
-
-def _row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Returns the lines of a row; a cell that is wider than its column has several."""
-    cells = [wrapped(cell, width, indent="").split("\n") for cell, width in zip(row, widths, strict=True)]
-    lines = itertools.zip_longest(*cells, fillvalue="")
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-
-
-def _stacked(row: Sequence[str], fit: int) -> list[str]:
-    return [
-        row[0],
-        *(f"  {line}" for cell in row[1:] if cell for line in wrapped(cell, fit - 2, indent="").split("\n")),
-    ]
+        is_stacked = widths[text] < _LEAST_TEXT
+    lines: list[str] = []
+    for row in rows:
+        if is_stacked:
+            below = [line for cell in row[1:] if cell for line in wrapped(cell, (fit or 0) - 2, indent="").split("\n")]
+            lines += [row[0], *(f"  {line}" for line in below)]
+            continue
+        # A cell that is wider than its column has several lines.
+        cells = [wrapped(cell, width, indent="").split("\n") for cell, width in zip(row, widths, strict=True)]
+        for line in itertools.zip_longest(*cells, fillvalue=""):
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def hanging(label: str, text: str) -> str:

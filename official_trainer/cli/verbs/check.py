@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from official_trainer.cli import flags, target, terminal
 
 if TYPE_CHECKING:
-    from official_trainer.config import Resolved
     from official_trainer.runs.check import CheckStep
 
 USAGE = "[EXPERIMENT] [--model_dir=DIR] [flags] [PATH=VALUE …]"
@@ -50,7 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import run as engine
 
     job = {"mode": mode, "model_dir": model_dir, "allow_config_change": arguments.allow_config_change}
-    metrics, changes = arguments.metric or (), _changes(arguments)
+    metrics, changes = arguments.metric or (), {}
+    for override in arguments.continue_with or ():
+        changed = copy.copy(arguments)
+        changed.set = [*(arguments.set or ()), override]
+        changes[override] = target.from_flags_or_run(changed).resolved
     for step in engine.check(experiment, resolved, gin=gin, metrics=metrics, changes=changes, **job):
         terminal.show_only_warnings()  # that a part was built or saved is what the lines of the check say
         if not arguments.quiet:
@@ -58,16 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
         if step.error is not None:
             raise step.error
     return 0
-
-
-def _changes(arguments: argparse.Namespace) -> dict[str, Resolved]:
-    """Returns the config with each of the changes with which a run has to be able to continue."""
-    found = {}
-    for override in arguments.continue_with or ():
-        changed = copy.copy(arguments)
-        changed.set = [*(arguments.set or ()), override]
-        found[override] = target.from_flags_or_run(changed).resolved
-    return found
 
 
 def _lines(step: CheckStep) -> list[str]:

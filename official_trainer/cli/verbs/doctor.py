@@ -122,20 +122,15 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
-        with _looking(arguments, has_rich=bool(versions["rich"])):
+        with contextlib.ExitStack() as held:
+            if versions["rich"] and not arguments.json:  # on a terminal, as it takes as long as TensorFlow's import
+                from official_trainer.tracking.console import working
+
+                held.enter_context(working("looking for devices"))
             found = devices()
         yield check_devices(found, has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
         yield read_garden()
-
-
-def _looking(arguments: argparse.Namespace, *, has_rich: bool) -> contextlib.AbstractContextManager[None]:
-    """Shows on a terminal that devices are looked for, which takes as long as TensorFlow's import."""
-    if arguments.json or not has_rich:
-        return contextlib.nullcontext()
-    from official_trainer.tracking.console import working
-
-    return working("looking for devices")
 
 
 def read_garden() -> Finding:
@@ -279,10 +274,9 @@ def _lines(finding: Finding) -> list[str]:
 def _installed(name: str) -> str | None:
     from importlib import metadata
 
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _folder(package: str) -> Path | None:

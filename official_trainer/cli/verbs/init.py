@@ -48,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     try:
         for name, text in files.items():
-            _write(os.path.join(directory, name), text)
+            path = os.path.join(directory, name)
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}; name a folder that can be written") from error
     print(_next_steps(directory, list_of_files=sorted(files)))
@@ -66,12 +69,6 @@ def _template() -> dict[str, str]:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 files[path] = file.read().replace(_REPOSITORY_EXPERIMENT, _EXPERIMENT)
     return files
-
-
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _next_steps(directory: str, list_of_files: list[str]) -> str:

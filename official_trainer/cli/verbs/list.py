@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
@@ -75,20 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
     for message in unlisted:
         _say(message, "unlisted", "red")
     if theirs and arguments.all:
-        _show_garden(theirs)
+        failures = index.failures()
+        print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
+        _show_table([(e.name, e.summary, e.module) for e in theirs.values() if e.name not in failures])
+        for name, failure in sorted(failures.items()):
+            _say(f"{name}: {failure}", "cannot be imported", "red")
     elif theirs:
         _say(f"\nModel Garden {index.release()} has {len(theirs)} more; `official-trainer list --all` lists them")
     return 0
-
-
-def _show_garden(entries: Mapping[str, Experiment]) -> None:
-    from official_trainer.garden import index
-
-    failures = index.failures()
-    print(f"\n{terminal.paint(f'Model Garden {index.release()}', 'bold')}")
-    _show_table([(e.name, e.summary, e.module) for e in entries.values() if e.name not in failures])
-    for name, failure in sorted(failures.items()):
-        _say(f"{name}: {failure}", "cannot be imported", "red")
 
 
 def _show_table(rows: Sequence[tuple[str, str, str]]) -> None:

@@ -102,33 +102,31 @@ def _as_json(run: RecordedRun, differs: Mapping[str, str]) -> dict[str, Any]:
     from official_trainer.tracking.jsonl import encode
 
     best: Any = run.best
-    if isinstance(best, Mapping):
-        best = {name: encode(value) for name, value in best.items()}
-    elif best is not None:
-        best = encode(best)
-    kept = {name: value for name, value in vars(run).items() if name not in ("config", "best", "notes", "record")}
+    if best is not None:
+        best = {name: encode(value) for name, value in best.items()} if isinstance(best, Mapping) else encode(best)
+    kept = {name: value for name, value in vars(run).items() if name not in ("config", "record")}
     return {**kept, "best": best, "notes": list(run.notes), "differs": dict(differs)}
 
 
-def _is_missing(value: Any) -> tuple[bool, Any]:
+def _is_missing(value: Any, sign: int = 1) -> tuple[bool, Any]:
     """Returns a key that sorts what is not known last."""
-    return (value is None, 0 if value is None else value)
+    return (value is None, 0 if value is None else sign * value)
 
 
 def _by_best(run: RecordedRun) -> tuple[Any, ...]:
     best = run.best if isinstance(run.best, float) and run.best == run.best else None
-    sign = 1 if run.direction == "lower" else -1
-    return (best is None, run.experiment or "", run.metric or "", 0.0 if best is None else sign * best)
+    is_missing, rank = _is_missing(best, 1 if run.direction == "lower" else -1)
+    return (is_missing, run.experiment or "", run.metric or "", rank)
 
 
 _ORDERS: Mapping[str, Callable[[RecordedRun], Any]] = {
-    "age": lambda run: _is_missing(None if run.started_seconds is None else -run.started_seconds),
+    "age": lambda run: _is_missing(run.started_seconds, -1),
     "run": lambda run: run.directory,
-    "experiment": lambda run: (_is_missing(run.experiment), run.directory),
+    "experiment": lambda run: (run.experiment is None, run.experiment, run.directory),
     "status": lambda run: (run.status, run.directory),
-    "step": lambda run: _is_missing(None if run.step is None else -run.step),
+    "step": lambda run: _is_missing(run.step, -1),
     "best": _by_best,
-    "took": lambda run: _is_missing(None if run.duration_seconds is None else -run.duration_seconds),
+    "took": lambda run: _is_missing(run.duration_seconds, -1),
 }
 
 
@@ -148,23 +146,18 @@ def _table(runs: Sequence[RecordedRun], fields: Sequence[Mapping[str, str]], dir
         words = [f"{printable(names[path])}={shorten(value, _LONGEST_VALUE)}" for path, value in differs.items()]
         more = [f"and {len(words) - _MOST_DIFFERENCES} more"] if len(words) > _MOST_DIFFERENCES else []
         rest.append(" ".join([*words[:_MOST_DIFFERENCES], *more, *(f"({printable(note)})" for note in run.notes)]))
-    lines = [printable(line) for line in terminal.columns([[row[i] for i in shown] for row in cells])]
+    lines = terminal.columns([[row[i] for i in shown] for row in cells])
     start = max(map(len, lines)) + 2
     beside = start + max(map(len, rest)) <= width
     heading = f"{lines[0]:<{start}}differs" if beside and any(rest) else lines[0]
     table = [terminal.paint(heading, "bold")]
+    below = textwrap.TextWrapper(width, initial_indent=_BELOW, subsequent_indent=_BELOW, break_on_hyphens=False)
+    below.break_long_words = False
     for run, line, text in zip(runs, lines[1:], rest, strict=True):
         padding = " " * (start - len(line))
         table.append(f"{_painted(line, run)}{padding}{text}".rstrip() if beside else _painted(line, run))
         if text and not beside:
-            table += textwrap.wrap(
-                text,
-                width,
-                initial_indent=_BELOW,
-                subsequent_indent=_BELOW,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            table += below.wrap(text)
     return table
 
 
@@ -177,17 +170,13 @@ def _painted(line: str, run: RecordedRun) -> str:
 
 def _cells(run: RecordedRun, directory: str, now_seconds: float) -> tuple[str, ...]:
     from official_trainer.runs.recorded import duration_text, steps_text
+    from official_trainer.tracking import monitored
 
     name = os.path.relpath(run.directory, directory)
     name = os.path.basename(os.path.abspath(directory)) if name == os.curdir else name
     age = None if run.started_seconds is None else now_seconds - run.started_seconds
-    known = (name, run.experiment or "", run.status, steps_text(run), _best(run), duration_text(age))
+    best = "" if run.best is None else monitored.show(run.best)
+    if run.best is not None and not isinstance(run.best, Mapping):
+        best = f"{run.metric} {best}"
+    known = (name, run.experiment or "", run.status, steps_text(run), best, duration_text(age))
     return tuple(printable(cell).replace("\n", "\\n") for cell in (*known, duration_text(run.duration_seconds)))
-
-
-def _best(run: RecordedRun) -> str:
-    from official_trainer.tracking import monitored
-
-    if run.best is None:
-        return ""
-    return monitored.show(run.best) if isinstance(run.best, Mapping) else f"{run.metric} {monitored.show(run.best)}"
