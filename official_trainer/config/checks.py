@@ -20,7 +20,7 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
     """Yields the `problems()` of every section in force, except for fields that are already in `known`."""
     bad = {problem.path for problem in known}
     bad |= {_sibling(problem.path, problem.near) for problem in known if problem.near}
-    for path, section in in_force(config):
+    for path, section in sections_in_force(config):
         try:
             found = list(section.problems())
         except (TypeError, ValueError, AttributeError):
@@ -43,7 +43,7 @@ def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bo
     bad = {problem.path for problem in known}
     touched = [path for path in trail.touched() if trail.origin(path).by_user]
     holders = {place for path in touched for place in around(path)}
-    for path, section in in_force(config):
+    for path, section in sections_in_force(config):
         if not isinstance(section, OneOf) or is_lenient != section.IS_LENIENT:
             continue
         type_path = fields.join(path, "type")
@@ -88,7 +88,7 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
     """Yields settings by files and flags that are allowed but have no effect, or not the declared type."""
     yield from unused(config, trail, [], is_lenient=True)
     first = {place: path for path in reversed(trail.touched()) for place in around(path)}
-    for path, section in in_force(config):
+    for path, section in sections_in_force(config):
         for name, text in section.ignored():
             inside = first.get(place := fields.join(path, name))
             if inside is not None and trail.origin(inside).by_user:
@@ -108,13 +108,9 @@ def warnings(config: Config, trail: Trail) -> Iterator[Problem]:
         yield Problem(what, problem.path, fix=fix, **_spot(origin))
 
 
-def in_force(config: Any, path: str = "") -> Iterator[tuple[str, Config]]:
+def sections_in_force(config: Config) -> Iterator[tuple[str, Config]]:
     """Yields every section in force, with its path: all except the branches that a one-of does not select."""
-    if fields.is_section(config):
-        yield path, config
-    for key, part in fields.children(config):
-        if not isinstance(config, OneOf) or key == config.type:
-            yield from in_force(part, fields.join(path, key))
+    yield from ((path, part) for path, part in fields.in_force(config) if fields.is_section(part))
 
 
 def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> dict[str, Any]:

@@ -64,7 +64,11 @@ class _Comparison:
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
         elif fields.is_section(now) and isinstance(before, dict) and not now.IS_WHOLE:
-            yield from self._section(before, now, path)
+            for key, part in parts(now):
+                old = before[key] if key in before else _default(now, key)
+                yield from self.value(old, part, fields.join(path, key))
+            for gone in before.keys() - {name for name, _ in fields.children(now)}:
+                yield Difference(path=fields.join(path, str(gone)), before=before[gone], after=Ellipsis)
         elif _has_matching_sections(before, now):
             for key, part in fields.children(now):
                 yield from self.value(before[key], part, fields.join(path, key))
@@ -74,13 +78,6 @@ class _Comparison:
                 inside = [place for place, part in fields.walk(now, path) if not fields.is_section(part)]
                 origin = next((found for found in map(self._trail.origin, inside) if found.by_user), origin)
             yield Difference(path=path, before=before, after=after, origin=origin, undo=undo)
-
-    def _section(self, before: dict[Any, Any], now: Config, path: str) -> Iterator[Difference]:
-        for key, part in parts(now):
-            old = before[key] if key in before else _default(now, key)
-            yield from self.value(old, part, fields.join(path, key))
-        for key in before.keys() - {name for name, _ in fields.children(now)}:
-            yield Difference(path=fields.join(path, str(key)), before=before[key], after=Ellipsis)
 
     def _choice(self, before: dict[Any, Any], now: OneOf, path: str) -> Iterator[Difference]:
         """Yields the change of `type`, and the values of the branch in force that are not defaults."""

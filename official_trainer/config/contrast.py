@@ -63,8 +63,9 @@ def sides(resolved: Resolved) -> dict[str, Side]:
     found = {}
     for path in flat(resolved.config):
         value = fields.at(resolved.config, fields.parse_path(path))
-        before = recorded(resolved.trail.origin(path))
-        source = resolved.trail.source(path) if before is None else before
+        origin, reference = resolved.trail.origin(path), resolved.trail.references.get(path)
+        source = origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
+        source = source if (before := recorded(origin)) is None else before
         found[path] = Side(_plain(value), f"experiment {resolved.experiment}" if source == "experiment" else source)
     return found
 

@@ -405,7 +405,7 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
 
 def _elsewhere(root: Any, key: str, ours: Sequence[str]) -> str:
     """Says where else a field `key` is, or what it is called here; a value before a section, and both before others."""
-    for parts in (_in_force(root), walk(root)):
+    for parts in (in_force(root), walk(root)):
         named = [(place, value) for place, value in itertools.islice(parts, _MOST_PLACES) if "." in place]
         found = [(place, value) for place, value in named if place.rpartition(".")[2] in (key, *ours)]
         places = [place for place, value in found if not is_section(value)] or [place for place, _ in found]
@@ -416,9 +416,9 @@ def _elsewhere(root: Any, key: str, ours: Sequence[str]) -> str:
     return ""
 
 
-def _in_force(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def in_force(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """As `walk`, but of a one-of only what is selected."""
     yield path, value
     for key, part in children(value):
         if not isinstance(value, OneOf) or key in ("type", value.type):
-            yield from _in_force(part, join(path, key))
+            yield from in_force(part, join(path, key))

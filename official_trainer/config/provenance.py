@@ -75,11 +75,6 @@ class Trail:
         while len(self._events) > count:
             self._at[self._events.pop().path].pop()
 
-    def source(self, path: str) -> str:
-        """Returns what set `path` last, without columns, and the reference that gave its value, if one did."""
-        origin, reference = self.origin(path), self.references.get(path)
-        return origin.brief if reference is None else f"= {reference.shown} of {origin.brief}"
-
     def last(self, path: str) -> Origin | None:
         """Returns the last file or flag that set `path`, or None."""
         numbers = reversed(self._at.get(path, ()))

@@ -25,7 +25,7 @@ def settle(decoder: Decoder) -> bool:
     """
     done = 0
     for _ in range(2):  # a field may follow another only once a reference has chosen its section
-        for path, section in list(checks.in_force(decoder.root)):
+        for path, section in list(checks.sections_in_force(decoder.root)):
             for name, text in section.follows(path):
                 reference = Reference(f"${{{text}}}", Origin("default"))
                 followed = [fields.at(decoder.root, fields.parse_path(each)) for each in reference.paths()]

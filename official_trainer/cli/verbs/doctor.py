@@ -73,7 +73,7 @@ class Finding:
       name: of the check.
       ok: whether it has passed.
       detail: what was found.
-      fix: the command or change that fixes it; empty if the check has passed.
+      fix: the command or change that fixes it; shown if the check has not passed.
     """
 
     name: str
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the report; the exit code is 0 if all checks have passed."""
     findings = []
     for finding in _findings(arguments):
-        findings.append(finding)
+        findings.append(dataclasses.replace(finding, fix="") if finding.ok else finding)
         if not arguments.json:
             print("\n".join(_lines(finding)), flush=True)
     problems = sum(not finding.ok for finding in findings)
@@ -150,21 +150,18 @@ def read_garden() -> Finding:
 
 def check_python(version: tuple[int, ...]) -> Finding:
     """Checks whether TensorFlow and this package support this Python."""
-    found = ".".join(map(str, version))
-    if _satisfies(found, PYTHON):
-        return Finding("python", True, found)
-    return Finding("python", False, f"{found}, needs {PYTHON}", "install Python 3.11, then: python3.11 -m venv .venv")
+    found, fix = ".".join(map(str, version)), "install Python 3.11, then: python3.11 -m venv .venv"
+    is_fit = _satisfies(found, PYTHON)
+    return Finding("python", is_fit, found if is_fit else f"{found}, needs {PYTHON}", fix)
 
 
 def check_package(requirement: str, version: str | None) -> Finding:
     """Checks whether a package is installed in a required version."""
     name = _name(requirement)
-    wanted = requirement.removeprefix(name)
+    wanted, fix = requirement.removeprefix(name), f"python -m pip install '{requirement}'"
     if version and _satisfies(version, wanted):
         return Finding(name, True, version)
-    return Finding(
-        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{requirement}'"
-    )
+    return Finding(name, False, f"{version or 'not installed'}, needs {wanted}", fix)
 
 
 def check_orbit(importable: bool) -> Finding:
@@ -177,10 +174,8 @@ def check_orbit(importable: bool) -> Finding:
 
 def check_keras(environ: Mapping[str, str]) -> Finding:
     """Checks that the environment lets TensorFlow use Keras 2, which this package needs."""
-    value = environ.get("TF_USE_LEGACY_KERAS")
-    if value is None:
-        return Finding("TF_USE_LEGACY_KERAS", True, "unset; a run sets it to 1")
-    if value in ("1", "true", "True"):
+    value = environ.get("TF_USE_LEGACY_KERAS", "unset; a run sets it to 1")
+    if value.startswith("unset") or value in ("1", "true", "True"):
         return Finding("TF_USE_LEGACY_KERAS", True, value)
     return Finding("TF_USE_LEGACY_KERAS", False, f"{value!r} makes tf.keras Keras 3", "unset TF_USE_LEGACY_KERAS")
 
