@@ -64,9 +64,9 @@ class _Comparison:
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
         elif fields.is_section(now) and isinstance(before, dict) and not now.IS_WHOLE:
-            for key, part in parts(now):
-                old = before[key] if key in before else _default(now, key)
-                yield from self.value(old, part, fields.join(path, key))
+            for name, part in parts(now):
+                old = before[name] if name in before else _default(now, name)
+                yield from self.value(old, part, fields.join(path, name))
             for gone in before.keys() - {name for name, _ in fields.children(now)}:
                 yield Difference(path=fields.join(path, str(gone)), before=before[gone], after=Ellipsis)
         elif _has_matching_sections(before, now):
