@@ -123,13 +123,13 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
 
 def _command(argv: list[str], script: str | None) -> int:
     if not argv:
-        print(help_text.paint(_overview(), sys.stderr), file=sys.stderr)
+        print(_overview(), file=sys.stderr)
         return int(ExitCode.CONFIG)
     name, *rest = argv
     if name == "help" and rest and not rest[0].startswith("-"):
         name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("--help", "-h", "--helpfull", "--helpshort", "help"):
-        print(help_text.paint(_overview()))
+        print(_overview())
         return int(ExitCode.DONE)
     if name == "--version":
         from importlib import metadata
@@ -150,9 +150,9 @@ def _command(argv: list[str], script: str | None) -> int:
 
         experiment = target.named_experiment(arguments)
         settings = config.settings(target.resolve(experiment, arguments).config)
-        print(help_text.paint(printable(help_text.settings_help(parser.prog, experiment, settings))))
+        print(printable(help_text.settings_help(parser.prog, experiment, settings)))
     elif arguments.help:
-        print(help_text.paint(help_text.verb_help(parser, module, arguments)))
+        print(help_text.verb_help(parser, module, arguments))
     if arguments.help:
         return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]

@@ -17,7 +17,6 @@ from official_trainer.nearest import did_you_mean
 if TYPE_CHECKING:  # `doctor` reads its flags also where the dependencies of these packages are missing
     from official_trainer.runs.predictions.shards import PredictionSettings
 
-GIN_FLAGS = ("gin_file", "gin_params")
 WHICH_RUN = "Experiment and run directory"
 _CHECKPOINTS = ("latest", "best")
 
@@ -175,20 +174,3 @@ def refuse_idle_prediction(arguments: argparse.Namespace, mode: str) -> None:
 
 
 _PREDICTION_FLAGS = ("checkpoint", "output", "format", "data", "shard_size")
-
-
-def add_idle_gin_flags(parser: Parser) -> None:
-    """Declares the gin flags without help, so that `refuse_idle_gin` can explain why this verb does not use them."""
-    for name in GIN_FLAGS:
-        parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
-
-
-def refuse_idle_gin(arguments: argparse.Namespace) -> None:
-    """Refuses gin flags for a verb that calls no function that they could bind; empty values are fine.
-
-    Raises:
-      UsageError: such a flag has a value.
-    """
-    if given := [f"--{name}" for name in GIN_FLAGS if any(getattr(arguments, name) or ())]:
-        what = "no effect here: gin binds arguments of functions and does not change the config"
-        raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")

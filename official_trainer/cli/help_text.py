@@ -12,7 +12,7 @@ import re
 import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from official_trainer.cli import terminal
 from official_trainer.shown import shorten
@@ -154,11 +154,3 @@ def _setting(before: str, setting: Setting) -> Iterator[str]:
     yield left + shorten(setting.value, max(WIDTH - len(left), _LEAST_VALUE))
     what = f"{setting.kind}: {setting.meaning}" if setting.meaning else setting.kind
     yield from textwrap.wrap(what, WIDTH, initial_indent=_BELOW, subsequent_indent=_BELOW)
-
-
-def paint(text: str, stream: TextIO | None = None) -> str:
-    """Returns a help with bold titles and dim comments if `stream` (default: stdout) is a terminal."""
-    titles = re.compile(r"^(?! )[^`\n]*:$|^(usage|Next):", re.MULTILINE)
-    comments = re.compile(r"  # .*$", re.MULTILINE)
-    text = titles.sub(lambda found: terminal.paint(found[0], "bold", stream), text)
-    return comments.sub(lambda found: terminal.paint(found[0], "dim", stream), text)

@@ -1,14 +1,13 @@
 """Two configurations side by side: the fields that differ, both values, and what set each.
 
-Owns: which fields differ, of configurations in force and of the files of runs; their layout for 80 columns.
+Owns: which fields differ, of configurations in force and of the files of runs; their layout.
 Does not own: what a difference means for a run, or how it is undone (`compare.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import fields, lines
@@ -16,7 +15,6 @@ from official_trainer.config.dump import flat, recorded
 from official_trainer.config.provenance import Resolved
 from official_trainer.config.text import flow
 
-_WIDTH = 80
 _MOST_VALUE = 40
 DEFAULT = "class default"
 """The source of a value that nothing has set."""
@@ -99,7 +97,9 @@ def text(found: Sequence[Contrast]) -> list[str]:
     width = max((len(text) for text in texts if len(text) <= _MOST_VALUE), default=0)
     shown = []
     for contrast in found:
-        shown += ["", contrast.path, *_lines("-", contrast.before, width), *_lines("+", contrast.after, width)]
+        shown += ["", contrast.path]
+        for mark, side in (("-", contrast.before), ("+", contrast.after)):
+            shown.append(f"  {mark} {side.text:<{width}}  {side.source}".rstrip())
     return shown[1:]
 
 
@@ -110,16 +110,3 @@ def as_json(side: Side) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def _lines(mark: str, side: Side, width: int) -> Iterator[str]:
-    """Yields a value and what set it, on one line if there is room."""
-    line = f"  {mark} {side.text:<{width}}  {side.source}".rstrip()
-    if len(side.text) <= width and (len(line) <= _WIDTH or not side.source):
-        yield line
-        return
-    yield from textwrap.wrap(
-        side.text, _WIDTH, initial_indent=f"  {mark} ", subsequent_indent="    ", break_on_hyphens=False
-    )
-    if side.source:
-        yield f"    {' ' * width}  {side.source}" if len(side.source) + width + 6 <= _WIDTH else f"      {side.source}"

@@ -1,6 +1,5 @@
 """N7: what `--help` prints: the overview, and for every verb its flags, its examples and the verb after it."""
 
-import io
 import re
 import shlex
 import subprocess
@@ -17,7 +16,6 @@ from official_trainer.launch.verbs import launch
 from official_trainer.tasks import registry
 from tests import ROOT
 from tests.support.launch import examples
-from tests.support.terminal import Terminal
 
 VERBS = verbs.load_some(verbs.names())
 ALL = pytest.mark.parametrize("verb", VERBS)
@@ -176,17 +174,6 @@ def test_help_of_train_py_names_train_py(capsys):
     commands = [line for line in section(text, "Examples") if not line.startswith("  #")]
     assert all(line.startswith("  python train.py --experiment=") for line in commands[:2])
     assert "official-trainer train" not in text
-
-
-def test_titles_and_comments_stand_out_on_a_terminal_only(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    text = "usage: x\n\nExamples:\n  # why\n  x y\n\nNext: z  # then"
-    assert help_text.paint(text, io.StringIO()) == text
-    bold, dim, end = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-    assert help_text.paint(text, Terminal()) == (
-        f"{bold}usage:{end} x\n\n{bold}Examples:{end}\n{dim}  # why{end}\n  x y\n\n{bold}Next:{end} z{dim}  # then{end}"
-    )
 
 
 def test_usage_breaks_between_arguments():

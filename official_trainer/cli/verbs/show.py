@@ -34,6 +34,7 @@ EXAMPLES = (
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
+_GIN = ("gin_file", "gin_params")
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -43,7 +44,8 @@ def add_flags(parser: flags.Parser) -> None:
     parser.value("experiment", "NAME", "name of an experiment, as in `train`")
     flags.add_import_flag(parser)
     flags.add_config_flags(parser)
-    flags.add_idle_gin_flags(parser)
+    for name in _GIN:  # without help: `run` says why they do nothing
+        parser.value(name, "VALUE", argparse.SUPPRESS, repeat=True)
     parser.output_group()
     parser.value("explain", "PATH", "show one field: type, allowed values, who set it, what it was before")
     parser.optional_value(
@@ -62,17 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
       UsageError: the flags contradict each other, or the directory is not a run's.
     """
-    flags.refuse_idle_gin(arguments)
-    if arguments.explain and arguments.json:
-        raise UsageError("--explain and --json cannot be combined; keep one")
-    if arguments.explain and arguments.diff is not None:
-        raise UsageError("--explain and --diff cannot be combined; keep one")
+    if given := [f"--{name}" for name in _GIN if any(getattr(arguments, name) or ())]:
+        what = "no effect here: gin binds arguments of functions and does not change the config"
+        raise UsageError(f"{' and '.join(given)} would have {what}; leave it out")
+    asked = [f"--{name}" for name in ("explain", "time", "code") if getattr(arguments, name)]
+    asked += ["--diff"] * (arguments.diff is not None)
+    if len(asked) > 1 or (arguments.json and asked in (["--explain"], ["--code"])):
+        raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
     run_dir = _run_dir(arguments)
-    if arguments.time:
-        terminal.show(_time(run_dir, arguments))
-        return 0
-    if arguments.code:
-        terminal.show(_code(run_dir, arguments))
+    if arguments.time or arguments.code:
+        if run_dir is None:
+            like = f"official-trainer show runs/digits {asked[0]}"
+            raise UsageError(f"{asked[0]} needs the directory of a run, such as: {like}")
+        if flags.changes_config(arguments):
+            raise UsageError(f"{asked[0]} cannot be combined with changes of the config; leave them out")
+        terminal.show(_time(run_dir, as_json=arguments.json) if arguments.time else _code(run_dir))
         return 0
     if run_dir and arguments.diff and os.path.isdir(arguments.diff) and not flags.changes_config(arguments):
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
@@ -93,21 +99,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _time(run_dir: str | None, arguments: argparse.Namespace) -> str:
+def _time(run_dir: str, *, as_json: bool) -> str:
     """Returns where the time of a run went.
 
     Raises:
-      UsageError: no run is named, it has recorded no time, or other flags ask for something else.
+      UsageError: it has recorded no time.
     """
-    if run_dir is None:
-        raise UsageError("--time needs the directory of a run, such as: official-trainer show runs/digits --time")
-    if arguments.explain or arguments.diff is not None or flags.changes_config(arguments):
-        raise UsageError("--time cannot be combined with --explain, --diff or changes of the config; leave them out")
     path = files.join(run_dir, files.RUN_FILE)
     time = files.read_json(path).get("time") if files.exists(path) else None
     if not time:
         raise UsageError(f"{path} has no time yet: a run records it with each checkpoint, and at its end")
-    if arguments.json:
+    if as_json:
         import json
 
         return json.dumps(time, indent=2)
@@ -116,17 +118,12 @@ def _time(run_dir: str | None, arguments: argparse.Namespace) -> str:
     return "\n".join(time_account.in_lines(time))
 
 
-def _code(run_dir: str | None, arguments: argparse.Namespace) -> str:
+def _code(run_dir: str) -> str:
     """Returns how the snapshot of a run differs from its workspace now.
 
     Raises:
-      UsageError: no run is named, it runs no snapshot, that or the workspace is gone, or other flags ask for something
-        else.
+      UsageError: it runs no snapshot, or that or the workspace is gone.
     """
-    if run_dir is None:
-        raise UsageError("--code needs the directory of a run, such as: official-trainer show runs/digits --code")
-    if arguments.explain or arguments.json or arguments.diff is not None or flags.changes_config(arguments):
-        raise UsageError("--code cannot be combined with --explain, --diff, --json or changes of the config")
     from official_trainer.tracking import code_files
 
     path = files.join(run_dir, files.RUN_FILE)

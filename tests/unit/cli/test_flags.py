@@ -325,23 +325,6 @@ def test_gin_flags_keep_their_lines_and_their_order():
     assert (again.gin_file, again.gin_params) == (arguments.gin_file, arguments.gin_params)
 
 
-@pytest.mark.parametrize("flag", ["gin_file", "gin_params"])
-def test_gin_flags_are_refused_where_they_would_do_nothing(flag):
-    """T17, T20: a flag that cannot be honoured is not ignored; empty, it says nothing."""
-
-    def idle(*argv):
-        made = flags.Parser("show", usage="", description="")
-        flags.add_idle_gin_flags(made)
-        flags.refuse_idle_gin(made.read(argv))
-
-    with pytest.raises(
-        UsageError, match=f"--{flag} would have no effect here: gin binds arguments of .*; leave it out"
-    ):
-        idle(f"--{flag}=x")
-    idle(f"--{flag}=")
-    idle()
-
-
 def prediction(*argv):
     made = flags.Parser("predict", usage="", description="")
     flags.add_checkpoint_flag(made)

@@ -67,21 +67,6 @@ def test_true_is_not_1():
     assert contrasts(after, after) == []
 
 
-def test_long_values():
-    """N8: whole, in lines of 80 columns."""
-    words = [f"word{i:02}" for i in range(30)]
-    lines = shown(resolved(), resolved(f"task.model.either=[{', '.join(words)}]", "runtime.seed=3"))
-    assert all(len(line) <= 80 for line in lines)
-    assert " ".join(line[4:] for line in lines[2:]).startswith(f"[{', '.join(words)}]")
-    assert lines[:3] == ["task.model.either", "  - ''  class default", "  + [" + lines[2][5:]]
-
-
-def test_a_long_place(write):
-    """N8: on a line of its own, so that the value above it can be read."""
-    file = write("runtime: {seed: 1234567890}", f"{'x' * 66}.yaml")
-    assert shown(resolved(), resolved(config_files=[file]))[2:] == ["  + 1234567890", f"      {file}:1"]
-
-
 def test_values_of_python_code():
     """N8: they are those of the experiment."""
     after = resolved(model=Model(integer=4))
