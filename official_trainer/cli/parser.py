@@ -1,8 +1,8 @@
 """The parser with which each verb declares its flags, and the spellings that it accepts, which are those of absl.
 
-Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, and the
-two short forms of `--set`: `path=value` and `--path.to.field=value`.
-Does not own: the flags (`flags.py` and each verb), those of absl without effect here (`absl_flags.py`).
+Owns: `-flag`, `--flag value`, `--noflag`, `--flag=false`, dashes for underscores, `--flagfile`, `--undefok`, the two
+short forms of `--set`: `path=value` and `--path.to.field=value`; flags of launch scripts that have no effect here, or
+that ask for something else than a run. Does not own: the flags (`flags.py` and each verb).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer import files
-from official_trainer.cli import absl_flags, help_text
+from official_trainer.cli import help_text
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
 
@@ -28,6 +28,30 @@ _SWITCH_VALUES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "on"), True),
     **dict.fromkeys(("false", "f", "no", "n", "0", "off"), False),
 }
+_OF_LEVELS = ("v", "verbosity", "stderrthreshold", "logger_levels")
+_OF_GARDEN = ("tpu_platform", "tfhub_handle", "tflex_output_uri")
+_OF_HUB = ("tfhub_cache_dir", "tfhub_model_load_format")
+_LEVELS, _UNREAD = "there are no levels of messages", "nothing reads it in Model Garden's open source version either"
+_DEBUGGER = "`python -m pdb -m official_trainer VERB …` starts a debugger"
+_PROFILER = "`python -m cProfile -o FILE -m official_trainer VERB …` profiles Python, the action `profile` steps"
+_IDLE = {
+    **dict.fromkeys(("logtostderr", "alsologtostderr"), "messages always go to standard error"),
+    **dict.fromkeys(("showprefixforinfo", *_OF_LEVELS), _LEVELS),
+    **dict.fromkeys(_OF_GARDEN, _UNREAD),
+    "log_dir": "messages go to standard error alone; `2> FILE` keeps them",
+    "use_cprofile_for_profiling": "no flag profiles",
+}
+"""Flags that launch scripts have: accepted, and why each does nothing."""
+_INSTEAD = {
+    **dict.fromkeys(("pdb", "run_with_pdb", "pdb_post_mortem"), _DEBUGGER),
+    **dict.fromkeys(("run_with_profiling", "profile_file"), _PROFILER),
+    "only_check_args": "`official-trainer check` tries everything with the same flags, and trains nothing",
+    "helpxml": "`--help` prints text",
+    **{name: f"set {name.upper()} in the environment" for name in _OF_HUB},
+}
+"""Flags that ask for something else than a run: refused, and what does it."""
+_WITH_VALUE = {*_OF_LEVELS, *_OF_GARDEN, *_OF_HUB, "log_dir", "profile_file"}
+"""Those of both that take a value."""
 _Kind = Literal["value", "values", "optional", "switch"]
 
 
@@ -292,16 +316,16 @@ class _Words:
 
     def _is_foreign(self, name: str, value: str | None, rest: deque[str]) -> bool:
         """Takes a flag of launch scripts that says nothing about a run; returns whether it is one."""
-        known = name if name in absl_flags.IDLE or name in absl_flags.INSTEAD else name.removeprefix("no")
-        if known in absl_flags.WITH_VALUE:
+        known = name if name in _IDLE or name in _INSTEAD else name.removeprefix("no")
+        if known in _WITH_VALUE:
             is_on = bool(self._value(name, value, rest))
         else:
             is_on = known == name and (value is None or _SWITCH_VALUES.get(value.lower(), True))
-        if known in absl_flags.IDLE:
-            self.idle.append(f"--{name} has no effect: {absl_flags.IDLE[known]}")
-        elif known in absl_flags.INSTEAD and is_on:
-            self.problems.append(f"--{name} is not for official-trainer: {absl_flags.INSTEAD[known]}")
-        return known in absl_flags.IDLE or known in absl_flags.INSTEAD
+        if known in _IDLE:
+            self.idle.append(f"--{name} has no effect: {_IDLE[known]}")
+        elif known in _INSTEAD and is_on:
+            self.problems.append(f"--{name} is not for official-trainer: {_INSTEAD[known]}")
+        return known in _IDLE or known in _INSTEAD
 
     def _value(self, name: str, value: str | None, rest: deque[str]) -> str:
         if value is not None:

@@ -19,8 +19,8 @@ from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.expressions import Reference
-from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Trail
+from official_trainer.config.reading import Node, node_at
 from official_trainer.shown import shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}

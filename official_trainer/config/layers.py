@@ -18,9 +18,8 @@ from official_trainer.config import checks, fields, limits, overrides, reference
 from official_trainer.config.declaration import Config
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
-from official_trainer.config.nodes import Node, node_at
 from official_trainer.config.provenance import Resolved, Trail
-from official_trainer.config.reading import Reader
+from official_trainer.config.reading import Node, Reader, node_at
 
 _OVERRIDE, _SET = "--params_override", "--set"
 

@@ -9,13 +9,14 @@ The sections are ours or those of an experiment of Model Garden, which have the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from official_trainer.config import fields
 from official_trainer.config.errors import Problem
 from official_trainer.config.optimization import LENGTHS
-from official_trainer.config.provenance import Resolved
+from official_trainer.config.provenance import Resolved, Trail
 
 _HARDLY_BEGUN, _TRIED = 10, 100
 """A schedule of more than so many times the steps of training is taken for a mistake, one of twice as many is common.
@@ -48,100 +49,72 @@ def finding(resolved: Resolved) -> Finding | None:
     nulls = {key for section in sections for key, value in fields.children(section) if value is None}
     if not trainer.train_steps or not getattr(rate, "type", None) or nulls - {"name", "staircase"}:
         return None  # Model Garden's own code refuses nulls in its sections
-    return next(_Comparison(resolved, rate, warmup).findings(), None)
+    return next(_findings(resolved.trail, trainer.train_steps, rate, warmup), None)
 
 
-class _Comparison:
-    """Compares a schedule and its warm-up with the steps of training."""
+def _findings(trail: Trail, steps: int, rate: Any, warmup: Any) -> Iterator[Finding]:
+    """Yields what is wrong with a schedule and its warm-up for so many steps of training, the worst first."""
+    kind, schedule, branch = rate.type, rate.get(), f"{_ROOT}.learning_rate.{rate.type}"
+    offset: int = getattr(schedule, "offset", 0)
+    rise = warmup.get() if getattr(warmup, "type", None) else None
+    rise_steps: int = rise.warmup_steps if rise else 0
+    rise_path = f"{_ROOT}.warmup.{warmup.type}.warmup_steps" if rise else ""
+    shorter = rise_path, f"add --set={rise_path}={max(1, steps // 10)}"
+    length_path = f"{branch}.{LENGTHS.get(kind)}"
+    longer = length_path, f"add --set={length_path}={steps - offset}"
+    end, last_rate = _end_and_rate(kind, schedule)
 
-    def __init__(self, resolved: Resolved, rate: Any, warmup: Any) -> None:
-        self._trail = resolved.trail
-        self._steps: int = resolved.config.trainer.train_steps
-        self._kind, self._schedule = rate.type, rate.get()
-        self._branch = f"{_ROOT}.learning_rate.{rate.type}"
-        self._offset: int = getattr(self._schedule, "offset", 0)
-        self._warmup = warmup.get() if getattr(warmup, "type", None) else None
-        self._warmup_steps: int = self._warmup.warmup_steps if self._warmup else 0
-        self._warmup_path = f"{_ROOT}.warmup.{warmup.type}.warmup_steps" if self._warmup else ""
-
-        self._end = self._end_and_rate()
-
-    def findings(self) -> Iterator[Finding]:
-        """Yields what is wrong, the worst first."""
-        yield from self._zero()
-        yield from self._no_number()
-        if self._warmup_steps > self._steps:
-            what = f"the warm-up takes {self._warmup_steps} steps, and training ends at step {self._steps}"
-            yield self._finding(what, self._warmup_path, self._shorter_warmup)
-        if self._end is not None and (start := max(self._end[0], self._warmup_steps, 0)) < self._steps:
-            what = f"the learning rate stays at {self._end[1]:.4g} from step {start} on"
-            yield self._finding(f"{what}, and training ends at step {self._steps}", *self._longer_schedule)
-        yield from self._hardly_begun()
-
-    def _zero(self) -> Iterator[Finding]:
-        what = f"the learning rate is 0 at all {self._steps} steps, so nothing is learned"
-        if getattr(self._warmup, "warmup_learning_rate", 0) != 0:
-            return
-        if self._kind == "constant" and not self._schedule.learning_rate:
-            yield self._finding(what, f"{self._branch}.learning_rate", "set another rate", is_fatal=True)
-        elif self._kind == "stepwise" and not any(self._schedule.values):
-            yield self._finding(what, f"{self._branch}.values", "set another rate", is_fatal=True)
-        elif self._end is not None and self._end[1] == 0 and self._warmup_steps >= max(self._end[0], 1):
-            # The warm-up rises to the rate at which the schedule has ended.
-            if self._steps <= self._warmup_steps:
-                yield self._finding(what, self._warmup_path, self._shorter_warmup, is_fatal=True)
-            else:
-                yield self._finding(what, *self._longer_schedule, is_fatal=True)
-
-    def _no_number(self) -> Iterator[Finding]:
-        if self._kind != "step_cosine_with_offset" or not self._schedule.boundaries:
-            return
-        last, path = self._schedule.boundaries[-1] + self._offset, f"{self._branch}.boundaries"
-        start = 0 if last <= self._warmup_steps else last
-        if start < self._steps:
-            what = f"the learning rate is not a number from step {start} on, and training ends at step {self._steps}"
-            fix = f"add '--set={path}[-1]={self._steps - self._offset}'"
-            yield self._finding(what, path, fix, is_fatal=True)
-
-    def _hardly_begun(self) -> Iterator[Finding]:
-        boundary = next((each for each in getattr(self._schedule, "boundaries", ()) if each > 0), None)
-        if self._end is not None:
-            field, length, when = LENGTHS[self._kind], self._end[0], "ends at step {}"
-        elif self._kind == "exponential" and self._schedule.decay_rate != 1:
-            field, length, when = "decay_steps", self._schedule.decay_steps, "decays once in {} steps"
-        elif boundary is not None:
-            field, length, when = "boundaries", boundary + self._offset, "first changes at step {}"
-        else:
-            return
-        path = f"{self._branch}.{field}"
-        is_try = self._trail.origin("trainer.train_steps").by_user and not self._trail.origin(path).by_user
-        if length > self._steps * (_TRIED if is_try else _HARDLY_BEGUN):
-            what = f"the learning rate's schedule {when.format(length)}, and training ends at step {self._steps}"
-            fix = f"set boundaries below {self._steps}" if boundary is not None else f"add --set={path}={self._steps}"
-            yield self._finding(f"{what}, when it has hardly begun", path, fix)
-
-    def _end_and_rate(self) -> tuple[int, float] | None:
-        """Returns the step from which the schedule stays at a rate, and the rate; None if there is no such step."""
-        s = self._schedule
-        if self._kind == "polynomial" and not s.cycle and s.end_learning_rate != s.initial_learning_rate:
-            rate = s.end_learning_rate
-        elif self._kind == "cosine" and s.alpha != 1:
-            rate = s.alpha * s.initial_learning_rate
-        elif self._kind == "power_linear" and s.linear_decay_fraction != 0:
-            rate = 0.0
-        else:
-            return None
-        return getattr(s, LENGTHS[self._kind]) + self._offset, rate
-
-    @property
-    def _shorter_warmup(self) -> str:
-        return f"add --set={self._warmup_path}={max(1, self._steps // 10)}"
-
-    @property
-    def _longer_schedule(self) -> tuple[str, str]:
-        path = f"{self._branch}.{LENGTHS[self._kind]}"
-        return path, f"add --set={path}={self._steps - self._offset}"
-
-    def _finding(self, what: str, path: str, fix: str, *, is_fatal: bool = False) -> Finding:
-        origin = self._trail.origin(path)
+    def found(what: str, path: str, fix: str, *, is_fatal: bool = False) -> Finding:
+        origin = trail.origin(path)
         return Finding(Problem(what, path, fix=fix, origin=None if origin.kind == "default" else origin), is_fatal)
+
+    zero = f"the learning rate is 0 at all {steps} steps, so nothing is learned"
+    if getattr(rise, "warmup_learning_rate", 0) == 0:
+        if kind == "constant" and not schedule.learning_rate:
+            yield found(zero, f"{branch}.learning_rate", "set another rate", is_fatal=True)
+        elif kind == "stepwise" and not any(schedule.values):
+            yield found(zero, f"{branch}.values", "set another rate", is_fatal=True)
+        elif last_rate == 0 and rise_steps >= max(end, 1):  # it rises to the rate at which the schedule has ended
+            yield found(zero, *(shorter if steps <= rise_steps else longer), is_fatal=True)
+    if kind == "step_cosine_with_offset" and schedule.boundaries:
+        last, path = schedule.boundaries[-1] + offset, f"{branch}.boundaries"
+        if (start := 0 if last <= rise_steps else last) < steps:
+            what = f"the learning rate is not a number from step {start} on, and training ends at step {steps}"
+            yield found(what, path, f"add '--set={path}[-1]={steps - offset}'", is_fatal=True)
+    if rise_steps > steps:
+        yield found(f"the warm-up takes {rise_steps} steps, and training ends at step {steps}", *shorter)
+    if (start := max(end, rise_steps, 0)) < steps:
+        what = f"the learning rate stays at {last_rate:.4g} from step {start} on, and training ends at step {steps}"
+        yield found(what, *longer)
+    field, length, when = _first_change(kind, schedule, end)
+    is_try = trail.origin("trainer.train_steps").by_user and not trail.origin(f"{branch}.{field}").by_user
+    if field and length > steps * (_TRIED if is_try else _HARDLY_BEGUN):
+        what = f"the learning rate's schedule {when}, and training ends at step {steps}, when it has hardly begun"
+        fix = f"set boundaries below {steps}" if field == "boundaries" else f"add --set={branch}.{field}={steps}"
+        yield found(what, f"{branch}.{field}", fix)
+
+
+def _end_and_rate(kind: str, schedule: Any) -> tuple[float, float]:
+    """Returns the step from which a schedule stays at a rate, and the rate; infinity if there is no such step."""
+    if kind == "polynomial" and not schedule.cycle and schedule.end_learning_rate != schedule.initial_learning_rate:
+        rate = schedule.end_learning_rate
+    elif kind == "cosine" and schedule.alpha != 1:
+        rate = schedule.alpha * schedule.initial_learning_rate
+    elif kind == "power_linear" and schedule.linear_decay_fraction != 0:
+        rate = 0.0
+    else:
+        return math.inf, math.nan
+    return getattr(schedule, LENGTHS[kind]) + schedule.offset, rate
+
+
+def _first_change(kind: str, schedule: Any, end: float) -> tuple[str, float, str]:
+    """Returns the field that says when a schedule changes, the steps until then, and both in words; empty if none."""
+    if end != math.inf:
+        return LENGTHS[kind], end, f"ends at step {end}"
+    if kind == "exponential" and schedule.decay_rate != 1:
+        return "decay_steps", schedule.decay_steps, f"decays once in {schedule.decay_steps} steps"
+    for boundary in getattr(schedule, "boundaries", ()):
+        if boundary > 0:
+            step = boundary + schedule.offset
+            return "boundaries", step, f"first changes at step {step}"
+    return "", 0, ""

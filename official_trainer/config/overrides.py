@@ -27,8 +27,7 @@ from typing import Any
 
 from official_trainer.config import fields, limits
 from official_trainer.config.errors import Origin
-from official_trainer.config.nodes import Node, node_at
-from official_trainer.config.reading import Reader
+from official_trainer.config.reading import Node, Reader, node_at
 from official_trainer.config.text import flow
 from official_trainer.shown import shorten
 

@@ -1,6 +1,7 @@
-"""YAML files and texts as nodes, within the limits of `limits.py`.
+"""YAML files and texts as nodes, which have a place and no type yet: `1e-4` is four characters.
 
-Owns: reading files and strings with PyYAML's parser, duplicate keys, tags, aliases, merge keys, `base:` includes.
+Owns: `Node`; reading files and strings with PyYAML's parser, within the limits of `limits.py`; duplicate keys, tags,
+aliases, merge keys, `base:` includes.
 Does not own: what the nodes mean (`decode.py`), the override language (`overrides.py`).
 
 The parser's events are read one by one: PyYAML's own trees are built by recursion, in C, where depth ends the process.
@@ -11,15 +12,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import yaml
 
 from official_trainer import files
-from official_trainer.config import expressions, limits, scalars
+from official_trainer.config import expressions, fields, limits, scalars
 from official_trainer.config.errors import ConfigError, Origin, Problem, near_file, source_lines
-from official_trainer.config.nodes import Node
 from official_trainer.shown import shorten
 
 _BASES: Any = (yaml.composer.Composer, yaml.CSafeLoader) if yaml.__with_libyaml__ else (yaml.SafeLoader,)
@@ -31,24 +31,81 @@ _PLAIN_TAGS = {
 _OPERATIONS = {"!replace": ":=", "!append": "+=", "!remove": "-="}
 _DEPTH = "exceeded maximum nesting depth"
 """What libyaml says, which reads ahead of the place where our limit is reached."""
-_SAID = {
-    _DEPTH: (f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep", "write fewer levels"),
-    "but found another document": ("a second document begins here", "remove the '---' line"),
-    "found undefined alias": ("nothing before this place has the name of this alias", "define it there"),
-    "found duplicate anchor": ("another place has the name of this anchor", "give it another name"),
-}
-_HINTS = (
-    ("mapping values are not allowed", "quote the value if it holds ': ', or correct the indentation"),
-    ("could not find expected ':'", "a field needs 'name: value'"),
-    ("did not find expected ',' or", "a bracket is not closed, or a comma is missing"),
-    ("did not find expected key", "correct the indentation, or the quotes before this place"),
-    ("found unexpected end of stream", "a quote is not closed"),
+_SAID = (
+    (_DEPTH, f"here lists and sections are nested more than {limits.MAX_DEPTH} levels deep", "write fewer levels"),
+    ("but found another document", "a second document begins here", "remove the '---' line"),
+    ("found undefined alias", "nothing before this place has the name of this alias", "define it there"),
+    ("found duplicate anchor", "another place has the name of this anchor", "give it another name"),
+    ("mapping values are not allowed", "", "quote the value if it holds ': ', or correct the indentation"),
+    ("could not find expected ':'", "", "a field needs 'name: value'"),
+    ("did not find expected ',' or", "", "a bracket is not closed, or a comma is missing"),
+    ("did not find expected key", "", "correct the indentation, or the quotes before this place"),
+    ("found unexpected end of stream", "", "a quote is not closed"),
 )
+"""What PyYAML says, what that means if its words do not say it, and the fix."""
 MARK = "#official-trainer: "
 """Begins a line of a `params.yaml` that Model Garden's parser takes for a comment: a field that only we have."""
 _MARKED = re.compile(rf"^( *){MARK}", re.MULTILINE)
 _JSON_PAIR = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 """An escape in JSON; with groups, a character beyond 16 bits, which JSON writes as two."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A piece of configuration text.
+
+    Attributes:
+      kind: `scalar` (value: text), `list` (value: nodes), `mapping` (value: pairs of nodes), `reference` (value: text
+        with `${…}`; decoding makes it of a scalar).
+      value: see kind.
+      origin: where it starts.
+      length: columns it takes on its first line.
+      quoted: whether a scalar was quoted.
+      op: `=` set or merge, `:=` replace, `+=` append, `-=` remove, `~` reset.
+      is_part: whether it is a mapping with one key of a path, for one part of what is there; all else stays as it is.
+    """
+
+    kind: Literal["scalar", "list", "mapping", "reference"]
+    value: Any
+    origin: Origin
+    length: int = 1
+    quoted: bool = False
+    op: str = "="
+    is_part: bool = False
+
+    @property
+    def is_glued(self) -> bool:
+        """Whether text looks like a name and a value without the space between."""
+        name, colon, value = self.value.partition(":")
+        return bool(colon and value and not self.quoted and fields.is_path(name))
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is null, or nothing at all."""
+        return self.kind == "scalar" and not self.quoted and self.value in scalars.NULLS
+
+    @property
+    def shown(self) -> str:
+        """The node as messages show it."""
+        if self.kind == "scalar":
+            if self.is_null:
+                return "null" if self.value else "nothing"
+            return ("the quoted text " if self.quoted else "") + f"'{shorten(self.value)}'"
+        if self.kind == "reference":
+            return f"'{shorten(self.value)}'"
+        return "a list" if self.kind == "list" else "a mapping"
+
+    def problem(self, what: str, path: str = "", **parts: str) -> Problem:
+        """Returns a problem at the place of this node."""
+        return Problem(what, path, origin=self.origin, length=self.length, **parts)
+
+
+def node_at(keys: Sequence[fields.Key], mark: Node, node: Node) -> Node:
+    """Returns what puts `node` at `keys`, a path that is written at `mark`; all else stays as it is."""
+    for key in reversed(keys):
+        at = dataclasses.replace(mark, value=key, quoted=True)
+        node = Node("mapping", ((at, node),), node.origin, node.length, is_part=True)
+    return node
 
 
 class Reader:
@@ -308,10 +365,8 @@ def _syntax_problem(text: str, start: Origin, error: yaml.YAMLError) -> Problem:
     if "\t" in indent:
         origin = start.moved(mark.line, indent.index("\t"))
         return Problem("a tab in the indentation, where YAML allows spaces only", fix="replace it", origin=origin)
-    for words, (what, fix) in _SAID.items():
-        if words in str(error):
-            return Problem(what, fix=fix, origin=start.moved(mark.line, mark.column))
-    fix = next((hint for words, hint in _HINTS if words in reason or words in str(error)), "")
-    if "${" in line:
+    what, fix = next(((what, fix) for words, what, fix in _SAID if words in str(error)), ("", ""))
+    if "${" in line and not what:
         fix = "inside brackets, write a reference in quotes"
-    return Problem(f"cannot be read as YAML: {reason}", fix=fix, origin=start.moved(mark.line, mark.column))
+    what = what or f"cannot be read as YAML: {reason}"
+    return Problem(what, fix=fix, origin=start.moved(mark.line, mark.column))

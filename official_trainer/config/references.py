@@ -14,7 +14,7 @@ from official_trainer.config.declaration import OneOf
 from official_trainer.config.decode import Decoder
 from official_trainer.config.errors import ConfigError, Origin, Problem
 from official_trainer.config.expressions import Expression, ExpressionError, Reference
-from official_trainer.config.nodes import Node, node_at
+from official_trainer.config.reading import Node, node_at
 from official_trainer.config.text import flow, parts
 
 
