@@ -1,7 +1,7 @@
 """Two runs beside each other: all that differs between them, and the step at which their numbers part.
 
 Owns: which facts of two runs are compared. Does not own: reading runs (`runs/`), the layout of differing fields
-(`config/contrast.py`).
+(`config/compare.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import contrast
-from official_trainer.config.contrast import Contrast
+from official_trainer.config import compare
+from official_trainer.config.compare import Contrast
 from official_trainer.reports.entries import Entry
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.runs import recorded
@@ -76,7 +76,7 @@ def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
     return Pair(
         names=(before.name, after.name),
         facts=[fact for fact in _facts(*runs) if fact[1] != fact[2]],
-        config=contrast.contrasts(*(contrast.sides_of_lines(run.config, run.experiment) for run in runs)),
+        config=compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs)),
         code=code,
         changes=changes,
         metrics=metrics,
@@ -187,7 +187,7 @@ def as_text(pair: Pair) -> Iterator[str]:
         part = f"at step {parting['step']} ({before}): {parting['metric']} {values}"
     for name, body in (
         ("Run", _facts_text(pair.facts)),
-        ("Config", contrast.text(pair.config) or ["no field differs"]),
+        ("Config", compare.text(pair.config) or ["no field differs"]),
         ("Code", code),
         ("Metrics at the last step that both recorded", _metrics_text(pair)),
         ("Where they part", [part]),
@@ -235,10 +235,7 @@ def as_json(pair: Pair) -> dict[str, Any]:
             "before": pair.names[0],
             "after": pair.names[1],
             "facts": [dict(zip(("name", "before", "after"), fact, strict=True)) for fact in pair.facts],
-            "differences": [
-                {"path": each.path, "before": contrast.as_json(each.before), "after": contrast.as_json(each.after)}
-                for each in pair.config
-            ],
+            "differences": [each.as_json() for each in pair.config],
             "code": pair.code,
             "changes": pair.changes,
             "metrics": [

@@ -178,18 +178,17 @@ def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) ->
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:
     """Returns the fields that differ between two configurations."""
-    from official_trainer.config import contrast
+    from official_trainer.config import compare
 
-    found = contrast.contrasts(*map(contrast.sides, both))
+    found = compare.contrasts(*map(compare.sides, both))
     if as_json:
         import json
 
-        sides = [(each.path, {"before": each.before, "after": each.after}) for each in found]
-        rows = [{"path": path, **{key: contrast.as_json(side) for key, side in held.items()}} for path, held in sides]
+        rows = [each.as_json() for each in found]
         return json.dumps({"before": names[0], "after": names[1], "differences": rows}, indent=2)
     count = f"{len(found)} fields differ" if len(found) > 1 else "1 field differs" if found else "no field differs"
     head = [f"--- {names[0]}", f"+++ {names[1]}", count]
-    return "\n".join([*head, *([""] if found else []), *contrast.text(found)])
+    return "\n".join([*head, *([""] if found else []), *compare.text(found)])
 
 
 def _origins(resolved: Resolved, section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

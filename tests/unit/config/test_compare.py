@@ -1,15 +1,15 @@
 """N8: two configurations side by side: the fields that differ, both values and what set each."""
 
-from official_trainer.config import contrast
+from official_trainer.config import compare
 from tests.support.config.sample import Model, resolved
 
 
 def shown(before, after):
-    return contrast.text(contrasts(before, after))
+    return compare.text(contrasts(before, after))
 
 
 def contrasts(*both):
-    return contrast.contrasts(*map(contrast.sides, both))
+    return compare.contrasts(*map(compare.sides, both))
 
 
 def test_values_and_what_set_them(write):
