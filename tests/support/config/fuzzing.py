@@ -85,6 +85,7 @@ ${task.model.shape.round.x} ${nowhere}
 FRAGMENTS = [
     *_WORDS.split(),
     *(f"{word} " for word in ("&a", "<<:", "!append", "!remove", "!replace", ":", "-", "?", "x-a:", "base:", "type:")),
+    *("a.b: ", "\u2028"),
     *(
         "<<: *a\n",
         "base: 1.yaml\n",
