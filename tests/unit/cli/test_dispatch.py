@@ -111,15 +111,6 @@ def test_a_verb_of_an_installed_package_that_cannot_be_imported(monkeypatch, tmp
     assert "hello" not in out and "train" in out
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_help_of_each_verb(verb, capsys):
-    assert cli.main([verb, "--help"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith(f"usage: official-trainer {verb} ")
-    assert verbs.help_line(verbs.load_some(verbs.names())[verb]).split(",")[0] in " ".join(out.split())
-    assert "--help" in out
-
-
 def test_no_verb(capsys):
     assert cli.main([]) == 2
     assert "usage: official-trainer VERB" in capsys.readouterr().err
@@ -135,9 +126,8 @@ def test_unknown_verb(capsys):
 
 def test_a_verb_like_no_other(workspace, capsys):
     assert cli.main(["wxyz"]) == 2
-    verb, known, command = capsys.readouterr().err.splitlines()
-    assert (verb, command) == ("error: no such verb: wxyz", "try: official-trainer --help")
-    assert known == f"verbs: {', '.join(verbs.names())}"
+    known = f"verbs: {', '.join(verbs.names())}"
+    assert capsys.readouterr().err == f"error: no such verb: wxyz\n{known}\ntry: official-trainer --help\n"
 
 
 @pytest.mark.parametrize(
@@ -201,14 +191,11 @@ def test_version_of_a_checkout_that_is_not_installed(capsys, monkeypatch):
 
 @pytest.mark.parametrize("code", [ExitCode.CONFIG, ExitCode.DATA, ExitCode.NON_FINITE, ExitCode.RETRY])
 def test_errors_for_users_are_their_message(code, monkeypatch, capsys):
-    """N6: the error's own exit code; no traceback."""
+    """N6: the error's own exit code; no traceback; also of an interrupt."""
     error = UserError("this\nand that")
     error.exit_code = code
     assert ends_with(monkeypatch, error) == code
     assert capsys.readouterr().err == "error: this\nand that\n"
-
-
-def test_interrupt(monkeypatch, capsys):
     assert ends_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
 

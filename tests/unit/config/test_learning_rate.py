@@ -64,90 +64,74 @@ def test_nothing_is_said_of_what_is_meant(sets):
     assert said(*sets) is None
 
 
+ZERO = "the learning rate is 0 at all 1000 steps, so nothing is learned"
+LATE = ", and training ends at step 1000"
+BEGUN = f"{LATE}, when it has hardly begun"
+
+
 @pytest.mark.parametrize(
-    ("sets", "is_fatal", "message"),
+    ("sets", "is_fatal", "field", "what", "fix"),
     [
         (
             (*COSINE, "learning_rate.cosine.decay_steps=600"),
-            False,
-            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate stays at 0 from step 600 on, and "
-            f"training ends at step 1000; add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+            *(False, "learning_rate.cosine.decay_steps"),
+            *(f"the learning rate stays at 0 from step 600 on{LATE}", "1000"),
         ),
         (
             of("polynomial", "initial_learning_rate=0.1", "decay_steps=500", "offset=100"),
-            False,
-            f"--set: {ROOT}.learning_rate.polynomial.decay_steps: the learning rate stays at 0.0001 from step 600 on, "
-            f"and training ends at step 1000; add --set={ROOT}.learning_rate.polynomial.decay_steps=900",
+            *(False, "learning_rate.polynomial.decay_steps"),
+            *(f"the learning rate stays at 0.0001 from step 600 on{LATE}", "900"),
         ),
         (
             of("power_linear", "initial_learning_rate=0.1", "total_decay_steps=999"),
-            False,
-            f"--set: {ROOT}.learning_rate.power_linear.total_decay_steps: the learning rate stays at 0 from step 999 "
-            f"on, and training ends at step 1000; add --set={ROOT}.learning_rate.power_linear.total_decay_steps=1000",
+            *(False, "learning_rate.power_linear.total_decay_steps"),
+            *(f"the learning rate stays at 0 from step 999 on{LATE}", "1000"),
         ),
         (
             (*COSINE, "learning_rate.cosine.decay_steps=300000"),
-            False,
-            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate's schedule ends at step 300000, and "
-            f"training ends at step 1000, when it has hardly begun; "
-            f"add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+            *(False, "learning_rate.cosine.decay_steps"),
+            *(f"the learning rate's schedule ends at step 300000{BEGUN}", "1000"),
         ),
         (
             (*of("polynomial", "initial_learning_rate=0.1", "decay_steps=20000", "end_learning_rate=0"), *linear(100)),
-            False,
-            f"--set: {ROOT}.learning_rate.polynomial.decay_steps: the learning rate's schedule ends at step 20000, and "
-            f"training ends at step 1000, when it has hardly begun; "
-            f"add --set={ROOT}.learning_rate.polynomial.decay_steps=1000",
+            *(False, "learning_rate.polynomial.decay_steps"),
+            *(f"the learning rate's schedule ends at step 20000{BEGUN}", "1000"),
         ),
         (
             of("exponential", "initial_learning_rate=0.1", "decay_steps=20000", "decay_rate=0.5", "staircase=true"),
-            False,
-            f"--set: {ROOT}.learning_rate.exponential.decay_steps: the learning rate's schedule decays once in 20000 "
-            f"steps, and training ends at step 1000, when it has hardly begun; "
-            f"add --set={ROOT}.learning_rate.exponential.decay_steps=1000",
+            *(False, "learning_rate.exponential.decay_steps"),
+            *(f"the learning rate's schedule decays once in 20000 steps{BEGUN}", "1000"),
         ),
         (
             of("stepwise", "boundaries=[20000,30000]", "values=[1,0.1,0.01]"),
-            False,
-            f"--set: {ROOT}.learning_rate.stepwise.boundaries: the learning rate's schedule first changes at step "
-            "20000, and training ends at step 1000, when it has hardly begun; set boundaries below 1000",
+            *(False, "learning_rate.stepwise.boundaries"),
+            *(f"the learning rate's schedule first changes at step 20000{BEGUN}", "set boundaries below 1000"),
         ),
         (
             ("learning_rate=constant", *linear(5000)),
-            False,
-            f"--set: {ROOT}.warmup.linear.warmup_steps: the warm-up takes 5000 steps, and training ends at step 1000; "
-            f"add --set={ROOT}.warmup.linear.warmup_steps=100",
+            *(False, "warmup.linear.warmup_steps", f"the warm-up takes 5000 steps{LATE}", "100"),
         ),
-        (
-            (*COSINE, *linear(5000)),
-            True,
-            f"--set: {ROOT}.warmup.linear.warmup_steps: the learning rate is 0 at all 1000 steps, so nothing is "
-            f"learned; add --set={ROOT}.warmup.linear.warmup_steps=100",
-        ),
+        ((*COSINE, *linear(5000)), True, "warmup.linear.warmup_steps", ZERO, "100"),
         (
             (*COSINE, "learning_rate.cosine.decay_steps=600", *linear(700)),
-            True,
-            f"--set: {ROOT}.learning_rate.cosine.decay_steps: the learning rate is 0 at all 1000 steps, so nothing is "
-            f"learned; add --set={ROOT}.learning_rate.cosine.decay_steps=1000",
+            *(True, "learning_rate.cosine.decay_steps", ZERO, "1000"),
         ),
         (
             of("stepwise", "boundaries=[10]", "values=[0, 0]"),
-            True,
-            f"--set: {ROOT}.learning_rate.stepwise.values: the learning rate is 0 at all 1000 steps, so nothing is "
-            "learned; set another rate",
+            *(True, "learning_rate.stepwise.values", ZERO, "set another rate"),
         ),
         (
             of("step_cosine_with_offset", "boundaries=[0,500]", "values=[1,0.5]"),
-            True,
-            f"--set: {ROOT}.learning_rate.step_cosine_with_offset.boundaries: the learning rate is not a number from "
-            f"step 500 on, and training ends at step 1000; "
+            *(True, "learning_rate.step_cosine_with_offset.boundaries"),
+            f"the learning rate is not a number from step 500 on{LATE}",
             f"add '--set={ROOT}.learning_rate.step_cosine_with_offset.boundaries[-1]=1000'",
         ),
     ],
 )
-def test_messages(sets, is_fatal, message):
+def test_messages(sets, is_fatal, field, what, fix):
     """N31, N7: one line with the step, and an override that can be pasted."""
-    assert said(*sets) == (is_fatal, message)
+    fix = f"add --set={ROOT}.{field}={fix}" if fix.isdecimal() else fix
+    assert said(*sets) == (is_fatal, f"--set: {ROOT}.{field}: {what}; {fix}")
 
 
 @pytest.mark.parametrize(
