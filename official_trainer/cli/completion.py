@@ -51,8 +51,8 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
     is_of_other = words[:1] == ["help"] or (words[:1] == ["watch"] and len(words) > 1)
     name, *rest = (words[1:] if is_of_other else words) or [""]
     if not name:
-        found = verbs.load_some(verbs.names())
-        return _beginning(last, {verb: verbs.help_line(module) for verb, module in found.items()})
+        modules = verbs.load_some(verbs.names())
+        return _beginning(last, {verb: verbs.help_line(module) for verb, module in modules.items()})
     try:
         if (module := verbs.load(name)) is None:
             return {}
@@ -67,8 +67,12 @@ def candidates(words: Sequence[str], last: str) -> dict[str, str]:
             return _after(f"{spelled}=", _of_value(parser, flag, arguments, text))
         if last.startswith("--") and "." in spelled and hasattr(arguments, "set"):
             return _after("--", _settings(arguments, last.removeprefix("--")))
-        if not last.startswith("-"):
-            return _of_argument(parser, arguments, last)
+        if not last.startswith("-"):  # the next positional argument, or else a setting
+            names = [action.dest for action in parser.shown() if not action.option_strings]
+            given = {"name"} if getattr(arguments, "experiment", None) else set()
+            free = next((name for name in names if not getattr(arguments, name) and name not in given), None)
+            found = _of_value(parser, free, arguments, last) if free else {}
+            return found if found or not hasattr(arguments, "set") else _settings(arguments, last)
         shown = [action for action in parser.shown() if action.option_strings]
         ends = ["" if each.nargs in (0, "?") else "=" for each in shown]
         offered = {each.option_strings[-1] + end: each.help or "" for each, end in zip(shown, ends, strict=True)}
@@ -83,15 +87,6 @@ def _beginning(start: str, found: Mapping[str, str]) -> dict[str, str]:
 
 def _after(start: str, found: Mapping[str, str]) -> dict[str, str]:
     return {f"{start}{candidate}": meaning for candidate, meaning in found.items()}
-
-
-def _of_argument(parser: Parser, arguments: argparse.Namespace, last: str) -> dict[str, str]:
-    """Returns candidates for a word that is no flag: for the next positional argument, or else for a setting."""
-    names = [action.dest for action in parser.shown() if not action.option_strings]
-    given = {"name"} if getattr(arguments, "experiment", None) else set()
-    free = next((name for name in names if not getattr(arguments, name) and name not in given), None)
-    found = _of_value(parser, free, arguments, last) if free else {}
-    return found if found or not hasattr(arguments, "set") else _settings(arguments, last)
 
 
 def _of_value(parser: Parser, name: str, arguments: argparse.Namespace, text: str) -> dict[str, str]:

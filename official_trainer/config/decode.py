@@ -204,11 +204,19 @@ class Decoder:
             if self._refuse_glued(key, item, path):
                 found[key.value] = FAILED
                 continue
-            if item.op == "~":
-                return self._reset_entry(item, old, key.value, path)
+            place = fields.join(path, key.value)
+            if item.op == "~":  # puts back the experiment's value; removes an entry that was added
+                value = fields.at(self._base, fields.parse_path(place))
+                if value is not Ellipsis:
+                    self.trail.reset(place, item.origin, value)
+                    return FrozenDict({**old, key.value: value})
+                if key.value not in old:
+                    return self._unknown(old, key.value, item, path)
+                self.trail.replace(place, item.origin)
+                return FrozenDict({name: part for name, part in old.items() if name != key.value})
             item_type = _kept(fields.value_type(tp) if tp is not Any else Any, old, key.value)
             now = old.get(key.value) if is_merged else None
-            found[key.value] = self.value(item, item_type, now, fields.join(path, key.value))
+            found[key.value] = self.value(item, item_type, now, place)
         if any(item is FAILED for item in found.values()):
             return FAILED
         return FrozenDict({**old, **found} if is_merged else found)
@@ -275,7 +283,16 @@ class Decoder:
                 continue
             now = changes.get(field, getattr(base, field, None))
             changes[field] = self._field(cls, field, node_at(rest, key, item), now, path)
-        return self._build(cls, start, changes, path, node)
+        good = {name: value for name, value in changes.items() if value is not FAILED}
+        needed = fields.required(cls) if start is None else []
+        if missing := [name for name in needed if name not in changes]:
+            return self._fail(node, path, f"{cls.__name__} needs {' and '.join(missing)}", fix="set it here")
+        if any(name not in good for name in needed):
+            return FAILED
+        try:
+            return cls(**good) if start is None else start.replace(**good)
+        except (TypeError, ValueError) as error:
+            return self._fail(node, path, f"{cls.__name__} refuses these values: {error}")
 
     def _field(self, cls: type[Config], name: str, node: Node, current: Any, path: str) -> Any:
         tp = fields.hints(cls)[name]
@@ -325,19 +342,6 @@ class Decoder:
         near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
 
-    def _build(self, cls: type[Config], start: Config | None, changes: Mapping[str, Any], path: str, node: Node) -> Any:
-        good = {name: value for name, value in changes.items() if value is not FAILED}
-        if start is None:
-            missing = [name for name in fields.required(cls) if name not in changes]
-            if missing:
-                return self._fail(node, path, f"{cls.__name__} needs {' and '.join(missing)}", fix="set it here")
-            if any(name not in good for name in fields.required(cls)):
-                return FAILED
-        try:
-            return cls(**good) if start is None else start.replace(**good)
-        except (TypeError, ValueError) as error:
-            return self._fail(node, path, f"{cls.__name__} refuses these values: {error}")
-
     # Parts.
 
     def _part(self, node: Node, tp: Any, current: Any, path: str) -> Any:
@@ -371,18 +375,6 @@ class Decoder:
         types = fields.item_types(holder, len(old)) or [Any] * len(old)
         part = self.value(inner, types[index], old[index], fields.join(path, index))
         return FAILED if part is FAILED else (*old[:index], part, *old[index + 1 :])
-
-    def _reset_entry(self, node: Node, old: Mapping[str, Any], key: str, path: str) -> Any:
-        """Puts back the experiment's value of an entry; removes one that was added."""
-        place = fields.join(path, key)
-        value = fields.at(self._base, fields.parse_path(place))
-        if value is not Ellipsis:
-            self.trail.reset(place, node.origin, value)
-            return FrozenDict({**old, key: value})
-        if key not in old:
-            return self._unknown(old, key, node, path)
-        self.trail.replace(path, node.origin)
-        return FrozenDict({name: part for name, part in old.items() if name != key})
 
     def _unknown(self, section: Any, key: fields.Key, mark: Node, path: str) -> Any:
         if len(self.problems) >= limits.MAX_PROBLEMS:

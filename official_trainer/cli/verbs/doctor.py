@@ -97,7 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     for finding in _findings(arguments):
         findings.append(dataclasses.replace(finding, fix="") if finding.ok else finding)
         if not arguments.json:
-            print("\n".join(_lines(finding)), flush=True)
+            mark = "ok  " if finding.ok else "mend"
+            line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
+            print(line.replace(mark, terminal.paint(mark, "green" if finding.ok else "red"), 1), flush=True)
+            if not finding.ok:
+                print(f"      {'':<20}{terminal.paint(finding.fix, 'bold')}", flush=True)
     problems = sum(not finding.ok for finding in findings)
     if arguments.json:
         import json
@@ -256,14 +260,6 @@ def devices() -> Mapping[str, Any] | str:
         return dict(json.loads(done.stdout.splitlines()[-1]))
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
-
-
-def _lines(finding: Finding) -> list[str]:
-    mark = "ok  " if finding.ok else "mend"
-    line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
-    painted = terminal.paint(mark, "green" if finding.ok else "red")
-    fix = [] if finding.ok else [f"      {'':<20}{terminal.paint(finding.fix, 'bold')}"]
-    return [line.replace(mark, painted, 1), *fix]
 
 
 def _installed(name: str) -> str | None:

@@ -18,8 +18,6 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.shown import printable, wrapped
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from official_trainer.garden.scan import Experiment
 
 USAGE = "[--all] [--import=MODULE] [--json]"
@@ -69,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(listed, indent=2))
         return 0
     if found:
-        _show_table([(e.name, e.summary, _place(e, workspace)) for e in found])
+        inside = {each.name for each in found if workspace and each.path.is_relative_to(workspace)}
+        places = {e.name: str(e.path.relative_to(workspace or "")) if e.name in inside else e.module for e in found}
+        _show_table([(each.name, each.summary, places[each.name]) for each in found])
     else:
         _say(nowhere if workspace is None else f"no experiments in {workspace / 'experiments'}")
     for message in unlisted:
@@ -93,12 +93,6 @@ def _say(message: str, label: str = "", colour: terminal.Colour = "red") -> None
     """Prints a line; with a label before it that is coloured on a terminal."""
     text = wrapped(f"{label}  {printable(message)}" if label else printable(message), terminal.width())
     print(text.replace(label, terminal.paint(label, colour), 1) if label else text)
-
-
-def _place(experiment: Experiment, workspace: Path | None) -> str:
-    """Returns the file of an experiment of the workspace, or the module to import for one from elsewhere."""
-    inside = workspace is not None and experiment.path.is_relative_to(workspace)
-    return str(experiment.path.relative_to(workspace or "")) if inside else experiment.module
 
 
 def _as_json(experiment: Experiment) -> dict[str, Any]:

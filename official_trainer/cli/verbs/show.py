@@ -90,7 +90,19 @@ def run(arguments: argparse.Namespace) -> int:
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)
     if arguments.diff is None:
-        terminal.show(_text(experiment, resolved, arguments))
+        from official_trainer import config
+
+        if arguments.json:
+            import json
+
+            plain = resolved.config.as_dict()
+            shown = {"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}
+            text = json.dumps(shown, indent=2)
+        elif arguments.explain:
+            text = config.explain(resolved, arguments.explain).rstrip()
+        else:
+            text = config.dump(resolved, origins=True).rstrip()
+        terminal.show(text)
     else:
         other = target.resolve_other(arguments.diff, experiment, arguments)
         changed = " with the flags of this command" if flags.changes_config(arguments) else ""
@@ -161,19 +173,6 @@ def _is_experiment(name: str, arguments: argparse.Namespace) -> bool:
     with contextlib.suppress(registry.UnknownExperimentError):  # its name may be computed
         return registry.get_config(name, target.workspace(arguments), target.imports(arguments)) is not None
     return False
-
-
-def _text(experiment: str, resolved: Resolved, arguments: argparse.Namespace) -> str:
-    from official_trainer import config
-
-    if arguments.explain:
-        return config.explain(resolved, arguments.explain).rstrip()
-    if not arguments.json:
-        return config.dump(resolved, origins=True).rstrip()
-    import json
-
-    plain = resolved.config.as_dict()
-    return json.dumps({"experiment": experiment, "config": plain, "origins": dict(_origins(resolved, plain))}, indent=2)
 
 
 def _difference(names: tuple[str, str], both: tuple[Resolved, Resolved], *, as_json: bool) -> str:
