@@ -85,11 +85,6 @@ def test_the_same_in_python():
     )
 
 
-def test_a_trigger_replaces_the_one_that_is_there():
-    """B1: two triggers would contradict each other, so they are not merged."""
-    assert action("{type: learning_rate, when: {every: 5}}").when == When(every=5)
-
-
 def test_explain_knows_the_field():
     """N8: also the one whose name is a keyword."""
     found = resolved("[{type: learning_rate, when: {not: {every: 3}}}]")
@@ -275,8 +270,8 @@ def test_an_own_action_is_one_file(workspace):
     ("text", "message"),
     [
         (
-            "import nothing_of_this_name  # (ActionConfig)",
-            "trainer.actions[0].type: actions/greet.py cannot be imported: ModuleNotFoundError: No module named",
+            "import nothing_of_it  # (ActionConfig)",
+            "actions/greet.py cannot be imported: ModuleNotFoundError: No",
         ),
         ("x = 1  # (ActionConfig)", "must define one ActionConfig; it defines 0"),
         (OWN + OWN.replace("GreetConfig", "OtherConfig"), "must define one ActionConfig; it defines 2"),
@@ -285,7 +280,7 @@ def test_an_own_action_is_one_file(workspace):
 def test_an_own_action_that_is_wrong_is_said(workspace, text, message):
     """N7: with its file."""
     (workspace / "actions" / "greet.py").write_text(textwrap.dedent(text))
-    assert any(message in problem for problem in said("[greet]")), said("[greet]")
+    assert message in said("[greet]")[0]
 
 
 def test_a_name_that_is_there_twice_is_refused(workspace):
