@@ -58,21 +58,15 @@ def test_list_as_json(workspace, capsys):
     assert source[experiment["line"] - 1] == "def my_experiment() -> ExperimentConfig:"
 
 
-def test_list_shows_what_it_cannot_read(workspace, capsys):
+def test_list_shows_what_it_cannot_read_and_what_would_fail(workspace, capsys):
     (workspace / "experiments" / "broken.py").write_text("@register_config_factory('x'\ndef")
-    assert cli.main(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "my_experiment " in out
-    assert "unlisted  " in out
-    assert "broken.py:1: its experiments are not listed" in out
-
-
-def test_list_shows_modules_whose_import_would_fail(workspace, capsys):
     (workspace / "experiments" / "needy.py").write_text(
         'import no_such_module\n\n@register_config_factory("needy")\ndef needy():\n    """Needs more."""\n'
     )
     assert cli.main(["list"]) == 0
-    assert "needy          Needs more." in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "my_experiment " in out and "needy          Needs more." in out
+    assert "unlisted  " in out and "broken.py:1: its experiments are not listed" in out
 
 
 def test_an_empty_workspace(tmp_path, monkeypatch, capsys):

@@ -40,6 +40,9 @@ def test_defaults_of_train(engine, workspace, monkeypatch):
     assert (kwargs["mode"], kwargs["quiet"]) == ("train_and_eval", False)
     assert kwargs["allow_config_change"] is False
     assert kwargs["model_dir"] == str(workspace / "runs" / "my_experiment")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cli.main(["train", "my_experiment", "--model_dir=~/runs"]) == 0
+    assert engine.calls[1][3]["model_dir"] == "/home/someone/runs"
 
 
 def test_layers_in_their_order(engine, workspace):
@@ -51,12 +54,6 @@ def test_layers_in_their_order(engine, workspace):
     assert cli.main(["train", "my_experiment", *argv]) == 0
     trainer = engine.calls[0][2].config.trainer
     assert (trainer.summary_interval, trainer.max_to_keep, trainer.train_steps, trainer.steps_per_loop) == (1, 2, 3, 4)
-
-
-def test_a_home_in_the_path_is_expanded(engine, workspace, monkeypatch):
-    monkeypatch.setenv("HOME", "/home/someone")
-    assert cli.main(["train", "my_experiment", "--model_dir=~/runs"]) == 0
-    assert engine.calls[0][3]["model_dir"] == "/home/someone/runs"
 
 
 def test_tf_data_service_sets_its_fields_only_when_given(engine, workspace):
@@ -115,12 +112,6 @@ def test_what_cannot_be_run(verb, argv, said, engine, workspace, capsys):
     assert engine.calls == []
 
 
-def test_no_experiments_at_all(engine, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["train"]) == 2
-    assert "experiments: none here; `official-trainer init DIR` writes a new workspace" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("verb", ["train", "check", "eval", "export"])
 def test_gin_flags_reach_the_engine(verb, engine, workspace):
     """T17: of every verb that builds the model; without them nothing does."""
@@ -159,20 +150,6 @@ def test_a_run_directory_that_tensorflow_cannot_find_is_refused_before_its_impor
     assert not (workspace / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--overfit_batches=0"], "--overfit_batches=0: expected a number from 1"),
-        (["--overfit_batches=1", "--mode=eval"], "--overfit_batches would have no effect with --mode=eval"),
-        (["--overfit_batches=1", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
-    ],
-)
-def test_overfitting_is_refused_where_it_means_nothing(engine, workspace, capsys, flags, message):
-    assert cli.main(["train", "my_experiment", *flags]) == 2
-    assert message in capsys.readouterr().err
-    assert not engine.calls
-
-
 def test_the_step_at_which_a_process_stops_is_no_setting(engine, workspace):
     """N15: the config is that of the run to its end, so what follows `trainer.train_steps` stays as it is."""
     assert cli.main(["train", "my_experiment", "--until_step=3", "trainer.train_steps=9"]) == 0
@@ -187,9 +164,12 @@ def test_the_step_at_which_a_process_stops_is_no_setting(engine, workspace):
     [
         (["--until_step=0"], "--until_step=0: expected a number from 1"),
         (["--until_step=5", "--mode=eval"], "--until_step would have no effect with --mode=eval; leave one of them"),
+        (["--overfit_batches=0"], "--overfit_batches=0: expected a number from 1"),
+        (["--overfit_batches=1", "--mode=eval"], "--overfit_batches would have no effect with --mode=eval"),
+        (["--overfit_batches=1", "--format=npy"], "--format would have no effect with --mode=train_and_eval"),
     ],
 )
-def test_a_step_to_stop_at_is_refused_where_it_means_nothing(engine, workspace, capsys, flags, message):
+def test_numbers_of_steps_and_batches_are_refused_where_they_mean_nothing(engine, workspace, capsys, flags, message):
     assert cli.main(["train", "my_experiment", *flags]) == 2
     assert message in capsys.readouterr().err
     assert not engine.calls
