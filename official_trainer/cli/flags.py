@@ -79,7 +79,8 @@ def add_mode_flag(parser: Parser, offered: Iterable[str] | None = None) -> None:
     parser.group(WHICH_RUN)
     choices = tuple(offered or modes.MODES)
     help = f"one of {', '.join(choices)} (default: {modes.DEFAULT_MODE})"
-    parser.value("mode", "MODE", help, choices=choices, takes_others=True)
+    parser.value("mode", "MODE", help)
+    parser.choices["mode"] = choices
 
 
 def read_mode(arguments: argparse.Namespace) -> str:
@@ -104,7 +105,8 @@ def called(arguments: argparse.Namespace) -> list[str]:
 def add_checkpoint_flag(parser: Parser) -> None:
     """Declares `--checkpoint`."""
     help = "latest, best or the number of a step (default: latest)"
-    parser.value("checkpoint", "WHICH", help, choices=_CHECKPOINTS, takes_others=True)
+    parser.value("checkpoint", "WHICH", help)
+    parser.choices["checkpoint"] = _CHECKPOINTS
 
 
 def read_checkpoint(arguments: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ import itertools
 import re
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer.cli import terminal
@@ -130,27 +130,24 @@ def settings_help(prog: str, experiment: str, settings: Iterable[Setting]) -> st
         f"`{prog} --help` lists the flags."
     )
     text = [f"usage: {prog} {experiment} [flags] [PATH=VALUE …]", "", *textwrap.wrap(about, WIDTH)]
-    for section, those in itertools.groupby(settings, key=lambda setting: setting.section):
-        text += ["", f"{section or 'the experiment'}:"]
-        text += itertools.chain.from_iterable(_setting(f"{setting.path}=", setting) for setting in those)
-    return "\n".join(text)
+    return "\n".join([*text, *_by_section("the experiment", settings, lambda setting: f"{setting.path}=")])
 
 
 def fields_help(title: str, settings: Iterable[Setting]) -> Iterator[str]:
-    """Yields the lines about the fields of a YAML file by section: name and default, type and meaning below.
+    """Returns the lines about the fields of a YAML file by section: name and default, type and meaning below.
 
     Args:
       title: above those that are in no section.
       settings: with their defaults.
     """
+    return _by_section(title, settings, lambda each: f"{each.path.removeprefix(each.section).lstrip('.')}: ")
+
+
+def _by_section(title: str, settings: Iterable[Setting], name: Callable[[Setting], str]) -> Iterator[str]:
     for section, those in itertools.groupby(settings, key=lambda setting: setting.section):
         yield from ("", f"{section or title}:")
         for setting in those:
-            yield from _setting(f"{setting.path.removeprefix(section).lstrip('.')}: ", setting)
-
-
-def _setting(before: str, setting: Setting) -> Iterator[str]:
-    left = f"  {before}"
-    yield left + shorten(setting.value, max(WIDTH - len(left), _LEAST_VALUE))
-    what = f"{setting.kind}: {setting.meaning}" if setting.meaning else setting.kind
-    yield from textwrap.wrap(what, WIDTH, initial_indent=_BELOW, subsequent_indent=_BELOW)
+            left = f"  {name(setting)}"
+            yield left + shorten(setting.value, max(WIDTH - len(left), _LEAST_VALUE))
+            what = f"{setting.kind}: {setting.meaning}" if setting.meaning else setting.kind
+            yield from textwrap.wrap(what, WIDTH, initial_indent=_BELOW, subsequent_indent=_BELOW)

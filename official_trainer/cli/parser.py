@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.epilog = ""
         self.choices: dict[str, Sequence[str]] = {}
-        """Words to offer for flags and positional arguments."""
+        """Words to offer for flags and positional arguments; a verb may add some for what it checks itself."""
         self._commands: tuple[str, ...] = ()
         self._kinds: dict[str, _Kind] = {}
         self._only: dict[str, Sequence[str]] = {}
@@ -108,38 +108,25 @@ class Parser(argparse.ArgumentParser):
         self._action_groups.sort(key=lambda group: group.title == _OUTPUT)
         return super().format_help()
 
-    def value(
-        self,
-        name: str,
-        metavar: str,
-        help: str,
-        *,
-        repeat: bool = False,
-        choices: Sequence[str] = (),
-        takes_others: bool = False,
-    ) -> None:
+    def value(self, name: str, metavar: str, help: str, *, repeat: bool = False, choices: Sequence[str] = ()) -> None:
         """Declares `--name=METAVAR`, None by default; the last value counts, or all of them with `repeat`.
 
-        Other words than its `choices` are refused, unless it `takes_others` and the verb checks them.
+        Other words than its `choices` are refused.
         """
-        self._declare(name, "values" if repeat else "value", choices)
-        if choices and not takes_others:
-            self._only[name] = choices
+        self._kinds[name] = "values" if repeat else "value"
+        self.choices[name] = self._only[name] = choices
         self._group.add_argument(f"--{name}", metavar=metavar, help=help)
 
     def optional_value(self, name: str, metavar: str, help: str) -> None:
         """Declares `--name` and `--name=METAVAR`, None by default; the former is an empty text."""
-        self._declare(name, "optional")
+        self._kinds[name], self.choices[name] = "optional", ()
         self._group.add_argument(f"--{name}", metavar=metavar, help=help, nargs="?")
 
     def switch(self, name: str, help: str, *, default: bool | None = False) -> None:
         """Declares `--name` and `--noname`; the help shows the one that changes the default."""
-        self._declare(name, "switch")
+        self._kinds[name] = "switch"
         flag = f"--no{name}" if default else f"--{name}"
         self._group.add_argument(flag, dest=name, action="store_const", const=not default, default=default, help=help)
-
-    def _declare(self, name: str, kind: _Kind, choices: Sequence[str] = ()) -> None:
-        self._kinds[name], self.choices[name] = kind, choices
 
     def note(self, text: str) -> None:
         """Adds a sentence below the flags of the help."""
@@ -210,7 +197,7 @@ class Parser(argparse.ArgumentParser):
             extra = []
         problems = words.problems + [words.unexpected(word) for word in extra]
         for name, choices in self._only.items():
-            if (text := getattr(arguments, name)) is not None and text not in choices:
+            if choices and (text := getattr(arguments, name)) is not None and text not in choices:
                 near = did_you_mean(text, choices)
                 problems.append(f"--{name}={text}: expected one of {', '.join(choices)}{near}")
         if late:
