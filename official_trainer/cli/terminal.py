@@ -12,13 +12,13 @@ import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TextIO
+from collections.abc import Iterator, Sequence
+from typing import Literal, TextIO, get_args
 
 from official_trainer.shown import printable, wrapped
 
-Colour = Literal["red", "green", "yellow", "cyan", "dim", "bold"]
-_COLOURS: Mapping[Colour, int] = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "dim": 2, "bold": 1}
+Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
+_COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
 _USUAL_WIDTH = 80
 _LEAST_TEXT = 30  # a narrower column of text is hard to read
 
