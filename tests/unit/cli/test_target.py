@@ -96,12 +96,9 @@ def test_a_restart_without_the_import_says_which_one_is_missing(words, engine, f
     assert capsys.readouterr().err.endswith(said)
     assert "mine" not in sys.modules
     assert engine.calls == []
-
-
-def test_a_restart_with_the_import_goes_on(engine, flagged_run):
-    """T25."""
-    assert cli.main(["eval", "--model_dir=runs/flagged", "--import=mine"]) == 0
-    assert engine.calls[0][2].config.trainer.train_steps == 7
+    if words[0] == "eval":
+        assert cli.main([*words, "--import=mine"]) == 0
+        assert engine.calls[0][2].config.trainer.train_steps == 7
 
 
 def test_a_record_that_names_no_modules_is_changed(engine, flagged_run, capsys):

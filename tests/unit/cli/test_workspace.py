@@ -60,12 +60,8 @@ def test_a_run_is_found_with_its_workspace_from_any_folder(verb, visited, traine
         out = given["output_dir"] if verb == "export" else given["prediction"].output_dir
         assert out == str(elsewhere / "out")
     assert Path.cwd() == elsewhere
-
-
-def test_show_finds_it_too(trained, elsewhere, capsys):
-    """N8: with values of the experiment that only its workspace knows."""
     capsys.readouterr()
-    assert cli.main(["show", os.path.relpath(trained), "trainer.train_steps=5"]) == 0
+    assert cli.main(["show", relative, "trainer.train_steps=5"]) == 0
     assert "train_steps: 5" in capsys.readouterr().out
 
 

@@ -53,6 +53,8 @@ def test_a_setting_without_effect_is_refused(write):
         f"--set: {OPTIMIZER}.sgd.momentum: has no effect: {OPTIMIZER}.type is not set; "
         "set that to 'sgd', or remove this"
     )
+    (said,) = problems(f"{OPTIMIZER}=sdg", f"{OPTIMIZER}.sgd.momentum=0.5")
+    assert "did you mean 'sgd'?" in said, "nothing more is said where the type itself is wrong"
 
 
 def test_taking_the_setting_back_is_enough(write):
@@ -72,8 +74,3 @@ def test_what_the_factory_put_into_other_branches_stays_silently():
     assert config.trainer.optimizer_config.optimizer.adam.beta_1 == 0.5
     back = resolve(start, sets=[f"{OPTIMIZER}=sgd", f"{OPTIMIZER}=adam"]).config
     assert back == resolve(start).config
-
-
-def test_nothing_more_is_said_when_the_type_itself_is_wrong():
-    (said,) = problems(f"{OPTIMIZER}=sdg", f"{OPTIMIZER}.sgd.momentum=0.5")
-    assert "did you mean 'sgd'?" in said

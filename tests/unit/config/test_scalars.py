@@ -203,13 +203,10 @@ def test_refused_the_same_everywhere(write, field, text, said):
         assert f"task.model.{field}" in problem.message
 
 
-def test_thousands_are_not_grouped_by_commas():
+def test_thousands_are_not_grouped_by_commas_and_nan_is_a_number():
+    assert math.isnan(model("task.model.number=.nan").number)
     with pytest.raises(ConfigError, match=r"must be an integer, got '1,000'; write 1000"):
         model("task.model.integer=1,000")
-
-
-def test_nan_is_a_number():
-    assert math.isnan(model("task.model.number=.nan").number)
 
 
 def test_nothing_is_null_where_null_is_allowed_and_no_text_elsewhere():

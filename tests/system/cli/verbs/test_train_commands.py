@@ -1,7 +1,6 @@
 """Commands as users give them, in processes of their own: every experiment, exit codes."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -86,24 +85,6 @@ def test_a_loss_that_blows_up_ends_with_exit_code_4(model_dir):
     assert "Traceback" not in done.err
     assert committed_steps(model_dir) == ()
     assert record(model_dir, "status.json")["exit_code"] == 4
-
-
-def test_a_foreign_directory_is_not_touched(tmp_path):
-    """N6: exit code 2, nothing written."""
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
-    done = train(tmp_path / "thesis", smoke("digits_mlp"), experiment="digits_mlp", folder=tmp_path)
-    assert done.code == 2
-    assert "holds chapter1.tex, but no run of this program" in done.err
-    assert os.listdir(tmp_path / "thesis") == ["chapter1.tex"]
-
-
-def test_a_directory_of_another_experiment_is_refused(model_dir):
-    """N6, T20: exit code 2, with the experiment that lives there."""
-    assert train(model_dir, smoke("diabetes"), experiment="diabetes").code == 0
-    done = train(model_dir, smoke("digits_mlp"), experiment="digits_mlp")
-    assert done.code == 2
-    assert "holds a run of the experiment 'diabetes', not 'digits_mlp'" in done.err
 
 
 @pytest.fixture(scope="module")
