@@ -427,13 +427,6 @@ def remove_if_empty(path: str) -> None:
         os.rmdir(path)
 
 
-def remove_empty_dir(path: str) -> None:
-    """Removes a local directory that holds nothing; any other stays."""
-    if not is_url(path):
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
-
-
 def rename(source: str, target: str) -> None:
     """Moves a file or directory, within one file system."""
     tf.io.gfile.rename(source, target) if is_url(source) else os.rename(source, target)

@@ -289,17 +289,12 @@ class DirectoryLock:
             return LockedError(self._lost_to)
         if not self._flock.was_moved():
             return None
-        if (place := self._flock.unmoved()) is not None:
-            return MovedError(
-                f"{self._flag}={self._directory} names another directory now, because this process has left the folder "
-                f"in which it began, such as by os.chdir in your code. Start it again with {self._flag}={place}"
-            )
         place = self._flock.directory()
         there = f"now at {place}" if place else "removed, or now elsewhere"
         return MovedError(
-            f"{self._flag}={self._directory} was moved while this process wrote to it: the directory is {there}. What "
-            f"was saved is there. Start it again with {self._flag}={place or 'its new place'}, and remove what may be "
-            "at the old place by now."
+            f"{self._flag}={self._directory} was moved while this process wrote to it, or this process has left its "
+            f"folder, such as by os.chdir in your code: the directory is {there}. What was saved is there. Start it "
+            f"again with {self._flag}={place or 'its new place'}, and remove what may be at the old place by now."
         )
 
     def _write(self) -> None:
@@ -382,7 +377,6 @@ class _Flock:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._place = os.path.abspath(os.path.dirname(path))
         self._descriptor: int | None = None
         self._identity: tuple[int, int] | None = None  # of the directory
 
@@ -423,10 +417,6 @@ class _Flock:
             return self._identity not in (None, _identity(os.path.dirname(self._path)))
         except OSError:  # the storage fails, so it is unknown
             return False
-
-    def unmoved(self) -> str | None:
-        """Returns where the directory still is, also if another current folder has given its name another meaning."""
-        return self._place if self._identity == _identity(self._place) else None
 
     def directory(self) -> str | None:
         """Returns where the directory of the file is now, where the system tells."""

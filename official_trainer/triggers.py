@@ -136,29 +136,19 @@ class AtSteps(Trigger):
 
 @dataclasses.dataclass(frozen=True)
 class FirstSteps(Trigger):
-    """Due at the first `count` steps of the run: 1, 2, …, `count`."""
+    """Due at the first `count` steps of the run: 1, 2, …, `count`; or of each process, after its start."""
 
     count: int
+    of_process: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_unless(self.count >= 1, "first_steps", self.count, "at least 1")
+        name = "first_steps_of_process" if self.of_process else "first_steps"
+        _refuse_unless(self.count >= 1, name, self.count, "at least 1")
 
     def _first_after(self, after: int, span: Span) -> int | None:
-        return after + 1 if after < self.count else None
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstStepsOfProcess(Trigger):
-    """Due at the first `count` steps after each start of a process."""
-
-    count: int
-
-    def __post_init__(self) -> None:
-        _refuse_unless(self.count >= 1, "first_steps_of_process", self.count, "at least 1")
-
-    def _first_after(self, after: int, span: Span) -> int | None:
-        after = max(after, span.start_step)
-        return after + 1 if after < span.start_step + self.count else None
+        start = span.start_step if self.of_process else 0
+        after = max(after, start)
+        return after + 1 if after < start + self.count else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,7 +106,13 @@ class AverageCheckpoints(Action):
         self._prepare(trainer)
         with trainer.checkpoint_state.preserved():
             steps = self._put_in_mean(run)
-            self._recalibrate(trainer, run.step)
+            if (statistics := self._statistics) is not None and (wanted := config.recalibrate_batch_norm) is not None:
+                with trainer.checkpoint_state.preserved():  # layers may change more in training than these statistics
+                    first = itertools.islice(trainer.train_iterator.first_batches(), wanted)
+                    count = statistics.measure(first, run.step)
+                statistics.assign()
+                if count < wanted:
+                    _logger.warning("%s: the training data holds %d batches, not %d", self.name, count, wanted)
             num_steps = trainer.config.trainer.validation_steps
             logs = trainer.evaluation.run_without_effects(num_steps) if config.evaluate else {}
             self._save(run, steps)
@@ -134,16 +140,6 @@ class AverageCheckpoints(Action):
                 self.name, len(steps), self._config.last, run.step, ", ".join(map(str, sorted(steps))),
             )  # fmt: skip
         return sorted(steps)
-
-    def _recalibrate(self, trainer: Any, step: int) -> None:
-        wanted = self._config.recalibrate_batch_norm
-        if wanted is None or self._statistics is None:
-            return
-        with trainer.checkpoint_state.preserved():  # layers may change more in training mode than these statistics
-            count = self._statistics.measure(itertools.islice(trainer.train_iterator.first_batches(), wanted), step)
-        self._statistics.assign()
-        if count < wanted:
-            _logger.warning("%s: the training data holds %d batches, not %d", self.name, count, wanted)
 
     def _save(self, run: Run, steps: Sequence[int]) -> None:
         directory = files.join(run.model_dir, self._config.directory)

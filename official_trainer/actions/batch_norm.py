@@ -55,11 +55,16 @@ class BatchNormStatistics:
                 f"the model {model.name} has no batch-norm layer that is trained, so there is nothing to recalibrate; "
                 "leave recalibrate_batch_norm out"
             )
-        self._model, self._strategy = model, strategy
         with strategy.scope():
             self._pools = [_Pool(layer) for layer in layers]
         self._streams = RandomStreams(model, seed)
-        self._run = tf.function(counted_alone(self._forward))
+
+        def on_replica(batch: Any, step: tf.Tensor) -> None:
+            self._streams.begin_step(step)
+            features, _ = split_inputs(batch)
+            model(features, training=True)
+
+        self._run = tf.function(counted_alone(lambda batch, step: strategy.run(on_replica, args=(batch, step))))
 
     def measure(self, batches: Iterable[Any], step: int) -> int:
         """Runs the model over `batches` in training mode; returns their number.
@@ -96,22 +101,22 @@ class BatchNormStatistics:
             if pool.has_inputs:
                 pool.assign()
 
-    def _forward(self, batch: Any, step: tf.Tensor) -> None:
-        self._strategy.run(self._replica_forward, args=(batch, step))
-
-    def _replica_forward(self, batch: Any, step: tf.Tensor) -> None:
-        self._streams.begin_step(step)
-        features, _ = split_inputs(batch)
-        self._model(features, training=True)
-
 
 class _Pool:
     """Sums over the inputs of one layer, in float64; each replica adds its own, and reading adds those up."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
-        shape = layer.moving_mean.shape
-        self._count, self._sum, self._squares = (_sum_variable(shape, name) for name in ("count", "sum", "squares"))
+        self._count, self._sum, self._squares = (
+            tf.Variable(
+                tf.zeros(layer.moving_mean.shape, tf.float64),
+                trainable=False,
+                name=name,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+            for name in ("count", "sum", "squares")
+        )
 
     def reset(self) -> None:
         for variable in (self._count, self._sum, self._squares):
@@ -140,16 +145,6 @@ class _Pool:
         variance = tf.maximum(_total(self._squares) / _total(self._count) - mean * mean, 0)
         for variable, value in ((self.layer.moving_mean, mean), (self.layer.moving_variance, variance)):
             variable.assign(tf.cast(value, variable.dtype))
-
-
-def _sum_variable(shape: Any, name: str) -> tf.Variable:
-    return tf.Variable(
-        tf.zeros(shape, tf.float64),
-        trainable=False,
-        name=name,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
 
 
 def _total(variable: tf.Variable) -> tf.Tensor:

@@ -6,6 +6,7 @@ their errors are raised. Does not own: how a notification is sent (`command.py`,
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -99,7 +100,13 @@ class Notifier(Action):
             self._put("end", run, metrics, run.state.stop_reason)
         else:
             self._put("preempted" if is_stop else "failure", run, metrics, describe_error(failure).removesuffix(": "))
-        if not self._wait_at_end(run, is_stop=is_stop):
+        try:  # a stop leaves little time
+            with contextlib.nullcontext() if is_stop else run.trainer.process_group.stop.interruptible():
+                limit_seconds = min(self.end_seconds(), STOP_SECONDS) if is_stop else self.end_seconds()
+                are_sent = self._worker.wait(limit_seconds)
+        except PreemptedError:
+            are_sent = self._worker.wait(STOP_SECONDS)
+        if not are_sent:
             num_cancelled = self._worker.cancel()
             self.abort()
             self._worker.wait(_LAST_SECONDS)
@@ -108,16 +115,6 @@ class Notifier(Action):
                 self._errors.append(NotificationError(message))
         self._worker.close()
         self._raise_errors()
-
-    def _wait_at_end(self, run: Run, *, is_stop: bool) -> bool:
-        """Waits until all events are sent, which a stop leaves little time for; returns whether they are."""
-        if is_stop:
-            return self._worker.wait(min(self.end_seconds(), STOP_SECONDS))
-        try:
-            with run.trainer.process_group.stop.interruptible():
-                return self._worker.wait(self.end_seconds())
-        except PreemptedError:
-            return self._worker.wait(STOP_SECONDS)
 
     def _notify(self, event: EventName, run: Run, metrics: Mapping[str, float] | None = None) -> None:
         self._put(event, run, metrics or {}, None)

@@ -105,9 +105,19 @@ class Profile(Action):
         is_last = run.state.end_step is not None and run.step >= run.state.end_step
         if self._running is not None or is_last:
             return None
-        if not (self._is_planned(run, evaluated=evaluated) or self._is_demanded(run)):
+        now = self._clock()
+        moment = Moment(  # whether the trigger itself is due: this is also called for the file, and to end a profile
+            after=run.step - 1,  # a window ends at each step that can be foreseen
+            step=run.step,
+            span=run.state.span,
+            evaluated=evaluated,
+            summarized=run.is_summarized,
+            since_end_seconds=now - self._ended_seconds,
+            since_start_seconds=now - self._began_seconds,
+        )
+        if not (self._planned.is_due(moment) or self._is_demanded(run, now)):
             return None
-        self._began_seconds = self._clock()
+        self._began_seconds = now
         folder = files.join(run.model_dir, self._config.directory)
         try:
             tf.profiler.experimental.start(folder)
@@ -120,22 +130,7 @@ class Profile(Action):
         self._running = folder, until
         return CallAt(step=until)
 
-    def _is_planned(self, run: Run, *, evaluated: bool) -> bool:
-        """Whether the trigger itself is due: this is also called for the file, and to end a profile."""
-        now = self._clock()
-        moment = Moment(
-            after=run.step - 1,  # a window ends at each step that can be foreseen
-            step=run.step,
-            span=run.state.span,
-            evaluated=evaluated,
-            summarized=run.is_summarized,
-            since_end_seconds=now - self._ended_seconds,
-            since_start_seconds=now - self._began_seconds,
-        )
-        return self._planned.is_due(moment)
-
-    def _is_demanded(self, run: Run) -> bool:
-        now = self._clock()
+    def _is_demanded(self, run: Run, now: float) -> bool:
         if not self._config.on_demand or now - self._checked_seconds < LOOK_SECONDS:
             return False
         self._checked_seconds = now

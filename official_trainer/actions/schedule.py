@@ -52,7 +52,7 @@ class ActionError(UserError, RuntimeError):
 
     Attributes:
       summary: the action, the hook, the step and the error, in a line.
-      place: the innermost lines of code of the traceback; empty for an error that is meant for users.
+      place: the innermost lines of code of the traceback, the user's if there are any; empty for an error for users.
       bug: the error in the action's code; None for an error that is meant for users.
     """
 
@@ -60,7 +60,10 @@ class ActionError(UserError, RuntimeError):
         error = files.as_storage_error(error) or error
         self.summary = f"action '{action.name}' failed in {hook} at step {step}: {describe_error(error)}"
         self.bug = None if isinstance(error, UserError) else error
-        self.place = "" if self.bug is None else _place_of(error)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        frames = [frame for frame in frames if is_users(frame.filename)] or frames
+        lines = [f"\n  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-_SHOWN_FRAMES:]]
+        self.place = "" if self.bug is None else "".join(lines)
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
         super().__init__(f"{self.summary}{self.place}")
 
@@ -277,7 +280,11 @@ class Schedule:
         self._checked_step = run.step
         for entry in self._entries:
             entry.start_clock()
-        _warn_of_idle(self._entries, run.state.span)
+        end, span = run.state.end_step, run.state.span
+        stepping = [e.action for e in self._entries if "on_step" in e.hooks and e.action.when.is_foreseeable]
+        if idle := [each.name for each in stepping if end is not None and each.when.next_step(0, end, span) is None]:
+            names = ", ".join(idle)
+            _logger.warning("these actions are due at no step up to %s, where training ends: %s", end, names)
         requests = self._repeated_stop() + self._requests(lambda entry: entry.call("on_start", run))
         if run.step > 0:
             # A run that is stopped saves at once, also where actions are due and none, or not all, were called.
@@ -422,23 +429,6 @@ class Schedule:
 def _first_step(entries: Sequence[_Entry], after: int, until: int, span: Span) -> int | None:
     found = [entry.next_step(after, until, span) for entry in entries]
     return min((step for step in found if step is not None), default=None)
-
-
-def _warn_of_idle(entries: Sequence[_Entry], span: Span) -> None:
-    """Logs which actions are due at no step of the run, as far as that can be foreseen."""
-    stepping = [e.action for e in entries if "on_step" in e.hooks and e.action.when.is_foreseeable]
-    if not stepping or (end := span.end_step) is None:
-        return
-    if idle := [action.name for action in stepping if action.when.next_step(0, end, span) is None]:
-        names = ", ".join(idle)
-        _logger.warning("these actions are due at no step up to %s, where training ends: %s", end, names)
-
-
-def _place_of(error: BaseException) -> str:
-    """Returns the innermost lines of code in an error's traceback, of the user's if there are any."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    frames = [frame for frame in frames if is_users(frame.filename)] or frames
-    return "".join(f"\n  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames[-_SHOWN_FRAMES:])
 
 
 def _requests(answer: Any) -> list[Request]:

@@ -119,7 +119,7 @@ _TRIGGERS: dict[str, Callable[[Any], triggers.Trigger]] = {
     "every": triggers.Every,
     "at_steps": triggers.AtSteps,
     "first_steps": triggers.FirstSteps,
-    "first_steps_of_process": triggers.FirstStepsOfProcess,
+    "first_steps_of_process": lambda count: triggers.FirstSteps(count, of_process=True),
     "n_times": triggers.NTimes,
     "exponential": lambda section: triggers.Exponential(section.start, section.factor),
     "every_seconds": triggers.EverySeconds,

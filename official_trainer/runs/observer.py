@@ -136,7 +136,7 @@ class TrainingProcess:
             files.remove(self._job.path(name))
         self.lock.release(leaves_file=kernels not in written)
         if found is None:
-            files.remove_empty_dir(directory)
+            files.remove_if_empty(directory)
         return True
 
     def enter(self, phase: str, step: int | None = None) -> None:

@@ -149,7 +149,7 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
     if job.mode in TRAINING_MODES and not job.serves:
         # Training does both again; here they need no import of TensorFlow.
         if prepare_model_dir(job.model_dir, job.experiment, is_shared=job.shares_directory) is None:
-            files.remove_empty_dir(job.model_dir)  # until training makes it again, nothing that is refused leaves it
+            files.remove_if_empty(job.model_dir)  # until training makes it again, nothing that is refused leaves it
         job.check_changes()
     if job.mode == "predict":
         predict.check(job, prediction)

@@ -370,14 +370,9 @@ def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             numbered = len(value) > 1
             yield from ((f"{prefix}{name}{f'/{n}' if numbered else ''}", Image(each)) for n, each in enumerate(value))
         else:
-            yield f"{prefix}{name}", _as_text(value)
-
-
-def _as_text(value: Any) -> Any:
-    """Returns a text as media, and any other value as it is."""
-    if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor of TensorFlow
-        value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
-    return Text(value) if isinstance(value, str) else value
+            if getattr(value, "shape", None) == () and "str" in str(getattr(value, "dtype", "")):  # a tensor
+                value = value.numpy().decode("utf-8", "replace") if hasattr(value, "numpy") else str(value)
+            yield f"{prefix}{name}", Text(value) if isinstance(value, str) else value
 
 
 def _number(name: str, value: Any) -> float:

@@ -88,23 +88,17 @@ class Console(Tracker):
             self._metrics = shown
             self._show(step, shown if loss is None else {"loss": loss, **shown})
             return
-        results = [_Result(_name(name), float(value), note) for name, value, note in self._results(split, values)]
+        before, first, best = self._before.get(split, {}), self._monitored.replace("|", "/"), f"best_{self._monitored}"
+        shown = {name: _change(value, before.get(name)) for name, value in values.items()}
+        if first in values:
+            note = _compared(values[first], values.get(best), before.get(best, before.get(first)))
+            shown = {first: note} | shown | {first: note}
+            if self._view.is_bar:
+                shown.pop(best, None)  # the line of the metric says it
         self._before[split] = dict(values)
         with self._until_closed():
-            self._view.results(split, step, results)
+            self._view.results(split, step, [_Result(_name(n), float(values[n]), note) for n, note in shown.items()])
         self._say_afterwards()
-
-    def _results(self, split: str, values: Mapping[str, float]) -> Iterator[tuple[str, float, str]]:
-        """Yields name, value and change of each metric, the monitored one first."""
-        before, first = self._before.get(split, {}), self._monitored.replace("|", "/")
-        best = f"best_{self._monitored}"
-        if first in values:
-            yield first, values[first], _compared(values[first], values.get(best), before.get(best, before.get(first)))
-        for name, value in values.items():
-            if name == best and first in values and self._view.is_bar:
-                continue  # the line of the metric says it
-            if name != first:
-                yield name, value, _change(value, before.get(name))
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
         """Says what an evaluation has for trackers that show it."""
@@ -168,19 +162,12 @@ class Console(Tracker):
         self._shown_at = self._clock()
         place = f"step {step}" if self.end_step is None else f"step {step}/{self.end_step}"
         shown = [(_name(name), format_number(value)) for name, value in metrics.items()]
-        progress = _Progress(step, self.end_step, place, shown, self._speed, self._eta(step), what)
+        time_left, (start, since) = "", self._rate_start or (step, 0.0)
+        if self.end_step is not None and start < step < self.end_step:
+            seconds = (self._clock() - since) / (step - start) * (self.end_step - step)
+            time_left = f"eta {format_seconds(seconds)}"
         with self._until_closed():
-            self._view.progress(progress)
-
-    def _eta(self, step: int) -> str:
-        """Returns the remaining time as text; empty while it is unknown."""
-        if self.end_step is None or self._rate_start is None:
-            return ""
-        start, since = self._rate_start
-        if step <= start:
-            return ""
-        seconds = (self._clock() - since) / (step - start) * (self.end_step - step)
-        return f"eta {format_seconds(seconds)}" if step < self.end_step else ""
+            self._view.progress(_Progress(step, self.end_step, place, shown, self._speed, time_left, what))
 
 
 class _Progress(NamedTuple):
@@ -259,7 +246,14 @@ class _Bar(_View):
         if not progress.metrics and self._last is not None:
             progress = progress._replace(metrics=self._last.metrics)
         self._last = progress
-        below = [progress.doing] if progress.doing else _lines_of(progress.metrics, *self._console.size)
+        below = [progress.doing]
+        if not progress.doing:  # metrics in one piece each, and a mark if there is no room for all
+            room = max(width - 12, _LEAST_NAME)
+            items = [f"{shorten(name, room)} {value:<{_VALUE_WIDTH}}" for name, value in progress.metrics]
+            text = "  ".join(item.replace(" ", "\u00a0") for item in items)
+            most = max(1, self._console.height // _METRIC_SHARE)
+            lines = textwrap.wrap(text, width, break_long_words=False, max_lines=most, placeholder="  …")
+            below = [line.replace("\u00a0", " ").rstrip() for line in lines]
         self._live.start()
         self._live.update(self._group(self._bar(progress, width), *map(self._text, below)), refresh=True)
 
@@ -383,16 +377,6 @@ def working(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 def _name(name: str) -> str:
     return printable(name).replace("\n", "\\n")
-
-
-def _lines_of(metrics: Sequence[tuple[str, str]], width: int, height: int) -> Sequence[str]:
-    """Returns the lines below the bar: metrics in one piece each, and a mark if there is no room for all."""
-    room = max(width - 12, _LEAST_NAME)
-    items = [f"{shorten(name, room)} {value:<{_VALUE_WIDTH}}" for name, value in metrics]
-    text = "  ".join(item.replace(" ", "\u00a0") for item in items)
-    most = max(1, height // _METRIC_SHARE)
-    lines = textwrap.wrap(text, width, break_long_words=False, max_lines=most, placeholder="  …")
-    return [line.replace("\u00a0", " ").rstrip() for line in lines]
 
 
 def _compared(value: float, best: float | None, before: float | None) -> str:

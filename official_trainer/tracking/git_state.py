@@ -44,14 +44,17 @@ class Code:
         self.revision: str | None = None
         self.changes = ""
         thread = WorkerThread("git")
-        self._call = thread.submit(lambda: None if workspace is None else self._ask(workspace))
+        self._workspace = workspace
+        self._call = thread.submit(self._ask)
         thread.close()
 
     def wait(self, seconds: float) -> bool:
         """Waits for the answer, for at most `seconds`; returns whether it is there."""
         return self._call.wait(seconds)
 
-    def _ask(self, workspace: str | os.PathLike[str]) -> None:
+    def _ask(self) -> None:
+        if (workspace := self._workspace) is None:
+            return
         found = (ask(workspace, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or "").strip()
         if found.endswith(DIRTY):
             self.changes = without_secrets(ask(workspace, *DIFF, "HEAD", "--") or "")

@@ -127,11 +127,15 @@ def read_rows(path: str, *, step: int | None = None) -> list[dict[str, Any]]:
       path: local path or URL.
       step: the only one whose rows are read, which is much faster; None reads all.
     """
-    text, rows = _read(path), []
-    whole = text[: text.rfind("\n") + 1]
-    for _, row in _parse(path, whole if _is_unfinished(text[len(whole) :]) else text, step):
-        rows.append({name: float(value) if value in _NOT_FINITE else value for name, value in row.items()})
-    return rows
+    text = _read(path)
+    try:
+        files.parse_json(text[text.rfind("\n") + 1 :])
+    except ValueError:
+        text = text[: text.rfind("\n") + 1]
+    return [
+        {name: float(value) if value in _NOT_FINITE else value for name, value in row.items()}
+        for _, row in _parse(path, text, step)
+    ]
 
 
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
@@ -142,13 +146,6 @@ def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
 def _read(path: str) -> str:
     """Returns the text, with a mark in place of invalid bytes: they make their row invalid, not the file."""
     return files.read_bytes(path).decode("utf-8", "replace")
-
-
-def _is_unfinished(line: str) -> bool:
-    try:
-        return files.parse_json(line) is None
-    except ValueError:
-        return True
 
 
 def _parse(path: str, text: str, step: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:

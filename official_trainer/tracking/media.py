@@ -152,19 +152,16 @@ def on_host(name: str, thing: Any) -> Media:
     if isinstance(thing, Text):
         return thing
     if isinstance(thing, Table):
-        return Table(tuple(map(str, thing.columns)), tuple(_row(name, thing, row) for row in thing.rows))
+        columns = tuple(map(str, thing.columns))
+        for row in thing.rows:
+            if len(row) != len(columns):
+                raise MediaError(
+                    f"table {name!r} has {len(columns)} columns ({', '.join(columns)}) and a row of {len(row)} cells; "
+                    "give each row one cell for each column"
+                )
+        return Table(columns, tuple(tuple(map(_cell, row)) for row in thing.rows))
     kind = type(thing).__name__
     raise MediaError(f"{name!r} is a {kind}; what is published is a Histogram, an Image, a Text or a Table")
-
-
-def _row(name: str, table: Table, row: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns a row with cells that are numbers and texts of Python."""
-    if len(row) != len(table.columns):
-        raise MediaError(
-            f"table {name!r} has {len(table.columns)} columns ({', '.join(map(str, table.columns))}) and a row of "
-            f"{len(row)} cells; give each row one cell for each column"
-        )
-    return tuple(_cell(cell) for cell in row)
 
 
 def _cell(cell: Any) -> Any:

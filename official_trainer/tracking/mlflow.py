@@ -96,10 +96,12 @@ class MlflowTracker(Tracker):
             _logger.warning("MLflow keeps the first value of a parameter; changed since: %s", ", ".join(changed))
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        client, now_ms = self._open(), round(time.time() * 1000)
+        client, now_ms, metric = self._open(), round(time.time() * 1000), _entities().Metric
         named = {_name(f"{split}/{name}"): float(value) for name, value in values.items()}
-        metric = _entities().Metric
-        new = [metric(name, value, now_ms, step) for name, value in named.items() if step > self._last(name)]
+        for name in named.keys() - self._last_steps.keys():
+            history = client.get_metric_history(self._run_id, name)
+            self._last_steps[name] = max((metric.step for metric in history), default=-1)
+        new = [metric(name, value, now_ms, step) for name, value in named.items() if step > self._last_steps[name]]
         if new:
             client.log_batch(self._run_id, metrics=new)
         self._last_steps.update({logged.key: step for logged in new})
@@ -155,13 +157,6 @@ class MlflowTracker(Tracker):
             client.update_run(found[0].info.run_id, status="RUNNING")
             return found[0].info.run_id
         return client.create_run(number, run_name=self._place.name, tags={_TAG: tag}).info.run_id
-
-    def _last(self, name: str) -> int:
-        """Returns the last step at which MLflow has a metric, or -1."""
-        if name not in self._last_steps:
-            history = self._client.get_metric_history(self._run_id, name)
-            self._last_steps[name] = max((metric.step for metric in history), default=-1)
-        return self._last_steps[name]
 
 
 def _entities() -> Any:

@@ -29,7 +29,7 @@ from official_trainer.config import TrackerConfig
 from official_trainer.files import TRIAL_FILE
 from official_trainer.lazy import load
 from official_trainer.nearest import nearest
-from official_trainer.tracking import Histogram, Image, Media, MetricError, Outcome, Place, Table, Text, Tracker
+from official_trainer.tracking import Histogram, Media, MetricError, Outcome, Place, Table, Text, Tracker
 
 _logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class TensorBoardTracker(Tracker):
         """
         path, new = self._folder(split), []
         for name, item in media.items() if self._writes(split) else ():
-            summary = _FORMS[type(item)](name, item)
+            summary = _summary_of(name, item)
             if not (isinstance(item, Text | Table) and self._holds(path, step, summary)):
                 new.append((path, summary))
         self._add(step, new)
@@ -297,35 +297,15 @@ class _EventWriter:
 
     def __init__(self, folder: str) -> None:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-        self._path = files.join(folder, name)
-        self._file = files.open_file(self._path, "wb")
-        self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(self._file)
+        file = files.open_file(files.join(folder, name), "wb")
+        self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(file)
+        self.flush, self.close = file.flush, file.close
         event = load("tensorboard.compat.proto.event_pb2").Event(wall_time=time.time(), file_version="brain.Event:2")
         self.add_event(event)
 
     def add_event(self, event: Any) -> None:
-        """Adds an event, which `flush` brings to the file."""
-        with self._named():
-            self._records.write(event.SerializeToString())
-
-    def flush(self) -> None:
-        """Brings all events to the file."""
-        with self._named():
-            self._file.flush()
-
-    def close(self) -> None:
-        """Brings all events to the file, and closes it."""
-        with self._named():
-            self._file.close()
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Adds the path to errors of the system, which do not name the file."""
-        try:
-            yield
-        except OSError as error:
-            error.filename = error.filename or self._path
-            raise
+        """Adds an event, which `flush` and `close` bring to the file."""
+        self._records.write(event.SerializeToString())
 
 
 class EventFiles:
@@ -380,32 +360,21 @@ class EventFiles:
         return [name for name in names if ".tmp-" not in name and _MARK_OF_PROFILE not in name]
 
 
-def _histogram(tag: str, histogram: Histogram) -> Any:
-    """Returns rows of left edge, right edge and count."""
-    counts, edges = histogram.buckets()
-    rows = list(zip(edges[:-1], edges[1:], counts, strict=True))
-    metadata = load("tensorboard.plugins.histogram.metadata").create_summary_metadata(None, None)
-    return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(rows, dtype="float64"))
-
-
-def _image(tag: str, image: Image) -> Any:
-    """Returns width, height and the PNG."""
-    height, width, _ = image.pixels.shape
-    content = [str(width).encode(), str(height).encode(), image.png()]
-    metadata = load("tensorboard.plugins.image.metadata").create_summary_metadata(None, None)
-    return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content))
-
-
-def _text(tag: str, markdown: str) -> Any:
-    return load("tensorboard.plugins.text.summary_v2").text_pb(tag, markdown)
-
-
-_FORMS: Mapping[type, Callable[[str, Any], Any]] = {
-    Histogram: _histogram,
-    Image: _image,
-    Text: lambda tag, text: _text(tag, text.markdown),
-    Table: lambda tag, table: _text(tag, table.markdown()),
-}
+def _summary_of(tag: str, item: Media) -> Any:
+    """Returns media as TensorBoard has them: rows of left edge, right edge, count; width, height, PNG; or a text."""
+    if isinstance(item, Text | Table):
+        markdown = item.markdown if isinstance(item, Text) else item.markdown()
+        return load("tensorboard.plugins.text.summary_v2").text_pb(tag, markdown)
+    if isinstance(item, Histogram):
+        counts, edges = item.buckets()
+        content: list[Any] = list(zip(edges[:-1], edges[1:], counts, strict=True))
+        kind, dtype = "histogram", "float64"
+    else:
+        height, width, _ = item.pixels.shape
+        content = [str(width).encode(), str(height).encode(), item.png()]
+        kind, dtype = "image", None
+    metadata = load(f"tensorboard.plugins.{kind}.metadata").create_summary_metadata(None, None)
+    return _summary(tag, metadata, load("tensorboard.util.tensor_util").make_tensor_proto(content, dtype=dtype))
 
 
 def _summary(tag: str, metadata: Any, tensor: Any) -> Any:

@@ -86,9 +86,8 @@ class WandbTracker(Tracker):
             self._run.finish(exit_code=0 if self._outcome.status == "done" else 1)
             self._run = None
             if self._step > self._known.get("step", -1):
-                self._place.write_identity(
-                    _STATE, {**self._known, "step": self._step}
-                )  # not earlier: W&B keeps rows in memory
+                state = {**self._known, "step": self._step}  # not earlier: W&B keeps rows in memory
+                self._place.write_identity(_STATE, state)
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         """Logs values that W&B does not have yet; a step's row is open until a later step is logged."""

@@ -588,8 +588,9 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     message = (
-        rf"--model_dir={old} was moved while this process wrote to it: the directory is now at {new}\. What was saved "
-        rf"is there\. Start it again with --model_dir={new}, and remove what may be at the old place by now\."
+        rf"--model_dir={old} was moved while this process wrote to it, or this process has left its folder, such as by "
+        rf"os\.chdir in your code: the directory is now at {new}\. What was saved is there\. Start it again with "
+        rf"--model_dir={new}, and remove what may be at the old place by now\."
     )
     with pytest.raises(LockedError, match=message) as caught, make(str(old)) as held:
         held.check()
@@ -607,11 +608,13 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
 
 
 def test_a_holder_notices_that_its_process_has_left_the_folder(tmp_path, monkeypatch):
-    """N6: nothing was moved, and the message does not say so."""
+    """N6: the message has both reasons, and where the directory is."""
     (tmp_path / "other" / "run").mkdir(parents=True)
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path)
-    message = rf"--model_dir=run names another directory now, .* by os\.chdir .* again with --model_dir={tmp_path}/run$"
+    message = (
+        rf"--model_dir=run was moved .* by os\.chdir .* is now at {tmp_path}/run\. .* with --model_dir={tmp_path}/run,"
+    )
     for folder in (tmp_path / "other", "/"):
         with pytest.raises(LockedError, match=message) as caught, make("run") as held:
             os.chdir(folder)

@@ -18,7 +18,6 @@ from official_trainer.triggers import (
     EverySeconds,
     Exponential,
     FirstSteps,
-    FirstStepsOfProcess,
     Moment,
     Not,
     NTimes,
@@ -32,7 +31,7 @@ STEPS = [
     (Every(1), 3, [1, 2, 3]),
     (AtSteps((7, 3, 7, 90)), 50, [3, 7]),
     (FirstSteps(3), 50, [1, 2, 3]),
-    (FirstStepsOfProcess(2), 50, [1, 2]),
+    (FirstSteps(2, of_process=True), 50, [1, 2]),
     (NTimes(10), 100, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]),
     (NTimes(3), 10, [4, 7, 10]),
     (NTimes(10), 4, [1, 2, 3, 4]),
@@ -121,7 +120,8 @@ def test_first_steps_of_a_process_are_its_own():
     """B1: exactly N, after each start, for N = 1 too."""
     for count in (1, 2, 5):
         span = Span(start_step=30, end_step=100)
-        found = [s for s in range(31, 60) if FirstStepsOfProcess(count).is_due(Moment(after=s - 1, step=s, span=span))]
+        own = FirstSteps(count, of_process=True)
+        found = [s for s in range(31, 60) if own.is_due(Moment(after=s - 1, step=s, span=span))]
         assert found == list(range(31, 31 + count))
 
 
@@ -209,7 +209,7 @@ def test_the_end_is_where_training_ends(step):
         (lambda: Every(0), "every is 0; it must be at least 1"),
         (lambda: AtSteps((3, 0)), r"at_steps is \(3, 0\); it must be steps from 1 on"),
         (lambda: FirstSteps(0), "first_steps is 0; it must be at least 1"),
-        (lambda: FirstStepsOfProcess(-1), "first_steps_of_process is -1; it must be at least 1"),
+        (lambda: FirstSteps(-1, of_process=True), "first_steps_of_process is -1; it must be at least 1"),
         (lambda: NTimes(0), "n_times is 0; it must be at least 1"),
         (lambda: Exponential(0, 1.2), "exponential.start is 0; it must be at least 1"),
         (lambda: Exponential(10, 1.0), "exponential.factor is 1.0; it must be greater than 1"),

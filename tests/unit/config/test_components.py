@@ -168,7 +168,7 @@ WHENS = [
     ({"every": 3}, triggers.Every(3)),
     ({"at_steps": (3, 5)}, triggers.AtSteps((3, 5))),
     ({"first_steps": 3}, triggers.FirstSteps(3)),
-    ({"first_steps_of_process": 3}, triggers.FirstStepsOfProcess(3)),
+    ({"first_steps_of_process": 3}, triggers.FirstSteps(3, of_process=True)),
     ({"n_times": 3}, triggers.NTimes(3)),
     ({"exponential": ExponentialWhen()}, triggers.Exponential(100, 1.2)),
     (
