@@ -5,15 +5,16 @@ Owns: `RecordFile`, and every message about a file. Does not own: reading record
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from official_trainer.errors import first_line
-from official_trainer.files import is_url
-from official_trainer.inputs import schema, unparsed
+from official_trainer.files import is_url, size_bytes
+from official_trainer.inputs import unparsed
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
 
@@ -37,17 +38,9 @@ class RecordFile:
         """
         if self.take >= 0:
             return self.take
-        records = offset = 0
-        # A record of a local file takes Python half a microsecond, TensorFlow's files ten.
-        with tf.io.gfile.GFile(self.path, "rb") if is_url(self.path) else open(self.path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            size = file.tell()
-            while offset + _HEADER_BYTES <= size:
-                file.seek(offset)
-                (data_bytes,) = struct.unpack("<Q", file.read(_HEADER_BYTES))
-                offset += _AROUND_DATA_BYTES + data_bytes
-                records += 1
-        if offset != size:
+        last = collections.deque(enumerate(_ends(self.path), 1), maxlen=1)
+        records, end = last[0] if last else (0, 0)
+        if end != size_bytes(self.path):
             damage = _damage(self.path)
             assert damage is not None, f"TensorFlow reads {self.path} to its end, our count does not"
             raise damage
@@ -126,11 +119,9 @@ def _explained(error: Exception, files: Sequence[RecordFile], find_record: Calla
         for name in ("parse_fn", "transform_fn"):
             if f"{{{{node {name}/" in str(error):
                 what = f"{name} failed on a {'record' if name == 'parse_fn' else 'batch'}: {message}"
-                misfit = schema.find_misfit(message, paths) or find_record() if name == "parse_fn" else ""
+                misfit = unparsed.find_example(message, paths) or find_record() if name == "parse_fn" else ""
                 return DataError("\n  ".join(filter(None, [what, misfit])))
-        misfit = schema.find_misfit(message, paths) or unparsed.find(
-            str(error), paths
-        )  # of a pipeline of the task's own
+        misfit = unparsed.find_example(message, paths) or unparsed.find(str(error), paths)  # of the task's own pipeline
         return UnparsedError(f"{misfit}; TensorFlow says: {message}") if misfit else None
     if isinstance(error, tf.errors.DataLossError):
         return next((found for file in files if (found := _damage(file.path))), None)
@@ -151,22 +142,23 @@ def _damage(path: str) -> DataError | None:
         found = re.search(r"(corrupted|truncated) record at (\d+)", str(error))
         kind, offset = (found[1], int(found[2])) if found else ("damaged", 0)
         hint = "all records before it are whole" if offset else "this may not be a TFRecord file at all"
-        which = f"{kind} record at offset {offset}, record {_number_at(path, offset)}"
+        number = sum(end <= offset for end in _ends(path))
+        which = f"{kind} record at offset {offset}, record {number}"
         return DataError(f"{path}: {which}; {hint}. Write or copy the file again")
     except tf.errors.OpError as error:
         return DataError(f"cannot read {path}: {first_line(error)}")
     return None
 
 
-def _number_at(path: str, offset: int) -> int:
-    """Returns how many records end before an offset, by their headers."""
-    number = start = 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while start + _HEADER_BYTES <= offset:
-            file.seek(start)
-            start += _AROUND_DATA_BYTES + struct.unpack("<Q", file.read(_HEADER_BYTES))[0]
-            number += start <= offset
-    return number
+def _ends(path: str) -> Iterator[int]:
+    """Yields where each record of a file ends, by the headers alone; the last may end past the end of the file."""
+    end, size = 0, size_bytes(path)
+    # A record of a local file takes Python half a microsecond, TensorFlow's files ten.
+    with tf.io.gfile.GFile(path, "rb") if is_url(path) else open(path, "rb") as file:
+        while end + _HEADER_BYTES <= size:
+            file.seek(end)
+            end += _AROUND_DATA_BYTES + struct.unpack("<Q", file.read(_HEADER_BYTES))[0]
+            yield end
 
 
 def _open_problem(path: str) -> str | None:

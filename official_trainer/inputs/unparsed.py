@@ -1,7 +1,7 @@
-"""Which file holds what TensorFlow could not parse, and where in it: a line of text, a record, an image.
+"""Which file holds what TensorFlow could not parse, and where in it: a record, a line of text, an image.
 
-Owns: searching files for the message of an operation. Does not own: records of another schema (`schema.py`), damaged
-record files (`files.py`).
+Owns: searching files for the message of an operation, and what a record holds, for a message. Does not own: damaged
+record files (`files.py`), parsing records for training, which the task does.
 
 A pipeline knows no file where an operation fails, so the files are read again, until the first that fits.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from official_trainer.lazy import tf
-from official_trainer.shown import shorten
+from official_trainer.shown import first_few, shorten
 
 _MOST_LINES = 1_000_000
 _MOST_RECORDS = 100_000
@@ -21,6 +22,12 @@ _MOST_IMAGES = 10_000
 """As many are searched; they take some seconds, or a minute."""
 
 _DELIMITERS = ",;\t|"
+
+_LACKS = re.compile(r"Feature: (\S+) \(data type: (\w+)\) is required but could not be found")
+_OF_TYPE = re.compile(r"Key: (\S+?)\.\s+Data types don't match\..*?[Ee]xpected type: (\w+)")
+_OF_SIZE = re.compile(r"Key: (\S+?)\.\s+(?:Number of \w+ values|Can't parse serialized Example)")
+_KINDS = {"float_list": "float", "int64_list": "int64", "bytes_list": "string"}
+"""TensorFlow's names for the lists of a feature, and for the dtypes that they are parsed as."""
 
 _MISSING = re.compile(r"Field (\d+) is required but missing in record")
 _INVALID = re.compile(r"Field (\d+) in record \d+ is not a valid \w+: ?(.*)")
@@ -40,6 +47,66 @@ def find(message: str, paths: Sequence[str]) -> str:
         broken = filter(_is_broken_image, paths[:_MOST_IMAGES])
         return next((f"{path}: is no whole image" for path in broken), "")
     return ""
+
+
+def find_example(message: str, paths: Iterable[str]) -> str:
+    """Returns the first `tf.train.Example` that TensorFlow could not parse, its file and what it holds; empty if none.
+
+    Of features of another size, that is the first record that differs from the first; if all are equal, the first.
+
+    Args:
+      message: the line of TensorFlow's error that says what is wrong.
+      paths: of the files that were read.
+    """
+    is_foreign = "Could not parse example input" in message
+    of_size, lacks, of_type = (pattern.search(message) for pattern in (_OF_SIZE, _LACKS, _OF_TYPE))
+    found = of_size or lacks or of_type
+    if found is None and not is_foreign:
+        return ""
+    name, wanted = (found[1], found[found.lastindex or 1]) if found else ("", "")
+    first = first_place = ""
+    for place, features in _examples(paths):
+        if features is None or is_foreign:
+            if features is None and is_foreign:
+                return f"{place} is no tf.train.Example; it was written in another way"
+            continue
+        held = _shown(features[name]) if name in features else ""
+        if held and of_size:
+            if first and held != first:
+                return f"{place} has {name!r} as {held}, and the first record as {first}"
+            first, first_place = first or held, first_place or place
+        elif lacks and not held and not of_size:
+            return f"{place} has no feature {name!r}; it has {first_few(sorted(features)) or 'none'}"
+        elif held and of_type and _kind(features[name]) not in (wanted, ""):
+            return f"{place} has {name!r} as {held}, and {wanted} is read"
+    return f"{first_place} has {name!r} as {first}" if first else ""
+
+
+def _kind(feature: Any) -> str:
+    return _KINDS.get(feature.WhichOneof("kind") or "", "")
+
+
+def _shown(feature: Any) -> str:
+    kind = feature.WhichOneof("kind")
+    return f"{_kind(feature) or 'nothing'}[{len(getattr(feature, kind).value) if kind else 0}]"
+
+
+def _examples(paths: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    """Yields the place and the features of records; None for a record that is no `tf.train.Example`."""
+    from google.protobuf.message import DecodeError
+
+    left = _MOST_RECORDS
+    for path in paths:
+        try:
+            for number, record in enumerate(tf.data.TFRecordDataset(path)):
+                if not (left := left - 1):
+                    return
+                try:
+                    yield f"{path}: record {number}", tf.train.Example.FromString(record.numpy()).features.feature
+                except DecodeError:
+                    yield f"{path}: record {number}", None
+        except tf.errors.OpError:  # a damaged file has an error of its own
+            continue
 
 
 def find_record(datasets: Iterable[tuple[str, int, tf.data.Dataset]]) -> str:
