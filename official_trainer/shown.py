@@ -119,19 +119,16 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> str:
       the data ended at step 20, which
         takes 5 % of an epoch
     """
-    if width is None:
-        return text
-    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if width is None or len(line) <= width or _LAID_OUT.match(line):
+            lines.append(line)
+            continue
+        import textwrap  # takes milliseconds, which most commands need not spend
 
-
-def _wrapped_line(line: str, width: int, indent: str) -> str:
-    if len(line) <= width or _LAID_OUT.match(line):
-        return line
-    import textwrap  # takes milliseconds, which most commands need not spend
-
-    indent = line[: len(line) - len(line.lstrip())] or indent
-    kept = _BEFORE_UNIT.sub("\u00a0", line)  # a number and its unit stay together
-    lines = textwrap.wrap(
-        kept, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
-    )
-    return "\n".join(lines).replace("\u00a0", " ")
+        kept = _BEFORE_UNIT.sub("\u00a0", line)  # a number and its unit stay together
+        own_indent = line[: len(line) - len(line.lstrip())] or indent
+        options = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+        found = textwrap.wrap(kept, width, subsequent_indent=own_indent, **options)  # type: ignore[arg-type]
+        lines += (each.replace("\u00a0", " ") for each in found)
+    return "\n".join(lines)

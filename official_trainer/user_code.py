@@ -9,6 +9,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sysconfig
@@ -58,16 +59,12 @@ class during:
         """Notes what was being done, if there is an error."""
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             before = vars(error).get(_NOTES, {})
-            found = {name: _value(note) for name, note in self._notes.items() if name not in before}
+            found = {}
+            for name, note in ((name, note) for name, note in self._notes.items() if name not in before):
+                with contextlib.suppress(Exception):  # a note must not take the place of the error
+                    found[name] = note() if isinstance(note, types.FunctionType | types.MethodType) else note
             # Not by `setattr`, which an error that is a frozen dataclass refuses.
             vars(error)[_NOTES] = {**before, **{name: note for name, note in found.items() if note}}
-
-
-def _value(note: Any) -> Any:
-    try:
-        return note() if isinstance(note, types.FunctionType | types.MethodType) else note
-    except Exception:  # a note must not take the place of the error
-        return None
 
 
 def notes_on(error: BaseException) -> dict[str, Any]:

@@ -116,14 +116,14 @@ def checked_cluster(addresses: Mapping[str, Sequence[str]], role: str, index: in
                 "each process needs its own"
             )
         seen[address] = process_name(name, number)
+    what = ""
     if len(chiefs := found.get(CHIEF, ())) > 1:
         what = f"there are {len(chiefs)} chiefs: {', '.join(chiefs)}; keep one, the others are workers"
-        raise ClusterError(f"{source}: {what}")
-    if PS in found and not chiefs:
+    elif PS in found and not chiefs:
         what = "there are parameter servers (ps), but no chief that coordinates them; add one to the cluster"
-        raise ClusterError(f"{source}: {what}")
-    if PS in found and WORKER not in found:
+    elif PS in found and WORKER not in found:
         what = "there are parameter servers (ps), but no workers that compute; add at least one"
+    if what:
         raise ClusterError(f"{source}: {what}")
     count = len(found.get(role, ()))
     if role == EVALUATOR and not count:

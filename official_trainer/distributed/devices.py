@@ -50,7 +50,14 @@ def gpus(environ: Mapping[str, str], folder: str = "/dev") -> tuple[str, ...]:
       environ: of the process.
       folder: where the system keeps its devices.
     """
-    count = _count(environ, folder)
+    try:
+        done = subprocess.run(
+            _LIST, env=dict(environ), capture_output=True, text=True, timeout=_LIST_SECONDS, check=False
+        )
+        lines = done.stdout.splitlines() if done.returncode == 0 else []
+        count = sum(line.startswith("GPU ") for line in lines)  # without those that a container or a scheduler hides
+    except (OSError, subprocess.TimeoutExpired):  # a container may have GPUs without this program
+        count = sum(_NODE.fullmatch(name) is not None for name in os.listdir(folder))
     listed = environ.get(VISIBLE_GPUS)
     if listed is None or not count:
         return tuple(map(str, range(count)))
@@ -61,14 +68,3 @@ def gpus(environ: Mapping[str, str], folder: str = "/dev") -> tuple[str, ...]:
             break  # CUDA ignores what follows
         names.append(name)
     return tuple(names)
-
-
-def _count(environ: Mapping[str, str], folder: str) -> int:
-    """Returns how many GPUs there are, without those that a container or a scheduler hides."""
-    try:
-        done = subprocess.run(
-            _LIST, env=dict(environ), capture_output=True, text=True, timeout=_LIST_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):  # a container may have GPUs without this program
-        return sum(_NODE.fullmatch(name) is not None for name in os.listdir(folder))
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0

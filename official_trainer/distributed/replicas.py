@@ -129,7 +129,12 @@ def find_difference(
       tolerance: how much they may differ.
       peers: the processes.
     """
-    own = [[_checksum(part) for part in _copies(each)] for _, each in named]
+    own: list[list[str]] = []
+    for _, each in named:
+        own.append([])
+        for array in map(_as_array, _copies(each)):
+            content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+            own[-1].append(hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest())
     for (name, each), *sums in zip(named, *peers.exchange(own), strict=True):
         if len(set(itertools.chain(*sums))) > 1:
             values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in _copies(each)]
@@ -168,12 +173,6 @@ def _distances(first: np.ndarray, other: np.ndarray) -> np.ndarray:
         distances = np.abs(left - right)
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     return np.where(same, 0.0, np.where(np.isnan(distances), np.inf, distances))
-
-
-def _checksum(value: Any) -> str:
-    array = _as_array(value)
-    content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
-    return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest()
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -133,13 +133,14 @@ class Attempt:
             return False
         self._printer.say(f"{end.name} {end.how}; the others go on; it starts again in {seconds:g} s")
         self._waiting.append(process)
-        self._after(seconds, lambda: self._start_again(process))
-        return True
 
-    def _start_again(self, process: Process) -> None:
-        if process in self._waiting and not self._is_ending:
-            self._waiting.remove(process)
-            self._processes.start(process)
+        def start_again() -> None:
+            if process in self._waiting and not self._is_ending:
+                self._waiting.remove(process)
+                self._processes.start(process)
+
+        self._after(seconds, start_again)
+        return True
 
     def _fail(self, end: End) -> None:
         """Handles the first failure: the others end by themselves, or are ended."""

@@ -216,7 +216,10 @@ class Processes:
         """Starts a process, or starts it again."""
         self._all[process] = None
         process.pid = None
-        environ = {**_environ_of(process.member, self._environ), **process.slot.environ}
+        # gRPC would use a proxy for loopback too.
+        direct = {n: ",".join(filter(None, (self._environ.get(n), "127.0.0.1"))) for n in ("no_proxy", "NO_PROXY")}
+        own = {"PYTHONUNBUFFERED": "1", **process.member.environ, **process.slot.environ}
+        environ = {**self._environ, **direct, **own}
         number, process.output = self._starter.start(process.member.argv, environ, process.slot)
         self.running[number] = process
         self._selector.register(process.output, selectors.EVENT_READ, process)
@@ -248,36 +251,23 @@ class Processes:
         """Returns the names of the running processes, of these roles or of all."""
         return [process.member.name for process in self._of(roles).values()]
 
-    def terminate(self, *roles: str) -> None:
-        """Sends SIGTERM, once: a second one would keep a process from saving."""
-        for number, process in self._of(roles).items():
+    def terminate(self, *which: str | Process) -> None:
+        """Sends SIGTERM to these processes or roles, or to all, once: a second one would keep a process from saving."""
+        for number, process in self._of(which).items():
             if not process.was_told:
                 process.was_told = True
                 self._starter.signal(number, signal.SIGTERM)
 
-    def stop(self, process: Process) -> None:
-        """Sends SIGTERM to one process, once."""
-        for number, running in self.running.items():
-            if running is process and not process.was_told:
-                process.was_told = True
-                self._starter.signal(number, signal.SIGTERM)
-
-    def kill_one(self, process: Process) -> None:
-        """Sends SIGKILL to one process, if it runs."""
-        for number, running in self.running.items():
-            if running is process:
-                process.was_told = process.was_killed = True
-                self._starter.signal(number, signal.SIGKILL)
-
-    def kill(self, *roles: str) -> None:
-        """Sends SIGKILL."""
-        for number, process in self._of(roles).items():
+    def kill(self, *which: str | Process) -> None:
+        """Sends SIGKILL to these processes or roles, or to all."""
+        for number, process in self._of(which).items():
             process.was_told = process.was_killed = True
             self._starter.signal(number, signal.SIGKILL)
 
-    def _of(self, roles: Sequence[str]) -> dict[int, Process]:
-        wanted = roles or ALL_ROLES
-        return {number: process for number, process in self.running.items() if process.member.role in wanted}
+    def _of(self, which: Sequence[str | Process]) -> dict[int, Process]:
+        """Returns the running processes that are named, by themselves or by their role; all without a name."""
+        wanted = which or ALL_ROLES
+        return {n: each for n, each in self.running.items() if each in wanted or each.member.role in wanted}
 
     def _read(self, process: Process) -> bool:
         """Takes the output of a process; returns whether there may be more at once."""
@@ -303,9 +293,3 @@ class Processes:
             self._selector.unregister(process.output)
             os.close(process.output)
             process.output = -1
-
-
-def _environ_of(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
-    # gRPC would use a proxy for loopback too.
-    direct = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in ("no_proxy", "NO_PROXY")}
-    return {**environ, **direct, "PYTHONUNBUFFERED": "1", **member.environ}

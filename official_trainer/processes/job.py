@@ -90,18 +90,12 @@ def members(job: JobProcesses, addresses: Mapping[str, tuple[str, ...]]) -> tupl
       job: its roles.
       addresses: `host:port` of every process in the cluster, by role.
     """
-    return tuple(
-        Member(
-            role=role.name,
-            index=index,
-            argv=(*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv,
-            environ={**role.environ, **({} if role.name in DATA_ROLES else _tf_config(addresses, role.name, index))},
-        )
-        for role in job.roles
-        for index in range(role.count)
-    )
-
-
-def _tf_config(addresses: Mapping[str, tuple[str, ...]], role: str, index: int) -> dict[str, str]:
-    cluster = Cluster(addresses=addresses, role=role, index=index, source="launch")
-    return {"TF_CONFIG": json.dumps(cluster.tf_config())}
+    found = []
+    for role, index in ((each, index) for each in job.roles for index in range(each.count)):
+        argv = (*role.argv, f"--port={role.ports[index]}") if role.ports else role.argv
+        environ = dict(role.environ)
+        if role.name not in DATA_ROLES:
+            cluster = Cluster(addresses=addresses, role=role.name, index=index, source="launch")
+            environ["TF_CONFIG"] = json.dumps(cluster.tf_config())
+        found.append(Member(role=role.name, index=index, argv=argv, environ=environ))
+    return tuple(found)

@@ -117,16 +117,6 @@ def import_all(modules: Sequence[str]) -> None:
         load(name) if "." not in name else importlib.import_module(name)  # TensorFlow and Keras in one way only
 
 
-def _bind(cores: Sequence[int]) -> None:
-    """Binds this process to cores, before TensorFlow's runtime starts as many threads as it finds cores."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        try:
-            os.sched_setaffinity(0, cores)
-        except OSError as error:
-            listed = ", ".join(map(str, cores))
-            print(f"not bound to the cores {listed}, but to all: {error.strerror}", file=sys.stderr, flush=True)
-
-
 class _Starter:
     """The children of this process."""
 
@@ -190,7 +180,12 @@ class _Starter:
         for descriptor in (output, self._woken, self._wake):
             os.close(descriptor)
         self._control.close()
-        _bind(request.slot.cores)
+        if request.slot.cores and hasattr(os, "sched_setaffinity"):
+            try:  # before TensorFlow's runtime starts as many threads as it finds cores
+                os.sched_setaffinity(0, request.slot.cores)
+            except OSError as error:
+                listed = ", ".join(map(str, request.slot.cores))
+                print(f"not bound to the cores {listed}, but to all: {error.strerror}", file=sys.stderr, flush=True)
         return True
 
     def _reap(self) -> None:

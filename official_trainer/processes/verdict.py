@@ -119,19 +119,10 @@ def judge(ends: Sequence[End], *, was_asked: bool) -> Outcome:
         failed = [end for end in ends if end.role == EVALUATOR and end.code and not end.was_told]
     if not failed:
         return Outcome(code=ExitCode.DONE, was_asked=was_asked)
-    cause = min(failed, key=_how_far_from_the_cause)  # of equals, the one that ended first
+    # An error of its own first; then possible consequences: TensorFlow aborts, or reports lost peers.
+    consequences = {ExitCode.RETRY: 4, -signal.SIGABRT: 3, ExitCode.PREEMPTED: 2}
+    cause = min(failed, key=lambda end: consequences.get(end.code, end.code < 0))  # of equals, which ended first
     return Outcome(code=exit_code(cause.code), cause=cause, was_asked=was_asked)
-
-
-def _how_far_from_the_cause(end: End) -> int:
-    """Ranks ends: an error of its own first; then possible consequences: TensorFlow aborts, or reports lost peers."""
-    if end.code == ExitCode.RETRY:
-        return 4
-    if end.code == -signal.SIGABRT:
-        return 3
-    if end.code == ExitCode.PREEMPTED:
-        return 2
-    return 1 if end.code < 0 else 0
 
 
 class Restarts:

@@ -168,7 +168,7 @@ class Driver:
         except ClaimLostError as lost:
             self._observer.say(f"{lost}; it is not trained here any more")
             del self._running[number]
-            processes.kill_one(process)
+            processes.kill(process)
             process.lines.end()
             self._claims.release(number)
 
@@ -276,7 +276,7 @@ class Driver:
             self._observer.report(trial, *new)
             if self._study.prunes(trial, [(each.step, each.results[0]) for each in found], self._trials):
                 self._end(trial, state="pruned", step=new.step, reason=f"by {self._plan.config.pruner}")
-                processes.stop(self._running[number])
+                processes.terminate(self._running[number])
                 return
 
     def _on_end(self, process: Process, code: int, processes: Processes, *, was_asked: bool) -> None:

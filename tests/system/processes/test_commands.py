@@ -129,7 +129,7 @@ def test_a_core_that_is_taken_away_fails_no_command(commands):
 def test_a_signal_is_for_one_command(commands, tmp_path):
     """N26: SIGTERM and SIGKILL end its process; the others go on."""
     wait = "import signal, time\nprint('runs', flush=True)\nsignal.pause()"
-    for stop, code in ((commands.processes.stop, -signal.SIGTERM), (commands.processes.kill_one, -signal.SIGKILL)):
+    for stop, code in ((commands.processes.terminate, -signal.SIGTERM), (commands.processes.kill, -signal.SIGKILL)):
         one, other = commands.start(wait), commands.start("import time\nsys.stdin.read()\nprint('done')")
         while not one.lines.last:
             commands.processes.wait(None)

@@ -49,7 +49,7 @@ class StandIns:
             del self.running[found[0].member.index]
         return found
 
-    def stop(self, process):
+    def terminate(self, process):
         self.stopped.append(process.member.index)
         _evaluate(process, LATE)
         self._ends.append((process, self._code))
