@@ -346,14 +346,6 @@ def test_a_live_holder_on_another_machine_is_not_disturbed(run_dir, late_seconds
     assert fake.now == late_seconds
 
 
-def test_a_lease_that_is_given_back_meanwhile_is_taken_at_once(run_dir):
-    write(run_dir)
-    fake = FakeTime(meanwhile=lambda: os.remove(os.path.join(run_dir, ".lock.json")))
-    with make(run_dir, fake):
-        pass
-    assert fake.now < LEASE_SECONDS / 2
-
-
 def test_who_stops_waiting_holds_nothing(run_dir):
     write(run_dir)
     before = content(run_dir)
@@ -435,13 +427,6 @@ def test_a_garbled_lock_is_an_unknown_holder(run_dir, raw, caplog):
     assert len(caplog.messages) == 2
 
 
-def test_a_garbled_lock_of_a_live_process_is_refused(run_dir):
-    with process(HOLD + SAY_AND_WAIT, run_dir):
-        write_raw(run_dir, b"{")
-        with pytest.raises(LockedError, match="in use by a process that left no readable name"):
-            make(run_dir).acquire()
-
-
 def test_a_lock_that_cannot_be_read_is_no_free_one(run_dir):
     os.makedirs(os.path.join(run_dir, ".lock.json"))
     fake = FakeTime()
@@ -502,14 +487,6 @@ def test_after_a_long_silence_a_missing_name_is_a_loss(run_dir):
         assert not os.path.exists(os.path.join(run_dir, ".lock.json"))
 
 
-def test_a_long_silence_without_consequences_is_none(run_dir):
-    fake = FakeTime()
-    with make(run_dir, fake) as held:
-        fake.now += 100 * LEASE_SECONDS
-        held.renew()
-        assert held.lost_to is None
-
-
 # What the file system does.
 
 
@@ -522,16 +499,6 @@ def test_a_release_that_cannot_remove_says_so_and_frees_the_lock(run_dir, monkey
     assert re.fullmatch(r".*\.lock\.json could not be removed: .*Permission denied.*", caplog.messages[0])
     with make(run_dir):
         pass
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_flock_has_leases(run_dir, monkeypatch, number):
-    no_flock(monkeypatch, number)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    with make(run_dir):
-        assert len(os.listdir("/proc/self/fd")) == descriptors
-        with make(run_dir, fake := FakeTime()):
-            assert fake.now >= LEASE_SECONDS
 
 
 def test_errors_of_the_file_system_surface_and_nothing_is_held(run_dir, monkeypatch):

@@ -45,22 +45,6 @@ def test_the_best_are_saved_as_they_were_evaluated(unbroken):
     assert latest(f"{unbroken}/checkpoints", TOP.template) == f"{unbroken}/checkpoints/0070-0.90/ckpt-70"
 
 
-@pytest.mark.full
-def test_training_itself_is_not_changed(unbroken, tmp_path):
-    """C1: a run without it ends with the same bits and the same rows."""
-    scripted_runs.do(tmp_path / "plain", scores=SCORES, ema=EMAConfig(average_decay=0.5), checkpoint_interval=20)
-    assert runs.differences(unbroken, f"{tmp_path}/plain") == []
-
-
-@pytest.mark.full
-def test_a_killed_run_keeps_the_same(unbroken, tmp_path, monkeypatch):
-    """C1, N2: the same names, steps and weights as an unbroken run, though the checkpoint knows of none of the last."""
-    options = {"scores": SCORES, "ema": EMAConfig(average_decay=0.5), "checkpoint_interval": 20}
-    scripted_runs.do_killed(monkeypatch, "before the row", 70, tmp_path / "run", TOP, **options)
-    assert scripted_runs.kept(tmp_path / "run") == scripted_runs.kept(unbroken)
-    assert runs.differences(f"{tmp_path}/run", unbroken) == []
-
-
 def test_the_newest_are_kept_without_a_metric(model_dir):
     """C3, C6: epoch and batch count from 1; an evaluation that is not due saves nothing."""
     by_epoch = CheckpointConfig(name="epochs", template="{epoch:02d}", directory="epochs", max_to_keep=2)

@@ -142,20 +142,6 @@ def test_a_run_stops(stopped):
     assert committed_steps(stopped) == (30, 50)
 
 
-@pytest.mark.full
-def test_a_killed_run_stops_at_the_same_step(stopped, tmp_path, monkeypatch):
-    """C1, N2: the same weights and rows, though the checkpoint knows nothing of the last evaluation."""
-    scripted_runs.do_killed(monkeypatch, "after the row", 50, tmp_path / "run", STOP, scores=SCORES)
-    assert runs.differences(str(tmp_path / "run"), stopped) == []
-
-
-@pytest.mark.full
-def test_training_itself_is_not_changed(stopped, tmp_path):
-    """C1: the weights after as many steps are those of a run without it."""
-    scripted_runs.do(tmp_path / "plain", train_steps=50)
-    runs.assert_same_checkpoint(stopped, tmp_path / "plain", 50)
-
-
 KEEPS_BEST = {"best_checkpoint_eval_metric": "score"}
 EXPORT = {"export": ExportConfig(at_end=True)}
 

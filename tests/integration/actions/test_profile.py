@@ -7,14 +7,9 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from official_trainer.actions.action import LoopState, Run
-from official_trainer.actions.profile import FILE, Profile, ProfileConfig, ProfileError
+from official_trainer.actions.profile import FILE, Profile, ProfileConfig
 from official_trainer.actions.schedule import Schedule
-from official_trainer.checkpoints.store import CheckpointStore
-from official_trainer.engine.events import DueSteps
-from official_trainer.engine.loop import Loop
-from official_trainer.tracking import Trackers
 from official_trainer.triggers import AtSteps, Every, EverySeconds
-from tests.support import toy
 from tests.support.action_runs import do
 from tests.support.runs import differences
 
@@ -259,32 +254,3 @@ def test_a_profiler_that_somebody_else_stops_is_said(profiler, tmp_path, monkeyp
     steps.schedule.actions[0].on_error = "fail"
     with pytest.raises(Exception, match="other code in this process has stopped the profiler, so there is no profile"):
         steps.to(50)
-
-
-def test_a_real_loop_profiles_on_demand(model_dir, tmp_path):
-    """N24: the file is there, the run goes on, and a few seconds later the profile is too."""
-    trainer = toy.build(toy.experiment(summary_interval=50, checkpoint_interval=50, steps_per_loop=5))
-    clock = Clock(step_seconds=0.1)
-    action = Profile(ProfileConfig(steps=2), clock=clock)
-    action.when = NEVER
-    pathlib.Path(model_dir).mkdir()
-    pathlib.Path(model_dir, FILE).touch()
-    store = CheckpointStore(model_dir, trainer.checkpoint, max_to_keep=1)
-    Loop(
-        trainer=trainer,
-        store=store,
-        metric_writer=Trackers([]),
-        due=DueSteps(trainer.config.trainer, "never"),
-        actions=Schedule([action], clock=clock),
-        model_dir=model_dir,
-    ).run()
-    (path,) = profiles(model_dir)
-    assert steps_in(path) == 2
-    assert not pathlib.Path(model_dir, FILE).exists()
-
-
-def test_the_config_is_what_the_file_says():
-    """N24: warns by default, because training is worth more than its profile."""
-    config = ProfileConfig()
-    assert (config.type, config.on_error, config.steps, config.on_demand) == ("profile", "warn", 5, True)
-    assert isinstance(ProfileError("x"), RuntimeError)

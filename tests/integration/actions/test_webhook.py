@@ -12,7 +12,7 @@ import pytest
 
 from official_trainer import config as configuration
 from official_trainer.actions.schedule import ActionError
-from official_trainer.actions.webhook import Webhook, WebhookConfig, WebhookError
+from official_trainer.actions.webhook import Webhook, WebhookConfig
 from official_trainer.config import ConfigError, ExperimentConfig
 from tests.support.action_runs import NAME, do
 from tests.support.actions.events import Events
@@ -120,15 +120,6 @@ def test_numbers_that_are_none_are_posted_as_words(tmp_path, server):
     assert server.posts[0][2]["metrics"] == {"loss": "NaN", "rate": "Infinity", "accuracy": 0.5}
 
 
-def test_a_failure_is_posted_with_its_reason(tmp_path, server):
-    """What the user sees, too."""
-    told = Posts(tmp_path, ("failure",), url=server.url)
-    told.end(RuntimeError("out of luck"))
-    assert [(post[2]["event"], post[2]["reason"]) for post in server.posts] == [
-        ("failure", "RuntimeError: out of luck")
-    ]
-
-
 # Servers that fail.
 
 
@@ -199,20 +190,6 @@ def test_a_server_that_is_slow_holds_up_nobody(tmp_path, server, caplog):
     assert server.events == [("step", 10), ("step", 10), ("step", 20)]
 
 
-def test_the_end_waits_for_a_while_only(tmp_path, server, caplog):
-    """What is left then is said."""
-    server.answers = ["slow"]
-    told = Posts(tmp_path, ("step",), "warn", url=server.url, timeout_seconds=60)
-    told.action.end_seconds = lambda: 0.2
-    told.step(10)
-    assert server.came.wait(60)
-    told.step(20)
-    threading.Timer(0.5, server.go_on.set).start()
-    told.end()
-    assert "1 more events were not sent, because the run has ended" in caplog.text
-    assert server.events == [("step", 10)]
-
-
 def test_an_address_that_cannot_be_used_is_not_said(tmp_path, server, caplog):
     """Python's own message would name it."""
     text, _, pauses = answers_in_vain(server, tmp_path, caplog, url=f"http://127.0.0.1:80/{SECRET} with spaces")
@@ -275,9 +252,3 @@ def test_what_is_wrong_in_the_config_is_said(section, message):
     """At once, with its place."""
     with pytest.raises(ConfigError, match=message):
         configuration.resolve(ExperimentConfig(), experiment="x", sets=(f"trainer.actions=[{section}]",))
-
-
-def test_the_defaults_warn():
-    """A message that is not sent is no reason to lose a run."""
-    assert WebhookConfig(url_env="A").on_error == "warn"
-    assert issubclass(WebhookError, RuntimeError)

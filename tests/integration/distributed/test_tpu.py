@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import lazy
-from official_trainer.config import ExperimentConfig, resolve
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy, tpu
 from official_trainer.errors import ExitCode
@@ -245,17 +244,6 @@ def test_what_the_look_up_of_a_name_says(monkeypatch):
 def test_what_makes_no_sense_on_a_tpu(sets, said):
     """T16: refused with the config, in milliseconds."""
     assert said in problems(*sets)[0]
-
-
-def test_an_empty_address_names_no_tpu():
-    """T26: launch scripts and YAML files have `tpu: ''`."""
-    resolved = resolve(ExperimentConfig(), sets=["runtime={distribution_strategy: off, tpu: ''}"])
-    assert tpu.address(resolved.config.runtime, {}) is None
-
-
-def test_bfloat16_is_for_tpus():
-    """T16: the precision that TPUs have."""
-    resolve(ExperimentConfig(), sets=["runtime={distribution_strategy: tpu, mixed_precision_dtype: bfloat16}"])
 
 
 def test_auto_is_checked_as_well():

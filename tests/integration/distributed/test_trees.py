@@ -11,7 +11,7 @@ from tests.support.cases import cases
 
 
 def test_values_of_tensorflow_come_back_bit_by_bit(tmp_path):
-    """B15: bfloat16, which is not NumPy's; variables as the arrays that they hold; ragged and sparse tensors."""
+    """B15, T16: bfloat16, which is not NumPy's; variables as the arrays that they hold; ragged and sparse ones."""
     numbers = tf.constant([1.5, float("nan"), float("-inf"), -0.0], tf.bfloat16)
     tree = {
         "tensor": numbers,
@@ -19,6 +19,7 @@ def test_values_of_tensorflow_come_back_bit_by_bit(tmp_path):
         "variable": tf.Variable(numbers),
         "steps": tf.Variable(2**40, dtype=tf.int64),
         "ragged": tf.ragged.constant([[1.0], []]),
+        "words": tf.constant([b"a", b"\0"]),
         "sparse": tf.sparse.from_dense([[0, 5]]),
     }
     trees.write(tmp_path / "tree.json", tree)
@@ -28,7 +29,7 @@ def test_values_of_tensorflow_come_back_bit_by_bit(tmp_path):
         assert found[name].dtype == tree[name].dtype, name
     assert tf.is_tensor(found["tensor"]) and isinstance(found["variable"], np.ndarray)
     assert (int(found["steps"]), found["steps"].dtype) == (2**40, np.int64)
-    assert found["ragged"].to_list() == [[1.0], []]
+    assert found["ragged"].to_list() == [[1.0], []] and found["words"].numpy().tolist() == [b"a", b"\0"]
     assert tf.sparse.to_dense(found["sparse"]).numpy().tolist() == [[0, 5]]
 
 

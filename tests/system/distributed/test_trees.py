@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.support.chaos.runs import Variant
-from tests.support.distributed.workers import argv_of, cluster, run_to_end, steps_done
+from tests.support.distributed.workers import argv_of, run_to_end
 from tests.support.forked import run_command
-from tests.support.runs import bits, differences, rows
+from tests.support.runs import bits, rows
 
 SETS = ("trainer.train_steps=24", "trainer.validation_interval=12", "trainer.export.at_end=false")
 LAST = 24
@@ -48,17 +48,3 @@ def test_all_processes_gather_a_tree(of_two):
     assert found == [2.0, 2.0]
     result = json.loads((of_two / "run.json").read_text())["results"]["Prune"]
     assert "trees.gather is called by the chief alone, as an action is" in result["said"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("at_step", [10, 13, 20])
-def test_a_kill_after_an_action_loses_nothing(workspace, of_two, tmp_path, at_step):
-    """B12, N1: one of two workers, before the next checkpoint; both then continue bit by bit."""
-    model_dir = tmp_path / "run"
-    with cluster(workspace, model_dir, *SETS, experiment="digits_assigned") as started:
-        started.start_all()
-        started.wait_for(lambda: steps_done(model_dir) >= at_step)
-        started.kill("worker", 1)
-        started.wait_all()
-    do(workspace, model_dir)
-    assert differences(model_dir, of_two) == []

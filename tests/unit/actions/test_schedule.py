@@ -367,11 +367,6 @@ def test_state_of_an_action_that_is_gone_is_said(caplog):
     assert "the checkpoint has the state of actions that the run no longer has: old" in caplog.text
 
 
-def test_without_actions_a_checkpoint_says_nothing():
-    """N2: and is byte for byte what it would be."""
-    assert Schedule().state() == {}
-
-
 def test_callables_are_actions():
     """G1, B1: as orbit's are; after evaluations, or with each summary of training."""
     got = []

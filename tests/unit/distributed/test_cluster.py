@@ -213,11 +213,6 @@ def test_slurm_host_names_where_node_addresses_are_not_to_be_had():
     assert [address.split(":")[0] for address in found.addresses["worker"]] == ["n2", "n2", "n10"]
 
 
-def test_slurm_job_node_list_where_the_step_has_none():
-    environ = slurm(SLURM_STEP_NODELIST=None, SLURM_JOB_NODELIST="n[2,10]", SLURM_STEP_NUM_TASKS=None)
-    assert len(cluster_env(environ, scontrol=scontrol).addresses["worker"]) == 3
-
-
 @pytest.mark.parametrize(
     "environ",
     [

@@ -209,18 +209,6 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(columns, end_step
         assert words >= LONG.keys()
 
 
-def test_without_colours_the_bar_is_drawn_all_the_same(clock, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream = Terminal()
-    console = Console(stream, end_step=10, monitored="accuracy", clock=clock)
-    console.progress(5, loss=1.0, examples_per_second=1.0)
-    console.log("validation", 5, {"accuracy": 0.5})
-    console.close()
-    assert "━" in stream.getvalue()
-    assert not re.search(r"\x1b\[(3\d|9\d|38)", stream.getvalue())
-
-
 def test_what_happens_between_steps_is_shown_below_the_bar_only_while_it_does(bar):
     console, stream = bar
     console.log("train", 5, {"training_loss": 0.25})
@@ -263,15 +251,6 @@ def test_work_is_not_shown_where_it_would_be_in_the_way(monkeypatch, term, quiet
     with working("importing TensorFlow", quiet=bool(quiet)):
         pass
     assert stream.getvalue() == ""
-
-
-def test_output_to_a_file_is_not_taken_by_what_is_shown(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    with working("importing TensorFlow"):
-        print("of the user's module")
-    assert out.getvalue() == "of the user's module\n"
 
 
 def test_a_bar_is_drawn_a_few_times_a_second_and_always_at_the_end(bar, clock):

@@ -165,24 +165,6 @@ def test_a_restart_keeps_the_identity_and_counts(model_dir):
     assert read(model_dir)["restarts"] == 1
 
 
-def test_runs_have_different_ids(tmp_path):
-    assert start(str(tmp_path / "a"))._run["run_id"] != start(str(tmp_path / "b"))._run["run_id"]
-
-
-def test_the_record_is_replaced_whole(model_dir, monkeypatch):
-    """N3: no reader sees half a file, and a failed write leaves the old one."""
-    run = start(model_dir)
-
-    def die(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", die)
-    with pytest.raises(OSError, match="disk full"):
-        run.checkpoint(10)
-    assert read(model_dir, "status.json")["last_checkpoint_step"] is None
-    assert sorted(os.listdir(model_dir)) == ["run.json", "status.json"]
-
-
 def test_a_claim_that_was_killed_leaves_nothing_for_ever(model_dir):
     """N3: the next one removes its file, also that of an early version."""
     prepare_model_dir(model_dir, "digits")

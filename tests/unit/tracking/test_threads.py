@@ -257,13 +257,3 @@ def test_the_error_of_the_run_goes_before_the_trackers(caplog):
     with pytest.raises(TrackerError), closing(ThreadedTracker(inner, name="x", on_error="fail")) as outcome:
         outcome.step = 3
     assert inner.calls[2:] == [("end", "done"), ("close",)]
-
-
-def test_the_thread_does_not_keep_a_process_alive():
-    """B6: a tracker that hangs does not hang the end of the process."""
-    inner = Recorder()
-    tracker = ThreadedTracker(inner, name="x")
-    tracker.log("train", 1, {})
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "tracker x")
-    assert thread.daemon
-    tracker.close()
