@@ -8,7 +8,7 @@ import time
 import pytest
 
 from official_trainer import threads
-from official_trainer.threads import Call, RepeatingThread, WorkerThread, run_bounded
+from official_trainer.threads import RepeatingThread, WorkerThread, run_bounded
 
 TIMEOUT_SECONDS = 30
 
@@ -62,22 +62,6 @@ def test_calls_run_one_at_a_time_in_their_order(worker):
     assert worker.pending == []
 
 
-def test_calls_of_several_threads_are_all_made(worker):
-    made = []
-
-    def submit(name):
-        for number in range(200):
-            worker.submit(lambda n=number: made.append((name, n)))
-
-    submitters = [threading.Thread(target=submit, args=(name,)) for name in "abcd"]
-    for thread in submitters:
-        thread.start()
-    for thread in submitters:
-        thread.join()
-    assert worker.wait(TIMEOUT_SECONDS)
-    assert len(made) == 800
-
-
 def test_an_error_is_kept_and_the_next_call_is_made(worker):
     failed, done = worker.submit(lambda: 1 / 0), worker.submit(lambda: None)
     assert worker.wait(TIMEOUT_SECONDS)
@@ -106,27 +90,6 @@ def test_waiting_has_a_limit_and_can_be_repeated(worker):
     assert call.wait()
     assert call.wait(0)
     assert worker.wait()
-
-
-def test_several_threads_wait_for_one_call(worker):
-    held = held_by(worker)
-    call = worker.submit(lambda: None)
-    waited = []
-    waiters = [threading.Thread(target=lambda: waited.append(call.wait(TIMEOUT_SECONDS))) for _ in range(8)]
-    for thread in waiters:
-        thread.start()
-    held.let_go()
-    for thread in waiters:
-        thread.join()
-    assert waited == [True] * 8
-
-
-def test_waiting_for_nothing_starts_nothing():
-    worker = WorkerThread("never started")
-    assert worker.wait()
-    assert worker.cancel() == 0
-    worker.close()
-    assert has_ended("never started")
 
 
 def test_cancelling_leaves_the_call_that_runs(worker):
@@ -292,11 +255,3 @@ def test_a_bounded_call_is_returned_ended_or_not():
     assert not call.is_done
     held.let_go()
     assert call.wait(TIMEOUT_SECONDS)
-
-
-def test_a_call_can_be_cancelled_once():
-    call = Call(lambda: pytest.fail("called"))
-    assert call.cancel()
-    assert not call.cancel()
-    call.run()
-    assert call.is_cancelled and call.error is None

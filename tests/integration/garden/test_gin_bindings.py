@@ -156,14 +156,6 @@ def test_a_bound_argument_is_used_and_what_was_used_is_kept(model_dir, tmp_path)
     }
 
 
-def test_what_a_run_keeps_can_be_given_to_the_next(model_dir, tmp_path):
-    """T17: the file of bindings is one for `--gin_file`."""
-    do(model_dir, "inner/toy_units.units = 13")
-    do(tmp_path / "again", files=[f"{model_dir}/config.train.gin"])
-    assert num_units(tmp_path / "again") == 13
-    assert text(tmp_path / "again", "config.train") == text(model_dir, "config.train")
-
-
 def test_without_the_flags_gin_is_left_alone(model_dir):
     """T17: nothing is written, and empty flags say nothing."""
     do(model_dir, "", files=[""])
@@ -336,15 +328,6 @@ def test_what_cannot_be_bound(params, said):
     assert re.search(said, refused(params))
 
 
-def test_gardens_config_classes_are_not_bound_either():
-    """T17: an experiment's values have one owner."""
-    from official.core import config_definitions
-
-    gin.external_configurable(config_definitions.DataConfig, "GardenDataConfig")
-    said = refused("GardenDataConfig.global_batch_size = 3")
-    assert "GardenDataConfig is a section of the configuration, which gin never binds" in said
-
-
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -443,15 +426,6 @@ def test_the_rest_of_gins_language(tmp_path):
         sys.path.remove(str(tmp_path))
         sys.modules.pop("mine", None)
         gin.clear_config(clear_constants=True)
-
-
-def test_while_it_is_in_force_nobody_else_binds():
-    """T17: gin is locked once all is parsed."""
-    with (
-        gin_bindings.in_force(gin_bindings.read((), ["toy_units.units = 3"])),
-        pytest.raises(RuntimeError, match="locked"),
-    ):
-        gin.bind_parameter("toy_units.units", 4)
 
 
 # What came to nothing.

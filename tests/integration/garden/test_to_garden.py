@@ -109,15 +109,6 @@ def test_actions_are_called_with_what_the_trainer_returned(tmp_path):
     assert ("best" in dict(seen)) and params.trainer.summary_interval == 10
 
 
-def test_gardens_own_actions_act_on_a_run(tmp_path):
-    """RecoveryCondition sees the loss and may end the run."""
-    from official.core import actions
-
-    condition = actions.RecoveryCondition(tf.constant(0), loss_upper_bound=1e-9, recovery_max_trials=0)
-    with pytest.raises(RuntimeError, match=r"larger than the bound"):
-        call(tmp_path, train_actions=[condition])
-
-
 def test_train_actions_need_summaries_that_fit_their_loops(tmp_path):
     with pytest.raises(ConfigError, match=r"trainer.summary_interval: must be a multiple of steps_per_loop=5"):
         call(tmp_path, params=params_of(summary_interval=7), train_actions=[print])
@@ -203,14 +194,6 @@ def test_the_model_is_built_under_a_strategy_of_the_caller(tmp_path, capsys):
     """T1: and steps run on its replicas."""
     call(tmp_path, "train", params=params_of(train_steps=5), strategy=toy.strategy_of("mirrored2"))
     assert "on 2 CPUs, mirrored, starting" in capsys.readouterr().out
-
-
-def test_a_strategy_may_be_named_in_capitals(tmp_path):
-    """T16: as their driver takes it, though the one that is passed decides."""
-    params = params_of(train_steps=5)
-    params.runtime.distribution_strategy = "Mirrored"
-    call(tmp_path, "train", params=params)
-    assert committed_steps(str(tmp_path)) == (5,)
 
 
 def test_our_config_and_task_under_their_signature(tmp_path):

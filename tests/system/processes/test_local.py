@@ -135,18 +135,6 @@ def test_the_first_failure_is_the_exit_code_and_the_message(tmp_path):
     assert "[launch]   worker 0 ended with exit code 75 (may be started again)" in job.out
 
 
-def test_who_only_lost_the_others_is_not_the_first_failure(tmp_path):
-    """Even if it ends before the one that failed."""
-    sources = {"worker 0": "touch('worker 0'); sys.exit(75)", "worker 1": "wait('gone'); print('no'); sys.exit(2)"}
-    job = Launched(tmp_path, TWO, sources)
-    job.until("pid of worker 0", "pid of worker 1")
-    pid = int((tmp_path / "pid of worker 0").read_text())
-    until(lambda: not is_alive(pid))
-    (tmp_path / "gone").touch()
-    assert job.wait() == 2
-    assert job.err.startswith("error: worker 1 ended with exit code 2 (configuration)")
-
-
 def test_who_does_not_find_out_is_told(tmp_path):
     """SIGTERM, then SIGKILL."""
     sources = {
@@ -383,13 +371,6 @@ def test_a_job_that_crashes_again_and_again_is_given_up(tmp_path):
     assert "after 5 restarts the newest checkpoint is still that of step 70: it crashes again and again" in job.err
     assert (tmp_path / "worker 0 8").exists() and not (tmp_path / "worker 0 9").exists()
     assert "restart 3, from step 70" in job.out
-
-
-def test_restarts_are_bounded(tmp_path):
-    code, job = run(tmp_path, {"worker": 1}, {"worker": "lives(); sys.exit(75)"}, supervise=True, max_restarts=1)
-    assert code == 75
-    assert "not started again: --max_restarts=1 is used up" in job.err
-    assert (tmp_path / "worker 0 2").exists() and not (tmp_path / "worker 0 3").exists()
 
 
 def test_a_launcher_that_waits_to_start_again_can_be_stopped(tmp_path):
