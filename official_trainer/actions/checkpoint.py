@@ -20,7 +20,7 @@ from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tracking.monitored import Direction, required_metric, required_value
+from official_trainer.tracking.monitored import Direction, required_value
 from official_trainer.triggers import AfterEval
 
 
@@ -112,7 +112,7 @@ class Checkpoint(Action):
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
         assert self._checkpoints is not None, "on_start was not called"
         for name in self._template.metrics:
-            required_metric(logs, name)
+            required_value(logs, name)
         if self._config.monitor:
             required_value(logs, self._config.monitor, self._checkpoints.policy.direction)
         trainer, found = run.trainer, self._checkpoints

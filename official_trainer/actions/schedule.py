@@ -91,16 +91,6 @@ def as_action(source: Any) -> Action:
     raise TypeError(f"{source!r} is not an action: expected an Action, an ActionConfig or a callable")
 
 
-def _warn_of_unknown_hooks(action: Action) -> None:
-    """Warns of methods that are named like hooks, and that nothing calls."""
-    known = [name for name in dir(Action) if name.startswith("on_")]
-    cls = type(action)
-    for name in (each for each in dir(cls) if each.startswith("on_") and each not in known):
-        if callable(getattr(cls, name)):
-            meant = (nearest(name, known) or [", ".join(_HOOKS)])[0]
-            _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
-
-
 class _Entry:
     """One action and its calls in this process.
 
@@ -116,12 +106,17 @@ class _Entry:
 
     def __init__(self, source: Any, clock: Callable[[], float]) -> None:
         self.action = as_action(source)
-        _warn_of_unknown_hooks(self.action)
+        own, cls = self.action, type(self.action)
+        known = [name for name in dir(Action) if name.startswith("on_")]
+        for name in (each for each in dir(cls) if each.startswith("on_") and each not in known):
+            if callable(getattr(cls, name)):
+                meant = (nearest(name, known) or [", ".join(_HOOKS)])[0]
+                _logger.warning("nothing calls %s.%s; did you mean %s?", cls.__name__, name, meant)
         arguments.check(self.action, _CALLS, Action, on_error=self.action.on_error)
         arguments.check(self.action.when, _CALLS_OF_TRIGGER, Trigger, on_error=self.action.on_error)
         self.action.name = self.action.name or type(self.action).__name__
         self.settings = flow(source) if isinstance(source, ActionConfig) else ""
-        own, cls = self.action, type(self.action)  # hooks that do something
+        # Hooks that do something.
         self.hooks = {h for h in _HOOKS if getattr(cls, h, None) is not getattr(Action, h) and hasattr(own, h)}
         self.called_at: int | None = None
         self.extra_steps: set[int] = set()

@@ -77,7 +77,14 @@ def serve(
       DataServiceUseError: an argument is missing or wrong.
     """
     if role == "dispatcher":
-        server = _dispatcher(port, work_dir)
+        if not port:
+            raise DataServiceUseError("port: a dispatcher needs a fixed port, which trainers and data workers can name")
+        _check_is_free(port)
+        if work_dir:
+            tf.io.gfile.makedirs(work_dir)
+        service = tf.data.experimental.service
+        config = service.DispatcherConfig(port=port, work_dir=work_dir or None, fault_tolerant_mode=bool(work_dir))
+        server = service.DispatchServer(config)
     elif role == "data_worker":
         server = _data_worker(host, port, dispatcher, timeout_seconds)
     else:
@@ -95,17 +102,6 @@ def serve(
     while not running.acquire(timeout=1.0):  # another thread may receive the signal, which does not end this wait
         pass
     del server
-
-
-def _dispatcher(port: int, work_dir: str) -> Any:
-    service = tf.data.experimental.service
-    if not port:
-        raise DataServiceUseError("port: a dispatcher needs a fixed port, which trainers and data workers can name")
-    _check_is_free(port)
-    if work_dir:
-        tf.io.gfile.makedirs(work_dir)
-    config = service.DispatcherConfig(port=port, work_dir=work_dir or None, fault_tolerant_mode=bool(work_dir))
-    return service.DispatchServer(config)
 
 
 def _data_worker(host: str, port: int, dispatcher: str, timeout_seconds: float) -> Any:

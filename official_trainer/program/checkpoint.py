@@ -26,7 +26,10 @@ from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import metrics
-from official_trainer.tracking.monitored import Direction, required_metric
+from official_trainer.tasks.optimization import build_slots
+from official_trainer.tracking.monitored import Direction
+from official_trainer.tracking.monitored import required_metric
+from official_trainer.tracking.monitored import required_value
 
 _OF_VALIDATION = "val_"
 _FILES = (".keras", ".h5", ".hdf5")
@@ -232,7 +235,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         if not epochs.is_validated(epoch) and any(name.startswith(_OF_VALIDATION) for name in self._needed):
             return  # epochs without a validation have no such numbers
         for name in self._needed:
-            required_metric(values, name)
+            required_value(values, name)
         new = checkpoints.candidate(self._template.format(step, (epoch + 1, batch + 1), values), step, values)
         is_taken = checkpoints.policy.takes(new, checkpoints.kept)
         if self.verbose:

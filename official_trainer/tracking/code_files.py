@@ -138,13 +138,9 @@ def files_of(folder: str) -> list[str]:
     if (snapshot := at(folder)) is not None:
         return [path for path in snapshot.sums if os.path.lexists(os.path.join(folder, path))]
     is_output = functools.cache(lambda place: _holds_run(folder, place))
-    listed = _listed_by_git(folder) or _walked(folder)
-    return sorted(path for path in listed if not is_output(os.path.dirname(path)) and _is_file(folder, path))
-
-
-def _is_file(folder: str, path: str) -> bool:
-    place = os.path.join(folder, path)  # git lists what was removed, too
-    return os.path.islink(place) or os.path.isfile(place)
+    listed = {path: os.path.join(folder, path) for path in _listed_by_git(folder) or _walked(folder)}
+    there = [path for path, place in listed.items() if os.path.islink(place) or os.path.isfile(place)]
+    return sorted(path for path in there if not is_output(os.path.dirname(path)))  # git lists what was removed, too
 
 
 def _holds_run(folder: str, place: str) -> bool:

@@ -91,16 +91,7 @@ def find_metric(logs: Mapping[str, Any], name: str) -> float | None:
     return None if isinstance(found, Mapping) else float(found)
 
 
-def required_metric(logs: Mapping[str, Any], name: str) -> float:
-    """Returns the number under `name`, as `find_metric` does.
-
-    Raises:
-      MissingMetricError: there is none.
-    """
-    return cast(float, required_value(logs, name, "max"))
-
-
-def required_value(logs: Mapping[str, Any], name: str, direction: Direction) -> Value:
+def required_value(logs: Mapping[str, Any], name: str, direction: Direction = "max") -> Value:
     """Returns what `direction` compares, as `find_value` does.
 
     Raises:

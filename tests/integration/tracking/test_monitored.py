@@ -7,7 +7,7 @@ import pytest
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.tasks import metrics
-from official_trainer.tracking.monitored import MissingMetricError, find_metric, is_better, names, required_metric
+from official_trainer.tracking.monitored import MissingMetricError, find_metric, is_better, names, required_value
 from tests.support import toy
 
 
@@ -36,7 +36,7 @@ def test_a_number_inside_a_named_set_is_found_by_a_bar():
     assert find_metric(nested, "dev|loss") is None
     assert names(nested) == ["dev|accuracy", "loss", "odd|name"]
     with pytest.raises(MissingMetricError, match=r"left out 'f1' this time; it produced dev\|accuracy, loss"):
-        required_metric(nested, "f1")
+        required_value(nested, "f1")
 
 
 def test_directions_of_known_classes():
