@@ -1,9 +1,6 @@
 """The command that tries all experiments of Model Garden and writes docs/project/model_garden.md."""
 
-import json
 import re
-
-import pytest
 
 from official_trainer.garden import index
 from tests.support.garden import small, table
@@ -19,31 +16,17 @@ def test_what_makes_an_experiment_small_is_of_an_experiment():
     assert {*small.SMALL, *small.NEEDED} <= set(index.entries())
 
 
-@pytest.fixture
-def tried(tmp_path, monkeypatch):
-    """Returns a function that tries `mock`, writes a page of its own, and gives the lines of the results."""
-    page = tmp_path / "page.md"
+def test_the_command_goes_on_where_it_was(tmp_path, monkeypatch):
+    """T14, N14: what is known is not tried again; an experiment is killed and continued, and what fails is said."""
+    page, flags = tmp_path / "page.md", ["--only=mock", f"--cache={tmp_path / 'cache'}"]
     page.write_text(f"before\n{table.BEGIN}\n{table.END}\nafter\n")
     monkeypatch.setattr(table, "PAGE", page)
-
-    def run(*flags):
-        table.main(["--only=mock", f"--cache={tmp_path / 'cache'}", *flags])
-        return [json.loads(line) for line in (tmp_path / "cache" / "results.jsonl").read_text().splitlines()]
-
-    return run
-
-
-def test_the_command_goes_on_where_it_was(tried):
-    """T14, N14: what is known is not tried again; an experiment is killed and continued, and what fails is said."""
-    first = tried("--columns=shows,exports")
-    assert [(line["column"], line["found"]) for line in first] == [("shows", "yes"), ("exports", "–")]
-    every = tried()
-    assert every[:2] == first
-    found = {line["column"]: line["found"] for line in every}
-    assert len(every) == len(found) == len(table.COLUMNS)
-    assert [name for name, cell in found.items() if cell == "–"] == ["exports", "same export"]
-    text = table.PAGE.read_text()
+    table.main(flags)
+    text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "| `mock` | yes | 3 | yes | yes | yes | yes | – | – | with `trainer.optimizer_config.optimizer=sgd`" in text
     assert "exports: official/utils/testing/mock_task.py:" in text
     assert " MockTask: the model was not built with tf_keras.Input" in text
+    monkeypatch.setattr(table, "try_one", None)
+    table.main(flags)
+    assert page.read_text() == text
