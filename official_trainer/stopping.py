@@ -36,19 +36,6 @@ DescribeEnd = Callable[[], tuple[str, int]]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """Returns the signals that ask this process to stop: not SIGHUP if it is ignored, which is what `nohup` does."""
-    return tuple(n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN)
-
-
-def may_insist(number: int) -> bool:
-    """Whether a signal that comes again means that the sender does not want to wait.
-
-    Not SIGHUP: a terminal that is closed sends one, its shell another, and the run can still save.
-    """
-    return number in _SIGNALS and number != signal.SIGHUP
-
-
 class PreemptedError(UserError, RuntimeError):
     """The run was stopped and has saved its state; the same command continues it."""
 
@@ -83,18 +70,22 @@ class StopRequest:
         self._grace_seconds = _GRACE_SECONDS
         self._max_wall_seconds: float | None = None
         self._began_seconds = time.monotonic()
-        self._signals = _SignalReceiver(self._handle, self._watch)
+        self._signals = SignalPipe(self._handle)
+        self._watcher: threading.Thread | None = None
         self._main = _MainThread()
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             self._signals.install()
+            pipe = self._signals.fileno()
+            self._watcher = threading.Thread(target=self._watch, args=(pipe,), name="stop-watcher", daemon=True)
+            self._watcher.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._signals.close()
+        self._signals.close(self._watcher)
         if isinstance(error, Interrupted):
             raise self.as_preempted(error) from error
 
@@ -190,7 +181,6 @@ class StopRequest:
     def _watch(self, pipe: int) -> None:
         """Reads which signals came, in a thread of its own, until the pipe is closed."""
         deadline: float | None = None
-        first_signal: float | None = None
         while True:
             ready, _, _ = select.select([pipe], [], [], None if deadline is None else POLL_SECONDS)
             numbers = os.read(pipe, 64) if ready else b""
@@ -198,12 +188,8 @@ class StopRequest:
                 return
             for number in filter(self._signals.handles, numbers):
                 self._request(number)
-                now = time.monotonic()
-                deadline = deadline or now + self._grace_seconds
-                if not may_insist(number):
-                    continue
-                first_signal = first_signal or now
-                if now - first_signal > _SAME_SIGNAL_SECONDS:
+                deadline = deadline or time.monotonic() + self._grace_seconds
+                if self._signals.insists(number):
                     self._exit_process(128 + number)
             if deadline is not None and not ready:
                 self._main.rescue(on_saved=lambda: self._end(" "))
@@ -297,15 +283,35 @@ class _MainThread:
             self._running.release()
 
 
-class _SignalReceiver:
-    """Takes the signals of a process: runs `handle` in the main thread, and `watch` in a thread that reads a pipe."""
+class SignalPipe:
+    """The signals that ask a process to stop: each is handled in the main thread, and its number is in a pipe at once.
 
-    def __init__(self, handle: Callable[[int, FrameType | None], None], watch: Callable[[int], None]) -> None:
-        self._handle, self._watch = handle, watch
+    Not SIGHUP if it is ignored, which is what `nohup` does.
+    """
+
+    def __init__(self, handle: Callable[[int, FrameType | None], None]) -> None:
+        """Takes the handler."""
+        self._handle = handle
         self._previous: dict[int, object] = {}
         self._pipe: tuple[int, int] | None = None
         self._previous_pipe = -1
-        self._watcher: threading.Thread | None = None
+        self._first_seconds: float | None = None
+
+    def fileno(self) -> int:
+        """Returns the descriptor from which numbers are read, without waiting, while the signals are taken."""
+        assert self._pipe is not None, "install was not called"
+        return self._pipe[0]
+
+    def insists(self, number: int) -> bool:
+        """Whether a signal comes half a second after the first or later: its sender does not want to wait.
+
+        Not SIGHUP: a terminal that is closed sends one, its shell another, and the run can still save.
+        """
+        if number not in _SIGNALS or number == signal.SIGHUP:
+            return False
+        now = time.monotonic()
+        self._first_seconds = self._first_seconds or now
+        return now - self._first_seconds > _SAME_SIGNAL_SECONDS
 
     def install(self) -> None:
         """Takes the signals; in the main thread."""
@@ -313,10 +319,9 @@ class _SignalReceiver:
         for end in self._pipe:
             os.set_blocking(end, False)
         self._previous_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        for number in stop_signals():
-            self._previous[number] = signal.signal(number, self._handle)
-        self._watcher = threading.Thread(target=self._watch, args=(self._pipe[0],), name="stop-watcher", daemon=True)
-        self._watcher.start()
+        for number in _SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._handle)
         _unknown_to_children.add(self)
         _hook_fork()
 
@@ -349,19 +354,19 @@ class _SignalReceiver:
         signal.set_wakeup_fd(self._previous_pipe)
         self._pipe = None
 
-    def close(self) -> None:
-        """Gives the signals back, if they are taken, and ends the thread."""
+    def close(self, reader: threading.Thread | None = None) -> None:
+        """Gives the signals back, if they are taken, and waits for a thread that reads the pipe to its end."""
         if self._pipe is None:
             return
         pipe = self._pipe
         self.restore()
-        os.close(pipe[1])  # ends the watcher
-        assert self._watcher is not None
-        self._watcher.join()
+        os.close(pipe[1])
+        if reader is not None:
+            reader.join()
         os.close(pipe[0])
 
 
-_unknown_to_children: weakref.WeakSet[_SignalReceiver] = weakref.WeakSet()
+_unknown_to_children: weakref.WeakSet[SignalPipe] = weakref.WeakSet()
 
 
 @functools.cache
@@ -376,7 +381,7 @@ def _hook_fork() -> None:
 
 
 _GRACE_SECONDS = 25.0
-_SAME_SIGNAL_SECONDS = 0.5
+_SAME_SIGNAL_SECONDS = 0.5  # `timeout` and some schedulers signal a process and its group, so the first one comes twice
 _LAST_WORDS_SECONDS = 3.0
 
 NOTHING_LOST = "nothing is lost, the same command continues"
