@@ -52,8 +52,15 @@ class GardenExperiment(ExperimentConfig):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
-        for text in self.RESTRICTIONS:
-            yield from _violated(text, self)
+        for match in filter(None, map(_RESTRICTION.fullmatch, self.RESTRICTIONS)):
+            left, relation, right = match.groups()
+            try:
+                value = _operand(left, self)
+                holds = _RELATIONS[relation](value, _operand(right, self))
+            except (ConfigError, TypeError):
+                continue  # a mistake in the experiment, with which Model Garden would fail too
+            if not holds:
+                yield left, f"must be {relation} {right}, as the experiment requires, got {fields.show(value)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,21 +216,7 @@ _RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 _RESTRICTION = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|<|>)\s*(\S+)\s*")
-
-
-def _violated(text: str, config: Config) -> Iterator[tuple[str, str]]:
-    """Yields the field and a message if a restriction, such as `task.train_data.is_training != None`, is violated."""
-    match = _RESTRICTION.fullmatch(text)
-    if match is None:
-        return
-    left, relation, right = match.groups()
-    try:
-        value = _operand(left, config)
-        holds = _RELATIONS[relation](value, _operand(right, config))
-    except (ConfigError, TypeError):
-        return  # a mistake in the experiment, with which Model Garden would fail too
-    if not holds:
-        yield left, f"must be {relation} {right}, as the experiment requires, got {fields.show(value)}"
+"""Such as `task.train_data.is_training != None`."""
 
 
 def _operand(word: str, config: Config) -> Any:

@@ -145,26 +145,14 @@ class InputContext:
 
     def at(self, start_step: int) -> InputContext:
         """Returns the context of another pipeline at the same place of the job, for plain batches from a step on."""
-        return InputContext(
-            num_input_pipelines=self.num_input_pipelines,
-            input_pipeline_id=self.input_pipeline_id,
-            num_replicas_in_sync=self.num_replicas_in_sync,
-            start_step=start_step,
-            seed=self.seed,
-        )
+        return InputContext(start_step=start_step, seed=self.seed, **_place_of(self))
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
         """Returns `input_context` itself, or one with the values of TensorFlow's; None means a job of one pipeline."""
         if isinstance(input_context, cls):
             return input_context
-        if input_context is None:
-            return cls()
-        return cls(
-            num_input_pipelines=input_context.num_input_pipelines,
-            input_pipeline_id=input_context.input_pipeline_id,
-            num_replicas_in_sync=input_context.num_replicas_in_sync,
-        )
+        return cls() if input_context is None else cls(**_place_of(input_context))
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """Returns how many examples of a global batch one replica processes.
@@ -229,6 +217,10 @@ class InputContext:
     def _promise(self, name: str) -> Any:
         self._promises |= {name}
         return self._requests[name]
+
+
+def _place_of(context: Any) -> dict[str, int]:
+    return {n: getattr(context, n) for n in ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")}
 
 
 def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:

@@ -135,7 +135,17 @@ def finish(
       prefetch: whether to prepare elements ahead here.
     """
     if transform_fn is not None:
-        dataset = _transform(dataset.enumerate(start=plan.first_element), plan, transform_fn)
+        stream = stream_seed(plan.seed, "transform")
+
+        def transform(element: tf.Tensor, batch: Any) -> Any:
+            size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+            positions = plan.first_positions(element) + tf.range(size)
+            seeds = tf.stack([tf.fill([size], tf.constant(stream, tf.int64)), positions], axis=1)
+            with tf.name_scope("transform_fn"):
+                return transform_fn(batch, seeds)
+
+        numbered = dataset.enumerate(start=plan.first_element)
+        dataset = numbered.map(transform, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if plan.training:
         # Data without end: else workers ask each other at each step whether all of them have a batch.
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
@@ -153,19 +163,6 @@ def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
-
-
-def _transform(numbered: tf.data.Dataset, plan: BatchPlan, transform_fn: TransformFn) -> tf.data.Dataset:
-    stream = stream_seed(plan.seed, "transform")
-
-    def transform(element: tf.Tensor, batch: Any) -> Any:
-        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-        positions = plan.first_positions(element) + tf.range(size)
-        seeds = tf.stack([tf.fill([size], tf.constant(stream, tf.int64)), positions], axis=1)
-        with tf.name_scope("transform_fn"):
-            return transform_fn(batch, seeds)
-
-    return numbered.map(transform, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 def stack_windows(dataset: tf.data.Dataset, max_steps: int) -> tf.data.Dataset:

@@ -138,25 +138,21 @@ class MlflowTracker(Tracker):
             for name in ("mlflow", "alembic"):  # their messages about database tables are not about the user's run
                 logging.getLogger(name).setLevel(logging.WARNING)
             client = mlflow.MlflowClient(tracking_uri=self._uri)
-            self._run_id = self._find_or_create(client)
-            self._client = client
+            experiment = client.get_experiment_by_name(self._place.experiment)
+            if experiment is None:
+                # Beside a SQLite file; MLflow would take the current folder.
+                _, is_file, path = self._uri.partition("sqlite:///")
+                artifacts = f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
+                number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
+            else:
+                number = experiment.experiment_id
+            tag = self._place.read_identity("mlflow.json")["run"]
+            found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
+            if found:
+                client.update_run(found[0].info.run_id, status="RUNNING")
+            run = found[0] if found else client.create_run(number, run_name=self._place.name, tags={_TAG: tag})
+            self._client, self._run_id = client, run.info.run_id
         return self._client
-
-    def _find_or_create(self, client: Any) -> str:
-        experiment = client.get_experiment_by_name(self._place.experiment)
-        if experiment is None:
-            # Beside a SQLite file; MLflow would take the current folder.
-            _, is_file, path = self._uri.partition("sqlite:///")
-            artifacts = f"file://{os.path.abspath(os.path.dirname(path))}/mlartifacts" if is_file else None
-            number = client.create_experiment(self._place.experiment, artifact_location=artifacts)
-        else:
-            number = experiment.experiment_id
-        tag = self._place.read_identity("mlflow.json")["run"]
-        found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{tag}'", max_results=1)
-        if found:
-            client.update_run(found[0].info.run_id, status="RUNNING")
-            return found[0].info.run_id
-        return client.create_run(number, run_name=self._place.name, tags={_TAG: tag}).info.run_id
 
 
 def _entities() -> Any:
