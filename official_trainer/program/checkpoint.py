@@ -26,10 +26,7 @@ from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import metrics
-from official_trainer.tasks.optimization import build_slots
-from official_trainer.tracking.monitored import Direction
-from official_trainer.tracking.monitored import required_metric
-from official_trainer.tracking.monitored import required_value
+from official_trainer.tracking.monitored import Direction, required_value
 
 _OF_VALIDATION = "val_"
 _FILES = (".keras", ".h5", ".hdf5")
