@@ -1,3 +1,4 @@
+from . import opt as opt
 from .components import ActionConfig as ActionConfig
 from .components import TrackerConfig as TrackerConfig
 from .declaration import Above as Above
