@@ -69,6 +69,7 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
 """Headings of a page, with their modules; names of other modules follow without one."""
 
 MODULES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "config": {"opt": ["sgd", "adam", "adamw", "rmsprop", "adagrad", "lamb", "lars"]},
     "distributed": {
         "trees": [
             "paths",

@@ -24,55 +24,54 @@ from typing import Any
 
 from official_trainer.config import optimization as opt
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
-from official_trainer.config.optimization import LrConfig, OptimizationConfig
 
 _DECAYS = "cosine", "linear"
 _OPTIONS = "warmup_steps", "decay", "decay_steps", "ema"
 
 
-def sgd(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def sgd(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for stochastic gradient descent; fields: `SGDConfig`'s, but for its own `decay`."""
     return _section("sgd", learning_rate, options)
 
 
-def adam(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def adam(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adam; fields: `AdamConfig`'s."""
     return _section("adam", learning_rate, options)
 
 
-def adamw(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def adamw(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adam with decoupled weight decay; fields: `AdamWeightDecayConfig`'s."""
     return _section("adamw", learning_rate, options)
 
 
-def rmsprop(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def rmsprop(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for RMSprop; fields: `RMSPropConfig`'s."""
     return _section("rmsprop", learning_rate, options)
 
 
-def adagrad(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def adagrad(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for Adagrad; fields: `AdagradConfig`'s."""
     return _section("adagrad", learning_rate, options)
 
 
-def lamb(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def lamb(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for LAMB; fields: `LAMBConfig`'s."""
     return _section("lamb", learning_rate, options)
 
 
-def lars(learning_rate: float | LrConfig, **options: Any) -> OptimizationConfig:
+def lars(learning_rate: float | opt.LrConfig, **options: Any) -> opt.OptimizationConfig:
     """Returns the section for LARS, which Keras 3 lacks; fields: `LARSConfig`'s."""
     return _section("lars", learning_rate, options)
 
 
-def _section(kind: str, rate: float | LrConfig, options: dict[str, Any]) -> OptimizationConfig:
+def _section(kind: str, rate: float | opt.LrConfig, options: dict[str, Any]) -> opt.OptimizationConfig:
     chosen = opt.OptimizerConfig(type=kind)  # type: ignore[arg-type]
     fields = [field.name for field in dataclasses.fields(chosen.get()) if field.name not in _OPTIONS]
     if unknown := [name for name in options if name not in (*_OPTIONS, *fields)]:
         allowed = [*_OPTIONS, *fields]
         raise _error(f"opt.{kind} has no option '{unknown[0]}'", ", ".join(allowed), best_match(unknown[0], allowed))
     section = chosen.get().replace(**{name: options[name] for name in fields if name in options})
-    made = OptimizationConfig(
+    made = opt.OptimizationConfig(
         optimizer=chosen.replace(**{kind: section}),
         learning_rate=_learning_rate(rate, options.get("decay"), options.get("decay_steps")),
     )
@@ -83,20 +82,20 @@ def _section(kind: str, rate: float | LrConfig, options: dict[str, Any]) -> Opti
     return made if share is None else made.replace(ema=opt.EMAConfig(average_decay=share))
 
 
-def _learning_rate(rate: float | LrConfig, decay: Any, steps: int | None) -> LrConfig:
-    if isinstance(rate, LrConfig):
+def _learning_rate(rate: float | opt.LrConfig, decay: Any, steps: int | None) -> opt.LrConfig:
+    if isinstance(rate, opt.LrConfig):
         if decay is not None or steps is not None:
             raise _error("a whole LrConfig says how the rate decays: leave out decay and decay_steps")
         return rate
     if decay == "cosine":
-        return LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=rate, decay_steps=steps))
+        return opt.LrConfig(type="cosine", cosine=opt.CosineLrConfig(initial_learning_rate=rate, decay_steps=steps))
     if decay == "linear":
         line = opt.PolynomialLrConfig(initial_learning_rate=rate, decay_steps=steps, end_learning_rate=0.0)
-        return LrConfig(type="polynomial", polynomial=line)
+        return opt.LrConfig(type="polynomial", polynomial=line)
     if decay is not None or steps is not None:
         what = f"decay_steps={steps} needs a decay" if decay is None else f"decay={decay!r} is no word for a decay"
-        raise _error(what, "cosine, linear; for others, give a whole LrConfig", best_match(str(decay), _DECAYS))
-    return LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=rate))
+        raise _error(what, "cosine, linear; for others, give a whole opt.LrConfig", best_match(str(decay), _DECAYS))
+    return opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=rate))
 
 
 def _error(what: str, allowed: str = "", near: str = "") -> ConfigError:

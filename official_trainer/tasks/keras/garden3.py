@@ -17,7 +17,6 @@ import keras
 from keras import ops
 
 _registered = keras.saving.register_keras_serializable(package="official_trainer")
-_FLOAT = "float32"
 
 
 class _Schedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -38,7 +37,7 @@ def _schedule(cls: type[_Schedule]) -> type[_Schedule]:
 
 def _rate(schedule: Any, step: Any) -> Any:
     """Returns the rate of a schedule, or the one that is the same at every step; a scalar float32."""
-    return schedule(step) if callable(schedule) else ops.cast(schedule, _FLOAT)
+    return schedule(step) if callable(schedule) else ops.cast(schedule, "float32")
 
 
 @_schedule
@@ -49,7 +48,7 @@ class WithOffset(_Schedule):
     offset: int
 
     def __call__(self, step: Any) -> Any:
-        return self.schedule(ops.cast(step - self.offset, _FLOAT))
+        return self.schedule(ops.cast(step - self.offset, "float32"))
 
 
 @_schedule
@@ -60,7 +59,7 @@ class TimeInverseDecay(_Schedule):
     decay: float
 
     def __call__(self, step: Any) -> Any:
-        return _rate(self.schedule, step) / (1.0 + self.decay * ops.cast(step, _FLOAT))
+        return _rate(self.schedule, step) / (1.0 + self.decay * ops.cast(step, "float32"))
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,11 +74,8 @@ class _Warmup(_Schedule):
         self._peak = _rate(self.schedule, self.warmup_steps)
 
     def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, _FLOAT)
+        begun = ops.cast(step, "float32")
         return ops.where(begun < self.warmup_steps, self._rising(begun, self._peak), _rate(self.schedule, step))
-
-    def _rising(self, step: Any, peak: Any) -> Any:
-        raise NotImplementedError
 
 
 @_schedule
@@ -112,7 +108,7 @@ class PowerAndLinearDecay(_Schedule):
     linear_decay_fraction: float = 0.0  # without a line it is Model Garden's DirectPowerDecay
 
     def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, _FLOAT)
+        begun = ops.cast(step, "float32")
         rate = self.initial_learning_rate * ops.power(ops.maximum(begun, 1.0), self.power)
         linear_steps = self.total_decay_steps * self.linear_decay_fraction
         if linear_steps > 0:
@@ -130,7 +126,7 @@ class PowerDecayWithOffset(_Schedule):
     pre_offset_learning_rate: float
 
     def __call__(self, step: Any) -> Any:
-        begun = ops.cast(step, _FLOAT)
+        begun = ops.cast(step, "float32")
         after = ops.power(ops.maximum(begun - self.offset, 1.0), self.power) * self.initial_learning_rate
         rate = ops.where(begun > self.offset, after, self.pre_offset_learning_rate)
         return ops.minimum(rate, self.pre_offset_learning_rate)
@@ -144,11 +140,11 @@ class StepCosineDecay(_Schedule):
     values: Sequence[float]
 
     def __call__(self, step: Any) -> Any:
-        begun, rate = ops.cast(step, _FLOAT), None
+        begun, rate = ops.cast(step, "float32"), None
         ends = zip([*self.boundaries[1:], self.boundaries[-1]], [*self.values[1:], 0.0], strict=True)
         for start, high, (end, low) in zip(self.boundaries, self.values, ends, strict=True):
             since = begun if rate is None else begun - start  # the first piece has no start
-            angle = ops.cast(math.pi, _FLOAT) * since / (end - start)
+            angle = ops.cast(math.pi, "float32") * since / (end - start)
             piece = (high - low) * (ops.cos(angle) + 1.0) / 2.0 + low
             rate = piece if rate is None else ops.where(begun >= start, piece, rate)
         return rate

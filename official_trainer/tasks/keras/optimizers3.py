@@ -9,12 +9,11 @@ The arithmetic is Keras 3's: `adagrad`, and `rmsprop` without momentum, add `eps
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.config.errors import ConfigError, Problem, not_a_choice
+from official_trainer.config.errors import ConfigError, Problem, best_match
 
 if TYPE_CHECKING:
     import keras
@@ -137,10 +136,9 @@ def problems(optimizer_config: Any) -> Iterator[Problem]:
         if section.type is None and name != "warmup":
             yield Problem("is not set, and training needs one", path, allowed=", ".join(known))
         elif section.type is not None and section.type not in types:
-            problem = not_a_choice(path, section.type, known)
-            near = _ALIKE.get(section.type, problem.near)
+            near = _ALIKE.get(section.type, best_match(section.type, known))
             fix = f"or {_OWN}" if name == "optimizer" else ""
-            yield dataclasses.replace(problem, what="not there in Keras 3", near=near, fix=fix)
+            yield Problem("not there in Keras 3", path, repr(section.type), ", ".join(known), near, fix)
     if (kind := optimizer_config.optimizer.type) in _OPTIMIZERS:
         yield from _problems_of_fields(kind, optimizer_config.optimizer.get())
 
