@@ -25,7 +25,6 @@ from typing import Any
 from official_trainer.config import optimization as opt
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
 
-_DECAYS = "cosine", "linear"
 _OPTIONS = "warmup_steps", "decay", "decay_steps", "ema"
 
 
@@ -94,7 +93,7 @@ def _learning_rate(rate: float | opt.LrConfig, decay: Any, steps: int | None) ->
         return opt.LrConfig(type="polynomial", polynomial=line)
     if decay is not None or steps is not None:
         what = f"decay_steps={steps} needs a decay" if decay is None else f"decay={decay!r} is no word for a decay"
-        raise _error(what, "cosine, linear; for others, give a whole opt.LrConfig", best_match(str(decay), _DECAYS))
+        raise _error(what, "cosine, linear; for others, a whole LrConfig", best_match(str(decay), ("cosine", "linear")))
     return opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=rate))
 
 

@@ -52,12 +52,12 @@ _ALIKE: Mapping[str, str] = {"lars": "lamb", "adafactor": "adafactor_keras"}
 
 _OWN = "return an optimizer of your own from the task's create_optimizer"
 _ADAPTED = "Keras 3's Lamb scales the update of each weight by its norm", f"leave the field out, or {_OWN}"
-_REFUSED: Mapping[str, tuple[str, str]] = {
-    "lamb.weight_decay_rate": ("Keras 3's Lamb does not scale what it decays by the norm", f"use adamw, or {_OWN}"),
-    "lamb.exclude_from_weight_decay": _ADAPTED,  # without another list, Model Garden takes it for both
-    "lamb.exclude_from_layer_adaptation": _ADAPTED,
+_LAMB: Mapping[str, tuple[str, str]] = {
+    "weight_decay_rate": ("Keras 3's Lamb does not scale what it decays by the norm", f"use adamw, or {_OWN}"),
+    "exclude_from_weight_decay": _ADAPTED,  # without another list, Model Garden takes it for both
+    "exclude_from_layer_adaptation": _ADAPTED,
 }
-"""Fields that have to be null, empty or 0, because Keras 3 cannot do otherwise: why, and what to do."""
+"""Fields of `lamb` that have to be null, empty or 0, because Keras 3 cannot do otherwise: why, and what to do."""
 
 
 def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.optimizers.Optimizer:
@@ -85,9 +85,8 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
     rate = build_learning_rate(optimizer_config)
     if getattr(section, "decay", 0.0) > 0.0:  # of sgd
         rate = garden3.TimeInverseDecay(rate, section.decay)
-    scale = None
-    if runtime_config is not None and runtime_config.mixed_precision_dtype == "float16":
-        scale = runtime_config.loss_scale or "dynamic"
+    is_float16 = runtime_config is not None and runtime_config.mixed_precision_dtype == "float16"
+    scale = (runtime_config.loss_scale or "dynamic") if is_float16 else None
     arguments["loss_scale_factor"] = None if scale == "dynamic" else scale
     optimizer_class = getattr(keras.optimizers, class_name)
     if chosen.type == "adamw":
@@ -145,9 +144,9 @@ def problems(optimizer_config: Any) -> Iterator[Problem]:
 
 def _problems_of_fields(kind: str, section: Any) -> Iterator[Problem]:
     path = f"{_ROOT}.optimizer.{kind}"
-    for field, (why, fix) in _REFUSED.items():
-        if field.startswith(f"{kind}.") and (value := getattr(section, field.partition(".")[2])):
-            yield Problem(why, f"{_ROOT}.optimizer.{field}", repr(value), fix=fix)
+    for name, (why, fix) in _LAMB.items() if kind == "lamb" else ():
+        if value := getattr(section, name):
+            yield Problem(why, f"{path}.{name}", repr(value), fix=fix)
     if getattr(section, "jit_compile", False):
         fix = "set runtime.enable_xla, which compiles the whole step"
         yield Problem("Keras 3 compiles no optimizer alone", f"{path}.jit_compile", "True", fix=fix)
