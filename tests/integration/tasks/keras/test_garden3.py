@@ -179,3 +179,35 @@ def test_patterns_are_saved_and_loaded_by_keras():
     loaded = keras.optimizers.deserialize(keras.optimizers.serialize(made))
     assert loaded.get_config() == made.get_config()
     np.testing.assert_array_equal(trained(loaded, keras_3_weights()), trained(made, keras_3_weights()))
+
+
+def test_schedules_and_patterns_count_on_two_replicas():
+    """N37: with half of each gradient on each replica, and with XLA on one device, as without either."""
+    rate = opt.LrConfig(type="power", power=opt.DirectPowerLrConfig(initial_learning_rate=0.1))
+    config = opt.AdamWeightDecayConfig(
+        weight_decay_rate=0.3, gradient_clip_norm=0, exclude_from_weight_decay=("dense",)
+    )
+    section = OptimizationConfig(
+        optimizer=opt.OptimizerConfig(type="adamw", adamw=config),
+        learning_rate=rate,
+        warmup=opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=2)),
+    )
+    alone = trained(optimizers3.build_optimizer(section), keras_3_weights())
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        optimizer, weights = optimizers3.build_optimizer(section), keras_3_weights()
+        optimizer.build(weights)
+
+    @tf.function
+    def step(gradients):
+        strategy.run(lambda: optimizer.apply_gradients(list(zip(tf.unstack(gradients / 2), weights, strict=True))))
+
+    for number in range(3):
+        step(tf.constant(START * 0.01 * (number + 1)))
+    np.testing.assert_allclose([weight.numpy() for weight in weights], alone, rtol=1e-6)
+    compiled, weights = optimizers3.build_optimizer(section), keras_3_weights()
+    compiled.build(weights)
+    run = tf.function(lambda each: compiled.apply(tf.unstack(each)), jit_compile=True)
+    for number in range(3):
+        run(tf.constant(START * 0.01 * (number + 1)))
+    np.testing.assert_allclose([weight.numpy() for weight in weights], alone, rtol=1e-5)
