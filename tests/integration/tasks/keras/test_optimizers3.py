@@ -152,6 +152,13 @@ def scaled(runtime):
     return optimizer, weight.numpy()
 
 
+def test_the_names_of_variables_do_not_depend_on_what_was_built_before():
+    """N37: as a checkpoint needs them."""
+    runtime = RuntimeConfig(mixed_precision_dtype="float16")
+    first, second = ([each.path for each in build_optimizer(opt.adam(0.1), runtime).variables] for _ in range(2))
+    assert first == second
+
+
 @pytest.mark.parametrize("scale", [None, "dynamic"])
 def test_float16_scales_the_loss(scale):
     """N37: as Keras does, from 2 ** 15 on."""
