@@ -93,9 +93,7 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> keras.
         arguments |= _weight_decay(section)
         optimizer_class = garden3.AdamWeightDecay if section.exclude_from_weight_decay else optimizer_class
     optimizer = optimizer_class(rate, name=section.name or None, **arguments)
-    if scale != "dynamic":
-        return optimizer
-    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")  # Keras would number it
+    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale") if scale == "dynamic" else optimizer
 
 
 def build_learning_rate(optimizer_config: Any) -> Any:
