@@ -19,11 +19,10 @@ import itertools
 import json
 import os
 import re
-import sqlite3
 import time
 import urllib.parse
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -37,8 +36,8 @@ from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.threads import Call, run_bounded
 
-SWEEP_ID, DIGEST = "official_trainer_sweep", "official_trainer_digest"
-"""User attributes: of the study, which sweep it is of; of a trial, what its record holds."""
+DIGEST = "official_trainer_digest"
+"""User attribute of a trial: what its record holds."""
 
 _DIRECTORY = "directory"
 _DRIVERS = {"postgresql": ("psycopg", "psycopg[binary]"), "mysql": ("pymysql", "pymysql"), "grpc": ("grpc", "grpcio")}
@@ -47,6 +46,7 @@ _OPEN_SECONDS = 30.0
 _WRITE_SECONDS = 10.0
 _BUSY_SECONDS = 0.2
 _PAUSES_SECONDS = (0.5, 1.0)
+_FIX = "Start the database, or look at its URL; remove a file that is damaged or no database, or name another one"
 
 
 def url_of(given: str) -> str:
@@ -71,50 +71,43 @@ class Database:
     def __init__(self, given: str, directory: str, sweep_id: str, study: Study) -> None:
         """Takes what `storage` is set to, and whose study it is."""
         self.shown, self._url = f"storage={without_secrets(given)}", url_of(given)
-        self._directory, self._sweep_id, self._study = files.absolute(directory), sweep_id, study
-        self.name = f"{os.path.basename(self._directory.rstrip('/'))}-{sweep_id[:8]}"
+        self._directory, self._study = files.absolute(directory), study
+        self._name = f"{os.path.basename(self._directory.rstrip('/'))}-{sweep_id[:8]}"
 
-    def check(self) -> None:
-        """Returns if the database can be reached and has no study of another sweep by this name."""
-        for pause in (*_PAUSES_SECONDS, None):
-            try:
-                with self._opened() as storage:
-                    self._found(storage)
-                return
-            except ForeignStudyError:
-                raise
-            except Exception:  # another process may make Optuna's tables at the same time: the next look finds them
-                if pause is None:
-                    raise
-                time.sleep(pause)
+    def write(self, ended: Mapping[int, Trial], pauses_seconds: Sequence[float] = ()) -> None:
+        """Makes the study hold these trials, up to the first that is missing; waits while another process writes.
 
-    def write(self, ended: Mapping[int, Trial]) -> None:
-        """Makes the study hold these trials, up to the first that is missing; waits while another process writes."""
+        Args:
+          ended: the trials; those behind one that is missing wait for it.
+          pauses_seconds: after each of which it tries again: sweeps that start on a new database at the same time make
+            Optuna's tables for each other.
+        """
         lock = DirectoryLock(self._directory, name="storage")
         while not lock.try_acquire():
             time.sleep(_BUSY_SECONDS)
+        wanted = [ended[number] for number in itertools.takewhile(ended.__contains__, itertools.count())]
         try:
-            with self._opened() as storage:
-                in_order = itertools.takewhile(ended.__contains__, itertools.count())  # others wait for those before
-                self._write(storage, [ended[number] for number in in_order])
+            for pause in (*pauses_seconds, None):
+                try:
+                    with self._opened() as storage:
+                        self._write(storage, wanted)
+                    return
+                except Exception:
+                    if pause is None:
+                        raise
+                    time.sleep(pause)
         finally:
             lock.release()
 
     def why(self, error: BaseException) -> str:
-        """Returns an error in one line, without the password."""
-        text = " ".join(str(_of_driver(error)).split()) or type(error).__name__
+        """Returns what the driver of the database says, in one line and without the password."""
+        found: BaseException | None = error
+        while found is not None and not hasattr(found, "orig"):  # SQLAlchemy and Optuna have made others of it
+            found = found.__cause__ or found.__context__
+        text = " ".join(str(getattr(found, "orig", error)).split()) or type(error).__name__
         for each in passwords_in(self._url):
             text = text.replace(each, "***").replace(urllib.parse.unquote(each), "***")
         return without_secrets(text)
-
-    def fix(self, error: BaseException) -> str:
-        """Returns what to do about an error, as the beginning of a sentence."""
-        if not self._url.startswith("sqlite:"):
-            return "Start the database and look at its URL"
-        found = _of_driver(error)
-        is_damaged = isinstance(found, sqlite3.DatabaseError) and not isinstance(found, sqlite3.OperationalError)
-        damaged = "Remove the file, which is damaged or no database, or name another one"
-        return damaged if is_damaged else "Look at the file and at its folder"
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -142,49 +135,26 @@ class Database:
             storage.remove_session()
             storage.engine.dispose()
 
-    def _found(self, storage: Any) -> Any:
-        """Returns the study, or None if there is none yet."""
-        import optuna
-
-        try:
-            study = optuna.load_study(study_name=self.name, storage=storage)
-        except KeyError:
-            return None
-        owner = study.user_attrs.get(SWEEP_ID)
-        if owner == self._sweep_id or (owner is None and not study.get_trials(deepcopy=False)):
-            return study  # without an owner: its process was killed as it made the study
-        raise ForeignStudyError(
-            f"{self.shown} holds a study {self.name!r} of another sweep; name another database, or "
-            f"delete it: optuna delete-study --study-name={self.name} --storage=URL"
-        )
-
     def _write(self, storage: Any, wanted: list[Trial]) -> None:
         import optuna
 
         texts = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in wanted]
         digests = [hashlib.sha256(each.encode()).hexdigest()[:16] for each in texts]
-        if (study := self._found(storage)) is not None:
-            there = [each.user_attrs.get(DIGEST) for each in study.get_trials(deepcopy=False)]
-            if there != digests[: len(there)]:
-                optuna.delete_study(study_name=self.name, storage=storage)
-                study = None
-        if study is None:
-            directions: list[Any] = list(self._study.directions)  # Optuna names two words
-            study = optuna.create_study(storage=storage, study_name=self.name, directions=directions)
-            there = []
-        if study.user_attrs.get(SWEEP_ID) is None:
+        directions: list[Any] = list(self._study.directions)  # Optuna names two words
+        made = {"study_name": self._name, "storage": storage, "directions": directions}
+        study = optuna.create_study(**made, load_if_exists=True)
+        there = [each.user_attrs.get(DIGEST) for each in study.get_trials(deepcopy=False)]
+        if there != digests[: len(there)]:
+            optuna.delete_study(study_name=self._name, storage=storage)
+            study, there = optuna.create_study(**made), []
+        if not there:
             study.set_user_attr(_DIRECTORY, self._directory)
-            study.set_user_attr(SWEEP_ID, self._sweep_id)
             study.set_metric_names(self._study.metrics)
         for trial, digest in list(zip(wanted, digests, strict=True))[len(there) :]:
             run_dir = files.join(trials.directory(self._directory, trial.number), trials.RUN)
             known = {"run": run_dir, "reason": trial.reason, "step": trial.step, "parent": trial.parent}
             attributes = {name: value for name, value in known.items() if value not in (None, "")}
             study.add_trial(self._study.frozen(trial, {**attributes, DIGEST: digest}))
-
-
-class ForeignStudyError(SweepError):
-    """The study is of another sweep."""
 
 
 class Stored(Observer):
@@ -221,25 +191,26 @@ class Stored(Observer):
         self._tried = ended = self._ended
         if self._call is None or self._call.is_done:  # else the one before still hangs
             self._call = run_bounded(lambda: self._database.write(ended), _WRITE_SECONDS, "sweep-storage")
-        before, self._error = self._error, self._call.error if self._call.is_done else _no_answer()
+        before, self._error = self._error, _error_of(self._call)
         error, shown = self._error, self._database.shown
         if error is None and before is not None:
             self.warn(f"{shown} has all trials again")
         elif error is not None and is_last:
             self.warn(
-                f"{shown} lacks trials of this sweep ({self._database.why(error)}). All are on record here. "
-                f"{self._database.fix(error)}; then the same command, given again, writes them there, also when the "
-                "sweep is done"
+                f"{shown} lacks trials of this sweep ({self._database.why(error)}). All are on record here. {_FIX}; "
+                "then the same command, given again, writes them there, also when the sweep is done"
             )
         elif error is not None and before is None:
             self.warn(
-                f"{shown} cannot be written: {self._database.why(error)}. {self._database.fix(error)}. The sweep goes "
-                "on, and writes its trials there as soon as it can"
+                f"{shown} cannot be written: {self._database.why(error)}. {_FIX}. The sweep goes on, and writes its "
+                "trials there as soon as it can"
             )
 
 
-def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Observer, *, has_trials: bool) -> Observer:
-    """Returns an observer that writes to a database too, once that was tried.
+def observed(
+    given: str, directory: str, sweep_id: str, study: Study, shown: Observer, found: Mapping[int, Trial]
+) -> Observer:
+    """Returns an observer that writes to a database too, once that was tried where no trial is on record.
 
     Raises:
       SweepError: the database cannot be used; where trials are on record, one that does not answer is tried later.
@@ -251,26 +222,14 @@ def observed(given: str, directory: str, sweep_id: str, study: Study, shown: Obs
         raise SweepError(f"{database.shown} needs a Python package that is not here: pip install '{package}'")
     if scheme == "grpc" and not re.fullmatch(r"[^:/]+:\d+/?", rest):
         raise SweepError(f"{database.shown} names no host and port; write grpc://HOST:PORT")
-    call = run_bounded(database.check, _OPEN_SECONDS, "sweep-storage-check")
-    error = call.error if call.is_done else _no_answer()
-    if isinstance(error, ForeignStudyError):
-        raise error
-    if error is not None and not has_trials:
-        what = f"{database.shown} cannot be used: {database.why(error)}"
-        fix = f"{database.fix(error)}, or leave storage out: the sweep needs no database"
-        raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
+    if not found:
+        call = run_bounded(lambda: database.write({}, _PAUSES_SECONDS), _OPEN_SECONDS, "sweep-storage-check")
+        if (error := _error_of(call)) is not None:
+            what = f"{database.shown} cannot be used: {database.why(error)}"
+            fix = f"{_FIX}, or leave storage out: the sweep needs no database"
+            raise SweepError(f"{what}. {fix}", ExitCode.CONFIG) from None  # the error may hold the password
     return Stored(shown, database)
 
 
-def _no_answer() -> TimeoutError:
-    return TimeoutError("it does not answer")
-
-
-def _of_driver(error: BaseException) -> BaseException:
-    """Returns the error of the database's driver that SQLAlchemy and Optuna have made others of; else the error."""
-    found: BaseException | None = error
-    while found is not None:
-        if original := getattr(found, "orig", None):
-            return original
-        found = found.__cause__ or found.__context__
-    return error
+def _error_of(call: Call) -> BaseException | None:
+    return call.error if call.is_done else TimeoutError("it does not answer")

@@ -64,7 +64,7 @@ def run(plan: Plan, observer: Observer) -> dict[int, Trial]:
         sweep_id, share = _describe(plan, there, has_trials=bool(found))
         plan.study.check(found.values())
         if url := plan.config.storage:
-            observer = storage.observed(url, plan.directory, sweep_id, plan.study, observer, has_trials=bool(found))
+            observer = storage.observed(url, plan.directory, sweep_id, plan.study, observer, found)
         stack.enter_context(contextlib.closing(observer))
         try:
             slots = Slots(there, share, plan.config.parallel, os.environ)

@@ -107,10 +107,10 @@ def test_one_process_writes_at_a_time(place, study, monkeypatch):
     directory, url = place
     monkeypatch.setattr(storage, "_WRITE_SECONDS", 0.1)
     heard = Heard()
-    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    observer = storage.observed(url, directory, ID, study, heard, {})
     with DirectoryLock(directory, name="storage"):
         observer.know(by_number(trial(0)))
-        assert "cannot be written: it does not answer. Look at the file" in heard.said[0]
+        assert "cannot be written: it does not answer. Start the database" in heard.said[0]
     monkeypatch.setattr(storage, "_WRITE_SECONDS", 60.0)
     until(lambda: observer._call.is_done)
     observer.end(trial(1), "complete")
@@ -118,38 +118,16 @@ def test_one_process_writes_at_a_time(place, study, monkeypatch):
     observer.close()
 
 
-def test_the_study_of_another_sweep_is_refused(place, study):
-    """N21: also where trials are on record."""
-    directory, url = place
-    storage.Database(url, directory, ID, study).write(by_number(trial(0)))
-    with pytest.raises(SweepError, match=r"holds a study 'out-01234567' of another sweep; name another database"):
-        storage.observed(url, directory, ID[:8] + "f", study, Observer(), has_trials=True)
-    assert len(stored(url)) == 1
-
-
-def test_a_sweep_writes_while_it_runs_and_at_its_end(place, study):
-    """N21: what an observer is told is in the database once it is closed."""
-    directory, url = place
-    heard = Heard()
-    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
-    observer.know({0: dataclasses.replace(trial(0), state=None, value=None)})
-    observer.end(trial(0), "complete")
-    observer.end(trial(1), "complete")
-    observer.look()
-    observer.close()
-    assert [each.number for each in stored(url)] == [0, 1] and heard.said == []
-
-
 def test_a_database_that_fails_is_said_once_and_so_is_that_it_has_all_again(place, study, tmp_path, monkeypatch):
     """N21: while the sweep runs."""
     directory, url = place
     heard = Heard()
-    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    observer = storage.observed(url, directory, ID, study, heard, {})
     lose_database(tmp_path)
     observer.know(by_number(trial(0)))
     observer.end(trial(1), "complete")
-    why = "unable to open database file. Look at the file and at its folder. The sweep goes on, and writes its trials"
-    assert heard.said == [f"storage={url} cannot be written: {why} there as soon as it can"]
+    why = f"unable to open database file. {storage._FIX}. The sweep goes on, and writes its trials there"
+    assert heard.said == [f"storage={url} cannot be written: {why} as soon as it can"]
     (tmp_path / "db.sqlite").rmdir()
     observer.close()
     assert heard.said[1:] == [f"storage={url} has all trials again"] and len(stored(url)) == 2
@@ -160,13 +138,12 @@ def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
     directory, url = place
     answers = threading.Event()
     heard = Heard()
-    observer = storage.observed(url, directory, ID, study, heard, has_trials=False)
+    observer = storage.observed(url, directory, ID, study, heard, {})
     for name in ("_WRITE_SECONDS", "_OPEN_SECONDS"):
         monkeypatch.setattr(storage, name, -1.0)
-    monkeypatch.setattr(storage.Database, "write", lambda self, ended: answers.wait())
-    monkeypatch.setattr(storage.Database, "check", lambda self: answers.wait())
-    with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Look at the file"):
-        storage.observed(url, directory, ID, study, heard, has_trials=False)
+    monkeypatch.setattr(storage.Database, "write", lambda *_: answers.wait())
+    with pytest.raises(SweepError, match=r"db.sqlite cannot be used: it does not answer. Start the database"):
+        storage.observed(url, directory, ID, study, heard, {})
     observer.know(by_number(trial(0)))
     observer.end(trial(1), "complete")
     assert [each.partition(". ")[0] for each in heard.said] == [f"storage={url} cannot be written: it does not answer"]
@@ -179,7 +156,7 @@ def test_a_database_that_fails_is_said_where_nothing_else_is(place, study, tmp_p
     """N21: with `--quiet`, which keeps warnings."""
     directory, url = place
     with terminal.log_shown(quiet=True):
-        observer = storage.observed(url, directory, ID, study, Observer(), has_trials=False)
+        observer = storage.observed(url, directory, ID, study, Observer(), {})
         lose_database(tmp_path)
         observer.say("waiting: other processes work on the trials that are left")
         observer.know(by_number(trial(0)))
@@ -200,19 +177,12 @@ def drop_rows(rows):
     return damage
 
 
-UNREADABLE = "Remove the file, which is damaged or no database, or name another one; then the same command, given again"
-DAMAGES = {  # what is done to the file → why it cannot be written, and what is said to do; none if it is written again
+DAMAGES = {  # what is done to the file → why it cannot be written; none if it is written again
     "missing": (Path.unlink, None),
-    "emptied": (lambda path: path.write_bytes(b""), None),
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:40_000]), ("disk image is malformed", UNREADABLE)),
-    "header": (lambda path: path.write_bytes(path.read_bytes()[:100]), ("disk image is malformed", UNREADABLE)),
-    "text": (lambda path: path.write_text("no database\n" * 99), ("file is not a database", UNREADABLE)),
-    "a trial is gone": (drop_rows("trials where number = 1"), ("UNIQUE constraint failed", UNREADABLE)),
-    "the study is gone": (drop_rows("studies"), ("UNIQUE constraint failed", UNREADABLE)),
-    "folder": (
-        lambda path: (path.unlink(), path.mkdir()),
-        ("unable to open database file", "Look at the file and at its folder; then the same command, given again"),
-    ),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:40_000]), "disk image is malformed"),
+    "text": (lambda path: path.write_text("no database\n" * 99), "file is not a database"),
+    "a trial is gone": (drop_rows("trials where number = 1"), "UNIQUE constraint failed"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "unable to open database file"),
 }
 
 
@@ -224,7 +194,7 @@ def test_what_is_said_of_a_damaged_database_is_what_happens(name, place, study, 
     known = by_number(trial(0), trial(1, "pruned"), trial(2))
     storage.Database(url, directory, ID, study).write(known)
     heard = Heard()
-    observer = storage.observed(url, directory, ID, study, heard, has_trials=True)
+    observer = storage.observed(url, directory, ID, study, heard, known)
     damage(path)
     known |= by_number(trial(3))
     observer.know(known)
@@ -232,12 +202,11 @@ def test_what_is_said_of_a_damaged_database_is_what_happens(name, place, study, 
     if expected is None:
         assert heard.said == []
     else:
-        why, what = expected
-        assert why in heard.said[-1], heard.said
-        assert f"All are on record here. {what}, writes them there, also when the sweep is done" in heard.said[-1]
+        what = f"{storage._FIX}; then the same command, given again, writes them there, also when the sweep is done"
+        assert expected in heard.said[-1] and f"All are on record here. {what}" in heard.said[-1], heard.said
         path.rmdir() if path.is_dir() else path.unlink()
         heard.said.clear()
-        observer = storage.observed(url, directory, ID, study, heard, has_trials=True)
+        observer = storage.observed(url, directory, ID, study, heard, known)
         observer.know(known)
         observer.close()
     assert heard.said == [] and [each.number for each in stored(url)] == list(known)
@@ -246,9 +215,9 @@ def test_what_is_said_of_a_damaged_database_is_what_happens(name, place, study, 
 def test_a_file_that_is_no_database_is_named_before_the_first_trial(place, study, tmp_path):
     """N21: and stays as it is, because it may be something else of the user's."""
     (tmp_path / "db.sqlite").write_text("my notes\n" * 99)
-    what = r"cannot be used: file is not a database\. Remove the file, which is damaged or no database, or name another"
-    with pytest.raises(SweepError, match=f"{what} one, or leave storage out: the sweep needs no database"):
-        storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False)
+    what = f"cannot be used: file is not a database. {storage._FIX}, or leave storage out: the sweep needs no database"
+    with pytest.raises(SweepError, match=what):
+        storage.observed(place[1], place[0], ID, study, Observer(), {})
     assert (tmp_path / "db.sqlite").read_text().startswith("my notes")
 
 
@@ -274,12 +243,12 @@ def opened_after(monkeypatch, *errors):
 def test_a_database_that_fails_at_first_is_tried_again(place, study, monkeypatch):
     """N21: many sweeps may start on a new one, and make Optuna's tables at the same time; else the reason is said."""
     tries = opened_after(monkeypatch, DOWN, DOWN)
-    storage.observed(place[1], place[0], ID, study, Observer(), has_trials=False).close()
+    storage.observed(place[1], place[0], ID, study, Observer(), {}).close()
     assert len(tries) >= 3
     opened_after(monkeypatch, DOWN, DOWN, DOWN)
     monkeypatch.setitem(sys.modules, "psycopg", sys)
-    with pytest.raises(SweepError, match=r"refused\. Start the database and look at its URL, or leave") as caught:
-        storage.observed("postgresql://me:secret@host/db", place[0], ID, study, Observer(), has_trials=False)
+    with pytest.raises(SweepError, match=r"refused\. Start the database, or look at its URL; ") as caught:
+        storage.observed("postgresql://me:secret@host/db", place[0], ID, study, Observer(), {})
     assert str(caught.value).startswith("storage=postgresql://me:***@host/db cannot be used: connection to server at")
 
 
@@ -312,7 +281,7 @@ def test_what_cannot_be_used_is_named_before_the_first_trial(url, missing, messa
     monkeypatch.setitem(sys.modules, "grpc", sys)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SweepError, match=message):
-        storage.observed(url, place[0], ID, study, Observer(), has_trials=False)
+        storage.observed(url, place[0], ID, study, Observer(), {})
 
 
 def test_an_unknown_scheme_is_refused():
