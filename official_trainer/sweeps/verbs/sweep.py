@@ -228,9 +228,8 @@ def _planned(arguments: argparse.Namespace) -> Plan:
 
 def _observer(plan: Plan, *, quiet: bool) -> Observer:
     """Returns what shows a sweep: a table on a terminal, lines elsewhere."""
-    from official_trainer.sweeps.live_table import LiveTable
+    from official_trainer.sweeps.live_table import LiveTable, Progress
     from official_trainer.sweeps.observer import Observer, PlainLines, names_of
-    from official_trainer.sweeps.progress import Progress
     from official_trainer.tracking.console import can_redraw
 
     names = names_of(plan.config.space)

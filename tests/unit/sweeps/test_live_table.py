@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from official_trainer.sweeps.live_table import LiveTable, layout
+from official_trainer.sweeps.live_table import LiveTable, Progress, layout
 from official_trainer.sweeps.observer import PlainLines, names_of
-from official_trainer.sweeps.progress import Progress
 from official_trainer.sweeps.settings import Objective
 from official_trainer.sweeps.trial import Trial
 

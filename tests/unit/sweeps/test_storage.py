@@ -1,7 +1,6 @@
 """The study of a sweep in a database."""
 
 import contextlib
-import dataclasses
 import sqlite3
 import sys
 import threading
