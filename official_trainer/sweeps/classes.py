@@ -2,7 +2,7 @@
 
 Owns: making them from the file of a sweep, refusing a space that one of them would not learn; the combinations of a
 space, for the samplers that visit each of them once.
-Does not own: the questions that they answer (`study.py`), the replay of earlier trials (`replay.py`).
+Does not own: the questions that they answer, and the replay of earlier trials (`study.py`).
 
 Optuna draws what a sampler does not learn at random, with a warning. A sweep refuses that before its first trial.
 Optuna's own `GridSampler` and `BruteForceSampler` choose by the trials that they know of, so two processes may choose

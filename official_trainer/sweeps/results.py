@@ -21,9 +21,9 @@ from official_trainer.sweeps import population, ranking
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.distributions import Dimension
 from official_trainer.sweeps.observer import name_of, names_of
-from official_trainer.sweeps.replay import distribution
 from official_trainer.sweeps.settings import Objective, PopulationConfig
 from official_trainer.sweeps.space import Space, read_free
+from official_trainer.sweeps.study import distribution
 from official_trainer.sweeps.trial import SweepError, Trial
 from official_trainer.tracking.jsonl import encode, read_rows
 from official_trainer.tracking.record import ModelDirError, read_run

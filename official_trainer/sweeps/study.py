@@ -1,11 +1,16 @@
 """Optuna: draws the values of a trial, and says whether a trial is pruned.
 
-Owns: Optuna's study, made in memory from the records of trials for each question; seeds.
+Owns: Optuna's study, made in memory from the records of trials for each question; seeds; dimensions as Optuna's.
 Does not own: records (`trial.py`), which classes there are, their options and the combinations of a grid
-(`classes.py`), their notes (`replay.py`), ending a process (`driver.py`). Imports Optuna when an object is made.
+(`classes.py`), ending a process (`driver.py`). Imports Optuna when an object is made.
 
 The answer for a trial depends on its number, the sweep's seed and the trials of lower numbers alone, so a sweep that
 runs its trials one after the other has the same table however often it was killed.
+
+CMA-ES and the genetic samplers note the generation of a trial when they draw it, successive halving how far a trial
+came. Optuna keeps such notes in a database. Here they follow from the records: earlier trials are asked for and told
+again, in their order, with what was drawn for them. A record names the earlier trials whose ends were not known when it
+was drawn, and each trial has a seed of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +18,35 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from official_trainer.config import ConfigError, FrozenDict, Problem, Resolved
 from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, pruner_remembers, refuse_unlearned
-from official_trainer.sweeps.distributions import Dimension, Value
-from official_trainer.sweeps.replay import Live, Replay, distribution, suggested
+from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
 from official_trainer.sweeps.settings import Objective, user_origin
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError, Trial
 
 _USUAL_TRIALS = 20
 _NAME = "sweep"  # by which Hyperband divides trials
+
+Report = tuple[int, float]
+
+
+class _Replay(NamedTuple):
+    """A study of Optuna, and those of its trials that were asked for and not told yet, by number."""
+
+    study: Any
+    asked: dict[int, Any]
+
+
+class _Live(NamedTuple):
+    """A trial that runs: each of its reports is told once, as long as no other trial ends."""
+
+    trial: Trial
+    known: Mapping[int, Trial]
+    asked: Any
+    told: list[Report]
 
 
 class Study:
@@ -61,7 +83,7 @@ class Study:
         refuse_unlearned(space, settings)
         self._combinations = combinations(space, settings) if self._kind.visits else ()
         self.most = len(self._combinations) if self._kind.visits else None
-        self._live: Live | None = None
+        self._live: _Live | None = None
         if self.most is not None and config.trials is not None and config.trials > self.most:
             what = f"the space has {self.most} combinations, and {config.sampler} visits each of them once"
             origin = user_origin(settings, "trials")
@@ -111,10 +133,9 @@ class Study:
         self, number: int, trials: Mapping[int, Trial], attempt: int = 0, without: Sequence[int] = ()
     ) -> Callable[[Dimension], Value]:
         """Returns what draws the value of one dimension after the other; see `draw`."""
-        replay = self._replay()
-        replay.before(number, trials, without)
-        trial = replay.ask(number, attempt)
-        return functools.partial(suggested, trial)
+        replay = self._replayed(number, trials, without)
+        replay.study.sampler = self._sampler(number, attempt)
+        return functools.partial(suggested, replay.study.ask())
 
     def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
         """Returns the point of a sequence with the number of the trial."""
@@ -123,31 +144,71 @@ class Study:
         sampler = Maker(self._optuna).sampler("QMCSampler", options, _seed(self._config.seed, attempt=attempt))
         sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
         every = {each.path: distribution(self._optuna, each) for each in self._space.dimensions}
-        study = self._study()
+        study = self._new_study()
         point = sampler.sample_relative(study, study.ask(), every)
         return self._space.draw(lambda each: point[each.path])
 
-    def prunes(self, trial: Trial, reports: Sequence[tuple[int, float]], trials: Mapping[int, Trial]) -> bool:
+    def prunes(self, trial: Trial, reports: Sequence[Report], trials: Mapping[int, Trial]) -> bool:
         """Returns whether a trial is pruned after the last of its reports."""
         if self._config.pruner is None:
             return False
         known = {number: each for number, each in trials.items() if number < trial.number and each.state}
-        if self._live is None or not self._live.goes_on(trial, reports, known):
-            self._live = Live(self._replay(), trial, known)
-        return self._live.report(reports)
+        live, count = self._live, len(self._live.told) if self._live else 0
+        if live is None or (trial, known) != live[:2] or list(reports[:count]) != live.told or len(reports) == count:
+            replay = self._replayed(trial.number, known, trial.without)
+            asked = self._ask(replay, trial.number, trial)
+            self._tell(replay, known)
+            self._live = live = _Live(trial, known, asked, [])
+        new = reports[len(live.told) :]
+        live.told.extend(new)
+        return _report(live.asked, new, asks=True)
 
-    def _replay(self) -> Replay:
-        """Returns a replay of nothing yet."""
+    # The replay of what is recorded.
 
-        def suggest(trial: Any, values: Mapping[str, Value]) -> None:
-            for path in values:
-                suggested(trial, self._dimensions[path])
+    def _replayed(self, number: int, trials: Mapping[int, Trial], without: Sequence[int]) -> _Replay:
+        """Returns a study in which all trials before one were asked for, and told if their ends were known to it.
 
-        config, study = self._config, self._study()
+        Args:
+          number: of that one.
+          trials: the records.
+          without: the trials whose ends were not known when it was drawn.
+        """
+        config, study = self._config, self._new_study()
         if config.pruner:
             study.pruner = Maker(self._optuna).pruner(config.pruner, config.pruner_options)
-        prunes = pruner_remembers(config.pruner, config.pruner_options)
-        return Replay(study, self._sampler, suggest, draws=self._kind.remembers, prunes=prunes)
+        replay = _Replay(study, {})
+        for earlier in range(number):
+            trial = trials.get(earlier)
+            if trial is not None:
+                self._tell(replay, trials, trial.without)
+            self._ask(replay, earlier, trial)
+        self._tell(replay, trials, without)
+        return replay
+
+    def _ask(self, replay: _Replay, number: int, trial: Trial | None) -> Any:
+        """Asks for the trial that comes next, with the values on record, if there are."""
+        if trial is not None:
+            replay.study.enqueue_trial(dict(trial.values))
+        if self._kind.remembers:
+            replay.study.sampler = self._sampler(number, trial.attempt if trial else 0)
+        asked = replay.asked[number] = replay.study.ask()
+        if self._kind.remembers:
+            _ = asked.relative_params  # has the sampler draw, and note what it has to
+        for path in trial.values if trial is not None else ():
+            suggested(asked, self._dimensions[path])
+        return asked
+
+    def _tell(self, replay: _Replay, trials: Mapping[int, Trial], without: Sequence[int] = ()) -> None:
+        """Tells the ends of the trials that were asked for, if they have one that is not among `without`."""
+        asks = pruner_remembers(self._config.pruner, self._config.pruner_options)
+        for number, asked in list(replay.asked.items()):
+            trial = trials.get(number)
+            if trial is None or trial.state is None or number in without:
+                continue
+            if not self._objective.others:  # reports are for pruners
+                _report(asked, trial.reports, asks=asks)
+            del replay.asked[number]
+            replay.study.tell(asked, trial.results or None, state=self._state(trial))
 
     @property
     def metrics(self) -> list[str]:
@@ -160,22 +221,24 @@ class Study:
         words = {"max": "maximize", "min": "minimize"}
         return [words[each] for each in self._objective.directions.values()]
 
-    def _study(self) -> Any:
+    def _new_study(self) -> Any:
         storage = self._optuna.storages.InMemoryStorage()
         return self._optuna.create_study(directions=self.directions, storage=storage, study_name=_NAME)
 
     def frozen(self, trial: Trial, attributes: Mapping[str, Any] = FrozenDict()) -> Any:
         """Returns a trial that has ended as Optuna has it, with user attributes."""
-        states = self._optuna.trial.TrialState
-        assert trial.state is not None
         return self._optuna.trial.create_trial(
-            state=states[{"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}[trial.state]],
+            state=self._state(trial),
             values=trial.results or None,
             params=dict(trial.values),
             distributions={path: distribution(self._optuna, self._dimensions[path]) for path in trial.values},
             user_attrs=dict(attributes),
             intermediate_values={} if self._objective.others else dict(trial.reports),  # which are for pruners
         )
+
+    def _state(self, trial: Trial) -> Any:
+        states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+        return self._optuna.trial.TrialState[states[str(trial.state)]]
 
     def check(self, trials: Iterable[Trial]) -> None:
         """Returns if the values of all trials are of this space.
@@ -197,3 +260,36 @@ class Study:
 def _seed(*parts: int, attempt: int) -> int:
     text = "/".join(map(str, (*parts, attempt) if attempt else parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def _report(asked: Any, reports: Sequence[Report], *, asks: bool) -> bool:
+    """Reports evaluations of a trial; returns whether it is pruned after the last one, if the pruner is asked."""
+    is_pruned = False
+    for step, value in reports:
+        asked.report(value, step)
+        is_pruned = asks and asked.should_prune()
+    return bool(is_pruned)
+
+
+def distribution(optuna: Any, each: Dimension) -> Any:
+    """Returns a dimension as Optuna has it."""
+    kinds = optuna.distributions
+    if each.kind == "choice":
+        return kinds.CategoricalDistribution(each.choices)
+    return (kinds.IntDistribution if each.kind in INTEGERS else kinds.FloatDistribution)(**_range(each))
+
+
+def suggested(trial: Any, each: Dimension) -> Value:
+    """Returns the value of a dimension that a trial of Optuna draws."""
+    if each.kind == "choice":
+        return str(trial.suggest_categorical(each.path, each.choices))
+    if each.kind in INTEGERS:
+        return int(trial.suggest_int(each.path, **_range(each)))
+    return float(trial.suggest_float(each.path, **_range(each)))
+
+
+def _range(each: Dimension) -> dict[str, Any]:
+    is_log = each.kind in LOGARITHMIC
+    if each.kind in INTEGERS:
+        return {"low": int(each.low), "high": int(each.high), "step": int(each.step or 1), "log": is_log}
+    return {"low": each.low, "high": each.high, "step": each.step, "log": is_log}

@@ -12,10 +12,9 @@ import pytest
 from official_trainer.config import ConfigError, resolve
 from official_trainer.sweeps.classes import PRUNERS, SAMPLERS
 from official_trainer.sweeps.distributions import Dimension
-from official_trainer.sweeps.replay import suggested
 from official_trainer.sweeps.settings import Objective, SweepConfig
 from official_trainer.sweeps.space import Space
-from official_trainer.sweeps.study import Study
+from official_trainer.sweeps.study import Study, suggested
 from official_trainer.sweeps.trial import SweepError, Trial
 from tests.support.cases import cases
 
@@ -157,7 +156,7 @@ def test_it_is_the_answer_of_optuna_in_one_process(sampler, pruner):
     kept = optuna.create_study(
         direction="maximize",
         study_name="sweep",
-        pruner=own._replay()._study.pruner if pruner else optuna.pruners.NopPruner(),
+        pruner=own._replayed(0, {}, ()).study.pruner if pruner else optuna.pruners.NopPruner(),
     )
     for number in range(TRIALS):
         kept.sampler = own._sampler(number)
