@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import flow, scalars
+from official_trainer.config import Problem, flow, scalars
 from official_trainer.config.errors import best_match
 
 Value = str | int | float
@@ -103,68 +103,52 @@ class Dimension:
             yield from (self.low, self.high, self.settled(between))
 
 
-@dataclasses.dataclass(frozen=True)
-class Mistake:
-    """What is wrong with a distribution.
-
-    Attributes:
-      what: as in a `Problem`.
-      word: the part of the text; empty for all of it.
-      allowed: as in a `Problem`.
-      near: as in a `Problem`.
-      fix: as in a `Problem`.
-    """
-
-    what: str
-    word: str = ""
-    allowed: str = ""
-    near: str = ""
-    fix: str = ""
-
-
-def read(path: str, written: Written) -> tuple[list[Dimension], list[Mistake]]:
+def read(path: str, written: Written) -> tuple[list[Dimension], list[Problem]]:
     """Returns the dimensions of a distribution, and what is wrong with it.
 
     Args:
       path: of the field.
       written: its distribution.
+
+    Returns:
+      Both; a problem has the word of the distribution that is wrong as `got`, which is empty for all of it.
     """
-    mistakes: list[Mistake] = []
+    mistakes: list[Problem] = []
     found = _call(path, written, mistakes) if isinstance(written, str) else _named(path, written, mistakes)
     return found, mistakes
 
 
-def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[Mistake]) -> list[Dimension]:
+def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[Problem]) -> list[Dimension]:
     if set(written) != {"choice"}:
-        mistakes += (
-            Mistake("is no distribution", name, "choice: {NAME: VALUE, …}, or a text", best_match(name, ["choice"]))
-            for name in written or [""]
-            if name != "choice"
-        )
+        for name in (name for name in written or [""] if name != "choice"):
+            allowed, near = "choice: {NAME: VALUE, …}, or a text", best_match(name, ["choice"])
+            mistakes.append(Problem("is no distribution", got=name, allowed=allowed, near=near))
         return []
     choices = written["choice"]
     if len(choices) < 2:
-        mistakes.append(Mistake("needs two choices or more"))
+        mistakes.append(Problem("needs two choices or more"))
         return []
     return _choice(path, tuple(choices), tuple(map(flow, choices.values())), mistakes)
 
 
-def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
+def _call(path: str, text: str, mistakes: list[Problem]) -> list[Dimension]:
     call = _CALL.fullmatch(text)
     if call is None or call[1] not in FORMS:
         word, near = (call[1], best_match(call[1], FORMS)) if call else ("", "")
-        mistakes.append(Mistake("is no distribution", word, "" if near else ", ".join(FORMS.values()), near))
+        mistakes.append(
+            Problem("is no distribution", got=word, allowed="" if near else ", ".join(FORMS.values()), near=near)
+        )
         return []
     kind, words = call[1], split(call[2])
     if kind == "choice":
         if len(words) < 2 or len(set(words)) < len(words) or not all(words):
-            mistakes.append(Mistake("needs two choices or more, all different"))
+            mistakes.append(Problem("needs two choices or more, all different"))
             return []
         return _choice(path, tuple(words), (), mistakes)
     if kind == "list":
         return _list(path, words, mistakes)
     if len(words) not in ((2, 3) if kind in ("int", "float") else (2,)):
-        mistakes.append(Mistake(f"write {FORMS[kind]}"))
+        mistakes.append(Problem(f"write {FORMS[kind]}"))
         return []
     count = len(mistakes)
     numbers = [_number(word, int if kind in INTEGERS else float, mistakes) for word in words]
@@ -172,12 +156,12 @@ def _call(path: str, text: str, mistakes: list[Mistake]) -> list[Dimension]:
         return []
     low, high, *step = numbers
     if not low < high:
-        mistakes.append(Mistake("has an empty range; the first bound must be below the second"))
+        mistakes.append(Problem("has an empty range; the first bound must be below the second"))
     elif kind in LOGARITHMIC and low <= 0:
         other = "int" if kind in INTEGERS else "float"
-        mistakes.append(Mistake("needs bounds above 0", fix=f"write {other}(low, high), or another bound"))
+        mistakes.append(Problem("needs bounds above 0", fix=f"write {other}(low, high), or another bound"))
     elif step and (step[0] <= 0 or (_exact(high) - _exact(low)) % _exact(step[0]) != 0):
-        mistakes.append(Mistake("needs a step above 0 that leads from one bound to the other"))
+        mistakes.append(Problem("needs a step above 0 that leads from one bound to the other"))
     if len(mistakes) > count:
         return []
     return [Dimension(path, kind, low, high, step[0] if step else 1 if kind in INTEGERS else None)]
@@ -187,31 +171,31 @@ def _exact(number: float) -> decimal.Decimal:
     return decimal.Decimal(repr(number))
 
 
-def _choice(path: str, choices: tuple[str, ...], texts: tuple[str, ...], mistakes: list[Mistake]) -> list[Dimension]:
+def _choice(path: str, choices: tuple[str, ...], texts: tuple[str, ...], mistakes: list[Problem]) -> list[Dimension]:
     if len(choices) > _MOST_CHOICES:
         what = f"has {len(choices):,} choices, each of which is checked; at most {_MOST_CHOICES:,} are allowed"
         fix = "write a range for numbers, such as int(low, high, step)"
-        mistakes.append(Mistake(what, choices[_MOST_CHOICES], fix=fix))
+        mistakes.append(Problem(what, got=choices[_MOST_CHOICES], fix=fix))
         return []
     return [Dimension(path, "choice", choices=choices, texts=texts)]
 
 
-def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dimension]:
+def _list(path: str, words: Sequence[str], mistakes: list[Problem]) -> list[Dimension]:
     count = len(mistakes)
     if len(words) != 3:
-        mistakes.append(Mistake(f"write {FORMS['list']}"))
+        mistakes.append(Problem(f"write {FORMS['list']}"))
         return []
     bounds = [_number(word, int, mistakes) for word in words[:2]]
     inner = _CALL.fullmatch(words[2])
     if inner is not None and inner[1] == "list":
         mistakes.append(
-            Mistake("draws the items of a list from another list", words[2], fix="choose among whole lists")
+            Problem("draws the items of a list from another list", got=words[2], fix="choose among whole lists")
         )
         return []
     items = _call(path, words[2], mistakes)
     if len(mistakes) == count and not 0 <= bounds[0] <= bounds[1] <= _LONGEST_LIST:
         what = f"needs lengths from 0 to {_LONGEST_LIST}, the shorter one first"
-        mistakes.append(Mistake(what, ", ".join(words[:2])))
+        mistakes.append(Problem(what, got=", ".join(words[:2])))
     if len(mistakes) > count:
         return []
     low, high = map(int, bounds)
@@ -223,14 +207,14 @@ def _list(path: str, words: Sequence[str], mistakes: list[Mistake]) -> list[Dime
     return found
 
 
-def _number(word: str, kind: type[int] | type[float], mistakes: list[Mistake]) -> Any:
+def _number(word: str, kind: type[int] | type[float], mistakes: list[Problem]) -> Any:
     try:
         number = scalars.value_of(word, kind, quoted=False)
     except scalars.MisreadError as error:
-        mistakes.append(Mistake(word=word, **error.parts))
+        mistakes.append(Problem(got=word, **error.parts))
         return 0
     if not math.isfinite(number):
-        mistakes.append(Mistake("needs finite bounds", word))
+        mistakes.append(Problem("needs finite bounds", got=word))
     return number
 
 

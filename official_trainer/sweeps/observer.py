@@ -129,10 +129,8 @@ def fields_of(values: Mapping[str, Value], names: Mapping[str, str]) -> dict[str
 
 
 def _field_of(path: str, names: Mapping[str, str]) -> str:
-    """Returns the field that something which is drawn is of; itself, if that is not known."""
-    return (
-        path if path in names else max((each for each in names if path.startswith(f"{each}[")), key=len, default=path)
-    )
+    """Returns the field that something which is drawn is of: itself, or of `PATH[length]` and `PATH[0]` the list."""
+    return path if path in names else path.rpartition("[")[0] or path
 
 
 def cut(text: str, width: int) -> str:

@@ -21,7 +21,7 @@ from official_trainer.config import Config, ConfigError, OneOf, Problem, Resolve
 from official_trainer.config.errors import Origin, source_lines
 from official_trainer.config.provenance import is_inside
 from official_trainer.sweeps import distributions
-from official_trainer.sweeps.distributions import Dimension, Mistake, Value, Written
+from official_trainer.sweeps.distributions import Dimension, Value, Written
 
 Resolve = Callable[[Sequence[str]], Resolved]
 """Returns the experiment's config with overrides `PATH=VALUE` above everything else."""
@@ -133,13 +133,12 @@ class _Reported:
             self.mistake(path, each)
         return found
 
-    def mistake(self, path: str, mistake: Mistake) -> None:
+    def mistake(self, path: str, mistake: Problem) -> None:
         """Reports a mistake at its word."""
-        written = self._written[path]
-        got = mistake.word or (written if isinstance(written, str) else "")
-        parts = {name: getattr(mistake, name) for name in ("what", "allowed", "near", "fix")}
-        problem = Problem(path=path, got=f"'{got}'" if got else "", **parts)
-        self._found[path].append(self._at_word(problem, path, mistake.word))
+        written, word = self._written[path], mistake.got
+        got = word or (written if isinstance(written, str) else "")
+        problem = dataclasses.replace(mistake, path=path, got=f"'{got}'" if got else "")
+        self._found[path].append(self._at_word(problem, path, word))
 
     def refused(self, path: str, value: object, error: ConfigError, *, fix: str = "", inside: str = "") -> None:
         """Reports why the config refuses a value.
@@ -342,7 +341,7 @@ class _Reading:
             held = fields.find(resolved.config, field.place)
             other = next((name for name, each in earlier.items() if each == held), None)
             if other is not None:
-                self._reported.mistake(field.path, Mistake(f"{other} and {value} are the same value", value))
+                self._reported.mistake(field.path, Problem(f"{other} and {value} are the same value", got=value))
             earlier[value] = held
 
     def _check_list(self, field: _Field, before: Sequence[str]) -> None:
