@@ -211,7 +211,7 @@ def _number(word: str, kind: type[int] | type[float], mistakes: list[Problem]) -
     try:
         number = scalars.value_of(word, kind, quoted=False)
     except scalars.MisreadError as error:
-        mistakes.append(Problem(got=word, **error.parts))
+        mistakes.append(dataclasses.replace(Problem("", got=word), **error.parts))  # type: ignore[arg-type] # texts
         return 0
     if not math.isfinite(number):
         mistakes.append(Problem("needs finite bounds", got=word))

@@ -113,31 +113,33 @@ def retry(directory: str, numbers: Sequence[int] = ()) -> list[int]:
     chosen = [found.get(number) for number in sorted(set(numbers))]
     chosen = chosen if numbers else [each for each in found.results if each.state == "failed"]
     for each in chosen:
+        number = each.trial.number
         if each.state == "unreadable":
-            raise SweepError(each.reason)
+            raise SweepError(each.trial.reason)
         size = found.population.size if found.population else 0
-        if size and found.results[-1].number >= (each.number // size + 1) * size:
-            generation = each.number // size + 1
+        if size and found.results[-1].trial.number >= (number // size + 1) * size:
+            generation = number // size + 1
             raise SweepError(
-                f"trial {each.number} is of generation {generation}, from which generation {generation + 1} was made; "
+                f"trial {number} is of generation {generation}, from which generation {generation + 1} was made; "
                 "it cannot run again without that"
             )
         if each.state == "not done":
-            raise SweepError(f"trial {each.number} is not done: the command of the sweep continues it")
+            raise SweepError(f"trial {number} is not done: the command of the sweep continues it")
+    records = [each.trial for each in chosen]
     with contextlib.ExitStack() as held:
-        for each in chosen:  # neither a driver nor its own process may have one of them
-            place = trials.directory(directory, each.number)
+        for trial in records:  # neither a driver nor its own process may have one of them
+            place = trials.directory(directory, trial.number)
             try:
                 held.enter_context(DirectoryLock(place, flag="trial"))
                 if files.exists(run_dir := files.join(place, trials.RUN)):
                     with DirectoryLock(run_dir, flag="run"):
                         pass
             except LockedError as error:
-                what = f"trial {each.number} is worked on, so it stays as it is: {error}"
+                what = f"trial {trial.number} is worked on, so it stays as it is: {error}"
                 raise SweepError(what, ExitCode.RETRY) from error
-        for each in chosen:
+        for trial in records:
             for name in (trials.RUN, trials.OUTPUT, trials.RESULT):  # before the record: a kill here can be repeated
-                files.remove(files.join(trials.directory(directory, each.number), name))
-            kept = {name: getattr(each.trial, name) for name in ("number", "values", "parent", "attempt", "without")}
+                files.remove(files.join(trials.directory(directory, trial.number), name))
+            kept = {name: getattr(trial, name) for name in ("number", "values", "parent", "attempt", "without")}
             trials.write(directory, Trial(**kept, retried=True))
-    return [each.number for each in chosen]
+    return [trial.number for trial in records]

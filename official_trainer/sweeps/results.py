@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -42,25 +41,21 @@ class Result:
     """A trial as it stands.
 
     Attributes:
-      number: of the trial.
+      trial: its record; if that cannot be read, one with its number and the reason only.
       state: how it ended; or that it is not done, or that its record cannot be read.
-      trial: its record; one without values if that cannot be read.
       results: a number for each metric: of a complete trial those that are compared, of another that is not done those
         of its last evaluation, of a pruned one that of the first metric; may be empty.
       step: of these numbers; of a pruned trial the last one.
-      reason: why it failed or was pruned, or cannot be read.
       steps: that it has trained; None if its run is not known.
       end_step: the last step of its plan; None if its run is not known.
       seconds: wall time of its run; None if that is not known.
       cores: on which its process ran, the last one; None if that is not known.
     """
 
-    number: int
-    state: State
     trial: Trial
+    state: State
     results: tuple[float, ...] = ()
     step: int | None = None
-    reason: str = ""
     steps: int | None = None
     end_step: int | None = None
     seconds: float | None = None
@@ -103,8 +98,8 @@ class Results:
     def ranked(self) -> list[Result]:
         """The best trials, then the other complete ones by their results, then the others by number."""
         order = [each.number for each in [*self.best, *ranking.ranked(self.complete, self.objective)]]
-        order += [each.number for each in self.results]
-        by_number = {each.number: each for each in self.results}
+        by_number = {each.trial.number: each for each in self.results}
+        order += by_number
         return [by_number[number] for number in dict.fromkeys(order)]
 
     def again(self, trial: Trial) -> list[str]:
@@ -115,7 +110,7 @@ class Results:
         """
         if self.population is None:
             return [f"{path}: {text}" for path, text in self.space.texts(trial.values)]
-        line = population.lineage({each.number: each.trial for each in self.results}, trial)
+        line = population.lineage({each.trial.number: each.trial for each in self.results}, trial)
         return population.script(self.experiment, self.space, line, self.population)
 
     def get(self, number: int) -> Result:
@@ -124,9 +119,9 @@ class Results:
         Raises:
           SweepError: there is none with this number.
         """
-        found = next((each for each in self.results if each.number == number), None)
+        found = next((each for each in self.results if each.trial.number == number), None)
         if found is None:
-            known = [each.number for each in self.results]
+            known = [each.trial.number for each in self.results]
             there = f"it has trials {known[0]} to {known[-1]}" if known else "it has none yet"
             raise SweepError(f"{self.directory} has no trial {number}; {there}")
         return found
@@ -151,7 +146,6 @@ def read(directory: str, *, with_runs: bool = False) -> Results:
     except (AttributeError, ConfigError, KeyError, TypeError) as error:
         what = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise unreadable(directory, what) from error
-    found = tuple(_results(directory, objective, with_runs))
     return Results(
         directory=directory,
         experiment=experiment,
@@ -159,7 +153,7 @@ def read(directory: str, *, with_runs: bool = False) -> Results:
         space=space,
         names=names,
         population=members,
-        results=found,
+        results=tuple(_results(directory, objective, with_runs)),
     )
 
 
@@ -197,35 +191,30 @@ def _results(directory: str, objective: Objective, with_runs: bool) -> Iterator[
             trial = trials.read(directory, number)
         except (SweepError, OSError) as error:
             why = f"{trials.RECORD}: {files.reason_of(error)}" if isinstance(error, OSError) else str(error)
-            yield Result(number=number, state="unreadable", trial=Trial(number=number, values={}), reason=why)
+            yield Result(trial=Trial(number=number, values={}, reason=why), state="unreadable")
             continue
-        if trial is not None:
-            yield _result(files.join(trials.directory(directory, number), trials.RUN), objective, trial, with_runs)
-
-
-def _result(run_dir: str, objective: Objective, trial: Trial, with_runs: bool) -> Result:
-    step, numbers = trial.step, trial.results or tuple(value for _, value in trial.reports[-1:])
-    run: Mapping[str, Any] = {}
-    if trial.state is None:
-        with contextlib.suppress(OSError, SweepError):  # as far as they can be read
-            for row in read_rows(files.join(run_dir, "metrics.jsonl")):
-                step, numbers = ranking.evaluation_in(row, objective) or (step, numbers)
-    if with_runs or trial.state is None:
-        with contextlib.suppress(ModelDirError, OSError):
-            run = read_run(run_dir) or {}
-    steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
-    return Result(
-        number=trial.number,
-        state=trial.state or "not done",
-        trial=trial,
-        results=numbers,
-        step=step,
-        reason=trial.reason,
-        steps=steps.get("current"),
-        end_step=steps.get("end"),
-        seconds=account.get("wall_seconds"),
-        cores=run.get("cores"),
-    )
+        if trial is None:
+            continue
+        step, compared = trial.step, trial.results or tuple(value for _, value in trial.reports[-1:])
+        run_dir, run = files.join(trials.directory(directory, number), trials.RUN), {}
+        if trial.state is None:
+            with contextlib.suppress(OSError, SweepError):  # as far as they can be read
+                for row in read_rows(files.join(run_dir, "metrics.jsonl")):
+                    step, compared = ranking.evaluation_in(row, objective) or (step, compared)
+        if with_runs or trial.state is None:
+            with contextlib.suppress(ModelDirError, OSError):
+                run = dict(read_run(run_dir) or {})
+        steps, account = run.get("steps") or {}, (run.get("time") or {}).get("total") or {}
+        yield Result(
+            trial=trial,
+            state=trial.state or "not done",
+            results=compared,
+            step=step,
+            steps=steps.get("current"),
+            end_step=steps.get("end"),
+            seconds=account.get("wall_seconds"),
+            cores=run.get("cores"),
+        )
 
 
 # What a report draws.
@@ -235,9 +224,13 @@ def as_json(found: Results) -> dict[str, Any]:
     """Returns all that a report draws, as `docs/reference/files.md` describes it; `found` has to have its runs."""
     directions, names = found.objective.directions, found.names
     shares, reason = importances(found.space.dimensions, found.complete, directions.values())
-    spent = {each.number: each.steps or each.step or 0 for each in found.results}
+    spent = sum(each.steps or each.step or 0 for each in found.results)
     pruned = [each for each in found.results if each.state == "pruned"]
-    saved = sum(max(0, (each.end_step or 0) - spent[each.number]) for each in pruned)
+    saved = sum(max(0, (each.end_step or 0) - (each.steps or each.step or 0)) for each in pruned)
+    sign, so_far = 1 if found.objective.direction == "max" else -1, list[Trial]()
+    for each in () if found.objective.others else found.complete:
+        if not so_far or sign * each.results[0] > sign * so_far[-1].results[0]:
+            so_far.append(each)
     return {
         "experiment": found.experiment,
         "metrics": directions,
@@ -250,12 +243,28 @@ def as_json(found: Results) -> dict[str, Any]:
             }
             for each in found.space.dimensions
         ],
-        "trials": [_trial_as_json(each, directions) for each in found.results],
+        "trials": [
+            {
+                "number": each.trial.number,
+                "values": dict(each.trial.values),
+                "state": each.state,
+                "results": {name: encode(number) for name, number in zip(directions, each.results, strict=False)},
+                "step": each.step,
+                "reason": each.trial.reason,
+                "reports": [[step, encode(value)] for step, value in each.trial.reports],
+                "steps": each.steps,
+                "end_step": each.end_step,
+                "seconds": each.seconds,
+                "parent": each.trial.parent,
+                "run": f"trials/{each.trial.number}/{trials.RUN}",
+            }
+            for each in found.results
+        ],
         "best": [each.number for each in found.best],
-        "best_so_far": list(_best_so_far(found)),
+        "best_so_far": [[each.number, encode(each.results[0])] for each in so_far],
         "importances": shares,
         "importances_missing": reason,
-        "steps": {"spent": sum(spent.values()), "without_pruning": sum(spent.values()) + saved},
+        "steps": {"spent": spent, "without_pruning": spent + saved},
     }
 
 
@@ -271,35 +280,6 @@ def write(directory: str) -> tuple[Results, dict[str, Any]]:
     text = json.dumps(content, indent=2, allow_nan=False)
     files.write_text_atomically(files.join(directory, RESULTS), f"{text}\n")
     return found, content
-
-
-def _trial_as_json(each: Result, metrics: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "number": each.number,
-        "values": dict(each.trial.values),
-        "state": each.state,
-        "results": {name: encode(number) for name, number in zip(metrics, each.results, strict=False)},
-        "step": each.step,
-        "reason": each.reason,
-        "reports": [[step, encode(value)] for step, value in each.trial.reports],
-        "steps": each.steps,
-        "end_step": each.end_step,
-        "seconds": each.seconds,
-        "parent": each.trial.parent,
-        "run": f"trials/{each.number}/{trials.RUN}",
-    }
-
-
-def _best_so_far(found: Results) -> Iterator[list[Any]]:
-    """Yields number and value of each trial that was better than all before it; nothing with several metrics."""
-    if found.objective.others:
-        return
-    sign, best = 1 if found.objective.direction == "max" else -1, -math.inf
-    for each in found.complete:
-        (value,) = each.results
-        if sign * value > best:
-            best = sign * value
-            yield [each.number, encode(value)]
 
 
 def importances(

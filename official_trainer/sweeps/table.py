@@ -52,24 +52,24 @@ def table(found: Results, width: int, *, by_rank: bool = False) -> list[str]:
     best = {each.number for each in found.best}
     word = "front" if found.objective.others else "best"
     size = found.population.size if found.population else None
-    rows = [_cells(each, word if each.number in best else "", size) for each in shown]
+    rows = [_cells(each, word if each.trial.number in best else "", size) for each in shown]
     head = ["#", "state", "step", *(["gen", "from"] if size else []), *metric_titles(found.objective)]
     return rows_of(head, rows, [each.trial.values for each in shown], found.names, width)
 
 
 def _cells(each: Result, best: str, size: int | None) -> list[str]:
-    parent = each.trial.parent
-    line = [str(each.number // size + 1), "" if parent is None else str(parent)] if size else []
+    number, parent = each.trial.number, each.trial.parent
+    line = [str(number // size + 1), "" if parent is None else str(parent)] if size else []
     state = best or {"complete": "done", "not done": "open"}.get(each.state, each.state)
     step = "" if each.step is None else str(each.step)
-    return [str(each.number), state, step, *line, *map(format_number, each.results)]
+    return [str(number), state, step, *line, *map(format_number, each.results)]
 
 
 def _reasons(shown: Sequence[Result]) -> Iterator[str]:
     """Yields why trials failed or cannot be read, or were pruned by something else than the pruner."""
-    said = [each for each in shown if each.reason and not each.reason.startswith("by ")]
+    said = [each for each in shown if each.trial.reason and not each.trial.reason.startswith("by ")]
     for each in said[:_MOST_REASONS]:
-        yield f"trial {each.number} {each.state}: {each.reason}"
+        yield f"trial {each.trial.number} {each.state}: {each.trial.reason}"
     if len(said) > _MOST_REASONS:
         yield f"and {len(said) - _MOST_REASONS} more such trials"
 

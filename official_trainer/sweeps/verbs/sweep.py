@@ -120,7 +120,7 @@ def _best(directory: str, arguments: argparse.Namespace) -> None:
         raise UsageError(f"of several metrics, trials {numbers} are the best; choose one with --trial=N")
     elif len(found.best) > 1:  # none of them beats another
         front = {each.number for each in found.best}
-        only = dataclasses.replace(found, results=tuple(each for each in found.results if each.number in front))
+        only = dataclasses.replace(found, results=tuple(each for each in found.results if each.trial.number in front))
         table = sweep_table.table(only, terminal.width() or _WIDTH, by_rank=True)
         end = "each of these is the best in its way; --trial=N prints the values of one"
         terminal.show("\n".join([*table, "", end]))

@@ -30,15 +30,15 @@ def test_what_cannot_be_read_of_a_trial_is_said_in_its_place(tmp_path):
     (tmp_path / "trials" / "2" / "trial.json").mkdir(parents=True)
     (tmp_path / "trials" / "3").mkdir()
     write_run(tmp_path, 4).joinpath("run.json").write_text("{")
-    found = {each.number: each for each in results.read(str(tmp_path), with_runs=True).results}
+    found = {each.trial.number: each for each in results.read(str(tmp_path), with_runs=True).results}
     assert [(number, each.state) for number, each in found.items()] == [
         (0, "complete"),
         (1, "unreadable"),
         (2, "unreadable"),
         (4, "not done"),
     ]
-    assert "trials/1/trial.json cannot be read" in found[1].reason and "is then run again" in found[1].reason
-    assert "trial.json" in found[2].reason
+    assert "trials/1/trial.json cannot be read" in found[1].trial.reason and "is then run again" in found[1].trial.reason
+    assert "trial.json" in found[2].trial.reason
     json.dumps(results.as_json(results.read(str(tmp_path), with_runs=True)), allow_nan=False)
 
 
@@ -114,7 +114,7 @@ def test_several_metrics_have_a_front(tmp_path):
     records = [ended(number, value, others={"loss": loss}) for number, (value, loss) in enumerate(pairs)]
     write_sweep(tmp_path, [*records, ended(4, state="failed")], objective={**OBJECTIVE, "others": {"loss": "min"}})
     found = results.read(str(tmp_path))
-    assert [each.number for each in found.ranked] == [1, 0, 3, 2, 4]
+    assert [each.trial.number for each in found.ranked] == [1, 0, 3, 2, 4]
     content = results.as_json(found)
     assert content["best"] == [1, 0] and content["best_so_far"] == []
     assert content["trials"][0]["results"] == {"accuracy": 0.5, "loss": 0.1}
