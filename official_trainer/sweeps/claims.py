@@ -122,8 +122,7 @@ class Claims:
     def clean_up(self, ended: Iterable[int]) -> None:
         """Removes the locks that killed processes have left on trials that have ended."""
         for number in ended:
-            place = trials.directory(self._sweep_dir, number)
-            for locked in (place, files.join(place, trials.RUN)):
+            for locked in (place(self._sweep_dir, number) for place in (trials.directory, trials.run_directory)):
                 lock = DirectoryLock(locked, clock=self._clock)
                 if files.exists(lock_path(locked)) and lock.try_acquire():
                     lock.release()
@@ -149,7 +148,7 @@ class Claims:
 
         That may outlive a driver that was stopped. Others wait for it too, as what they draw depends on its end.
         """
-        run_dir = files.join(trials.directory(self._sweep_dir, number), trials.RUN)
+        run_dir = trials.run_directory(self._sweep_dir, number)
         if not files.exists(run_dir):
             return True
         is_free = self._lock(run_dir).try_acquire()

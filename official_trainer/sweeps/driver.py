@@ -250,18 +250,18 @@ class Driver:
         process = Process(member, lines, Restarts(), slot=slot)
         self._running[trial.number] = process
         self._evaluations[trial.number], self._seen_bytes[trial.number] = [], 0
-        self._observer.start(trial, continues=not is_new and newest_step(self._run_of(trial)) is not None)
+        self._observer.start(
+            trial,
+            continues=not is_new and newest_step(trials.run_directory(self._plan.directory, trial.number)) is not None,
+        )
         processes.start(process)
-
-    def _run_of(self, trial: Trial) -> str:
-        return files.join(trials.directory(self._plan.directory, trial.number), trials.RUN)
 
     # What happens to a trial.
 
     def _watch(self, number: int, processes: Processes) -> None:
         """Reads new evaluations, and ends the trial if one of them prunes it."""
         trial, found = self._trials[number], self._evaluations[number]
-        path = files.join(self._run_of(trial), "metrics.jsonl")
+        path = files.join(trials.run_directory(self._plan.directory, trial.number), "metrics.jsonl")
         if trial.state is not None or not files.exists(path):
             return
         if (num_bytes := files.size_bytes(path)) == self._seen_bytes[number]:
@@ -294,7 +294,7 @@ class Driver:
         process.lines.end()
 
     def _again(self, trial: Trial, process: Process, code: int, processes: Processes) -> None:
-        seconds = process.restarts.next(newest_step(self._run_of(trial)))
+        seconds = process.restarts.next(newest_step(trials.run_directory(self._plan.directory, trial.number)))
         how = _how(process, code)
         if isinstance(seconds, str):
             del self._running[trial.number]
@@ -314,9 +314,12 @@ class Driver:
             place = trials.directory(self._plan.directory, trial.number)
             failure = failure_of(place, _how(process, code), code, process.lines.last)
             self._end(trial, failure, state="failed", reason=failure.reason, cause=failure.cause)
-        elif why := unfinished(self._run_of(trial)):
+        elif why := unfinished(trials.run_directory(self._plan.directory, trial.number)):
             self._end(trial, state="failed", reason=why)
-        elif until_step is not None and (step := newest_step(self._run_of(trial))) != until_step:
+        elif (
+            until_step is not None
+            and (step := newest_step(trials.run_directory(self._plan.directory, trial.number))) != until_step
+        ):
             self._end(trial, state="failed", reason=f"its training ended at step {step}, not at {until_step}")
         else:
             objective = self._plan.objective

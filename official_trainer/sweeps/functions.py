@@ -1,7 +1,7 @@
-"""Functions as trials: how a new process finds one, and what it is called with.
+"""Functions as trials: `python -m official_trainer.sweeps.functions FUNCTION DIR VALUES` calls one.
 
-Owns: the reference to a function (`MODULE:NAME`, `FILE.py:NAME`), importing it, `TrialRun`.
-Does not own: the process (`sweeps/function_trial.py`), the values (`space.py`).
+Owns: the reference to a function (`MODULE:NAME`, `FILE.py:NAME`), importing it, `TrialRun`, the process of its trial.
+Does not own: the values (`space.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import contextvars
 import dataclasses
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from official_trainer.cli import dispatch, process, terminal
+from official_trainer.errors import ExitCode
 from official_trainer.sweeps.trial import SweepError
 
 _SCRIPT = "__trial_main__"
@@ -98,3 +101,22 @@ def refuse_in_trial() -> None:
             "the process of a trial imports the file of its function, and that began the sweep again; put the call of "
             "sweep under `if __name__ == '__main__':`"
         )
+
+
+def main() -> int:
+    """Calls the function that the command line names; returns the exit code of the process."""
+
+    def call() -> int:
+        reference, model_dir, values = sys.argv[1:]
+        with process.interruptible(), terminal.log_shown(quiet=False):
+            load(reference)(TrialRun.of(model_dir, json.loads(values)))
+        return int(ExitCode.DONE)
+
+    process.prepare()
+    return dispatch.reported(call, sys.argv, ends_process=True)
+
+
+if __name__ == "__main__":
+    from official_trainer.sweeps import functions  # in which a sweep that the function's file begins looks
+
+    raise SystemExit(functions.main())

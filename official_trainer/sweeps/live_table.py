@@ -120,7 +120,7 @@ class Progress(Observer):
 
     def look(self) -> None:
         for number, running in self.running.items():
-            place = files.join(trials.directory(self._directory, number), trials.RUN)
+            place = trials.run_directory(self._directory, number)
             try:
                 status = files.read_json(files.join(place, STATUS_FILE))
                 record = files.read_json(files.join(place, RUN_FILE))

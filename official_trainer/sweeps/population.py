@@ -19,15 +19,13 @@ import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from official_trainer import files
 from official_trainer.sweeps import copied_run, ranking
-from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
 from official_trainer.sweeps.settings import Objective, PopulationConfig, SweepConfig
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import SweepError, Trial
+from official_trainer.sweeps.trial import SweepError, Trial, run_directory
 from official_trainer.tracking.record import ModelDirError
 
 
@@ -127,10 +125,13 @@ class Population(Course):
         best, first = ranking.best(past, self._objective), max(0, len(past) - size)
         for each in (*ranking.best(past[:first], self._objective), *past[first:]):
             if each not in best:
-                copied_run.remove_weights(self._run_of(each.number))
+                copied_run.remove_weights(run_directory(self._directory, each.number))
         if trial.parent is None:
             return False
-        source, target = self._run_of(trial.parent), self._run_of(trial.number)
+        source, target = (
+            run_directory(self._directory, trial.parent),
+            run_directory(self._directory, trial.number),
+        )
         try:
             return copied_run.copy(source, target, step=self.span(trial)[0], check=check)
         except ModelDirError as error:
@@ -142,9 +143,6 @@ class Population(Course):
     def span(self, trial: Trial) -> tuple[int, int | None]:
         since = trial.number // self._config.size * self._interval
         return since, since + self._interval
-
-    def _run_of(self, number: int) -> str:
-        return files.join(trials.directory(self._directory, number), trials.RUN)
 
 
 def moved(each: Dimension, value: Value, factor: float) -> Value:

@@ -196,7 +196,7 @@ def _results(directory: str, objective: Objective, with_runs: bool) -> Iterator[
         if trial is None:
             continue
         step, compared = trial.step, trial.results or tuple(value for _, value in trial.reports[-1:])
-        run_dir, run = files.join(trials.directory(directory, number), trials.RUN), {}
+        run_dir, run = trials.run_directory(directory, number), {}
         if trial.state is None:
             with contextlib.suppress(OSError, SweepError):  # as far as they can be read
                 for row in read_rows(files.join(run_dir, "metrics.jsonl")):

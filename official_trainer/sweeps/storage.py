@@ -151,7 +151,7 @@ class Database:
             study.set_user_attr(_DIRECTORY, self._directory)
             study.set_metric_names(self._study.metrics)
         for trial, digest in list(zip(wanted, digests, strict=True))[len(there) :]:
-            run_dir = files.join(trials.directory(self._directory, trial.number), trials.RUN)
+            run_dir = trials.run_directory(self._directory, trial.number)
             known = {"run": run_dir, "reason": trial.reason, "step": trial.step, "parent": trial.parent}
             attributes = {name: value for name, value in known.items() if value not in (None, "")}
             study.add_trial(self._study.frozen(trial, {**attributes, DIGEST: digest}))

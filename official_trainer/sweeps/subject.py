@@ -2,7 +2,7 @@
 
 Owns: the space, what is compared, and the commands of trials for both; the plan of a sweep.
 Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`cli/`), the function's process
-(`sweeps/function_trial.py`).
+(`functions.py`).
 
 Both have the same properties and methods, which are described at `Experiment`.
 """
@@ -29,10 +29,10 @@ from official_trainer.sweeps.population import Population
 from official_trainer.sweeps.settings import Objective, objective_of, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
-from official_trainer.sweeps.trial import RUN, directory
+from official_trainer.sweeps.trial import run_directory
 
 _GRACE_MARGIN_SECONDS = 10.0
-_CALLER = "official_trainer.sweeps.function_trial"
+_CALLER = "official_trainer.sweeps.functions"
 _FIXED = ("space", "on_refusal", "sampler", "sampler_options", "pruner", "pruner_options", "population", "seed")
 
 
@@ -108,7 +108,7 @@ class Experiment:
     def _ready(self, sets: Sequence[str]) -> Resolved:
         """Returns a config that `train` would take."""
         resolved = self.resolve(sets)
-        place = files.join(directory(self.directory, 0), RUN)
+        place = run_directory(self.directory, 0)
         job = Job(experiment=self.name, resolved=resolved, model_dir=place, mode="train_and_eval", gin=self.gin)
         check_ready(job)
         return resolved

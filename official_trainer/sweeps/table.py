@@ -7,12 +7,12 @@ Does not own: what is shown (`sweeps/results.py`), the rest of a running sweep's
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.shown import wrapped
 from official_trainer.sweeps.observer import fields_of, name_of
-from official_trainer.sweeps.results import Result, Results
+from official_trainer.sweeps.results import Results
 from official_trainer.sweeps.settings import Objective
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.trial import show
@@ -36,7 +36,10 @@ def lines(found: Results, content: Mapping[str, Any], width: int, *, by_rank: bo
     """
     if not found.results:
         return ["no trial has started yet"]
-    below = list(_reasons(found.results))
+    # Why trials failed or cannot be read, or were pruned by something else than the pruner.
+    said = [each for each in found.results if each.trial.reason and not each.trial.reason.startswith("by ")]
+    below = [f"trial {each.trial.number} {each.state}: {each.trial.reason}" for each in said[:_MOST_REASONS]]
+    below += [f"and {len(said) - _MOST_REASONS} more such trials"] if len(said) > _MOST_REASONS else []
     if shares := content["importances"]:
         below.append("importance: " + ", ".join(f"{name_of(each, found.names)} {shares[each]:.0%}" for each in shares))
     spent, without = content["steps"]["spent"], content["steps"]["without_pruning"]
@@ -49,29 +52,16 @@ def lines(found: Results, content: Mapping[str, Any], width: int, *, by_rank: bo
 def table(found: Results, width: int, *, by_rank: bool = False) -> list[str]:
     """Returns the lines of the table alone."""
     shown = found.ranked if by_rank else found.results
-    best = {each.number for each in found.best}
-    word = "front" if found.objective.others else "best"
-    size = found.population.size if found.population else None
-    rows = [_cells(each, word if each.trial.number in best else "", size) for each in shown]
+    words = dict.fromkeys((each.number for each in found.best), "front" if found.objective.others else "best")
+    size, rows = found.population.size if found.population else None, []
+    for each in shown:
+        number, parent = each.trial.number, each.trial.parent
+        line = [str(number // size + 1), "" if parent is None else str(parent)] if size else []
+        state = words.get(number) or {"complete": "done", "not done": "open"}.get(each.state, each.state)
+        step = "" if each.step is None else str(each.step)
+        rows.append([str(number), state, step, *line, *map(format_number, each.results)])
     head = ["#", "state", "step", *(["gen", "from"] if size else []), *metric_titles(found.objective)]
     return rows_of(head, rows, [each.trial.values for each in shown], found.names, width)
-
-
-def _cells(each: Result, best: str, size: int | None) -> list[str]:
-    number, parent = each.trial.number, each.trial.parent
-    line = [str(number // size + 1), "" if parent is None else str(parent)] if size else []
-    state = best or {"complete": "done", "not done": "open"}.get(each.state, each.state)
-    step = "" if each.step is None else str(each.step)
-    return [str(number), state, step, *line, *map(format_number, each.results)]
-
-
-def _reasons(shown: Sequence[Result]) -> Iterator[str]:
-    """Yields why trials failed or cannot be read, or were pruned by something else than the pruner."""
-    said = [each for each in shown if each.trial.reason and not each.trial.reason.startswith("by ")]
-    for each in said[:_MOST_REASONS]:
-        yield f"trial {each.trial.number} {each.state}: {each.trial.reason}"
-    if len(said) > _MOST_REASONS:
-        yield f"and {len(said) - _MOST_REASONS} more such trials"
 
 
 def rows_of(
@@ -119,7 +109,8 @@ def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str]
     texts = {path: [_shortened(" ".join(each.split()), _WIDEST_CELL) for each in texts[path]] for path in texts}
     texts[_LEFT_OUT] = ["…"] * len(rows)
     telling = [path for path in paths if len(set(texts[path])) > 1] or paths[:1]
-    fewer = (_ends(telling, count) for count in range(len(telling) - 1, 0, -1))
+    counts = range(len(telling) - 1, 0, -1)
+    fewer = ([*telling[: (each + 1) // 2], _LEFT_OUT, *telling[len(telling) - each // 2 :]] for each in counts)
     for kept in (paths, telling, *fewer):
         called = [names.get(path, path) for path in kept]
         for widest in (max(map(len, called), default=0), *range(_WIDEST_CELL, _LEAST_CELL - 1, -1)):
@@ -128,12 +119,6 @@ def _value_columns(rows: Sequence[Mapping[str, Value]], names: Mapping[str, str]
             if sum(max(map(len, column)) + len(GAP) for column in columns) - len(GAP) <= room:
                 return columns
     return []
-
-
-def _ends(paths: Sequence[str], count: int) -> list[str]:
-    """Returns so many of the first and last paths, and what stands for those between."""
-    first, last = (count + 1) // 2, count // 2
-    return [*paths[:first], _LEFT_OUT, *paths[len(paths) - last :]]
 
 
 def _titles(names: Sequence[str], widest: int) -> list[str]:

@@ -96,6 +96,11 @@ def directory(sweep_dir: str, number: int) -> str:
     return files.join(sweep_dir, "trials", str(number))
 
 
+def run_directory(sweep_dir: str, number: int) -> str:
+    """Returns the directory of a trial's run."""
+    return files.join(directory(sweep_dir, number), RUN)
+
+
 def write(sweep_dir: str, trial: Trial) -> None:
     """Writes the record of a trial, which only one process may do at a time."""
     place = directory(sweep_dir, trial.number)
