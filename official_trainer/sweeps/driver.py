@@ -63,7 +63,7 @@ class Plan:
       objective: what trials are compared by.
       identity: what may not change while the sweep lasts; `trials` and `parallel` may.
       command: returns the command of a trial, a module and its arguments, for its run directory and its values.
-      check: returns the command that tries such a trial without training it; empty for none.
+      check: returns the command that tries a trial with values without training it; empty for none.
       refusal: returns why the experiment's config refuses values; None if it takes them.
       course: which trials there are.
       grace_seconds: how long a trial may save after a signal.
@@ -76,7 +76,7 @@ class Plan:
     objective: Objective
     identity: Mapping[str, Any]
     command: Callable[[str, Mapping[str, Value]], Sequence[str]]
-    check: Callable[[str, Mapping[str, Value]], Sequence[str]]
+    check: Callable[[Mapping[str, Value]], Sequence[str]]
     refusal: Callable[[Mapping[str, Value]], Problem | None]
     course: Course
     grace_seconds: float
@@ -107,8 +107,6 @@ class Driver:
         """
         self._observer.know(self._trials)
         self._claims.clean_up(number for number, each in self._trials.items() if each.state is not None)
-        if self._trials:
-            rehearsal.clean_up(self._plan.directory)
         if not self._wants_more():
             return self._trials
         for line in self._slots.lines():
@@ -119,8 +117,7 @@ class Driver:
             signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
             processes = held.enter_context(Processes(starter, signals))
             held.enter_context(self._saving(processes, signals))
-            self._check(processes, signals)
-            is_left = self._fill(processes)
+            is_left = self._fill(processes, signals)
             while is_left or self._running:
                 found = processes.wait(_POLL_SECONDS)
                 self._timers.run(blocking=False)
@@ -135,25 +132,8 @@ class Driver:
                 if signals.asked is not None:
                     self._stop(processes, signals)
                     break
-                is_left = self._fill(processes)
+                is_left = self._fill(processes, signals)
         return self._trials
-
-    def _check(self, processes: Processes, signals: Signals) -> None:
-        """Tries the first trial that the experiment takes, before one is recorded."""
-        directory = self._plan.directory
-        if self._trials:
-            return
-        draw = functools.partial(self._plan.course.draw, 0, {})
-        try:
-            values = drawn(0, draw, self._plan.refusal, prunes=False).values
-        except SweepError:  # very many draws were refused: they are recorded as pruned, or end the sweep
-            return
-        if not (command := self._plan.check(files.join(directory, rehearsal.PLACE), values)):
-            return
-        slot = self._slots.free([])
-        assert slot is not None
-        self._observer.say("trying one step and one evaluation")
-        rehearsal.rehearse(command, directory, processes, signals, slot)
 
     # Which trials are this process's.
 
@@ -187,8 +167,11 @@ class Driver:
         is_asked_again = any(each.retried for each in self._trials.values())
         return is_asked_again or self._plan.course.done(self._trials) < self._plan.course.total
 
-    def _fill(self, processes: Processes) -> bool:
-        """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere."""
+    def _fill(self, processes: Processes, signals: Signals) -> bool:
+        """Starts trials as long as there is room; returns whether the sweep is not done, here or elsewhere.
+
+        The first trial that the experiment takes is tried before it is recorded, and is the only one until then.
+        """
         if time.monotonic() < self._look_seconds:
             return self._wants_more()
         self._trials = trials.read_all(self._plan.directory, self._trials)
@@ -200,7 +183,10 @@ class Driver:
                 break
             refuse_more(self._plan.directory, self._trials.values())
             course = self._plan.course
-            number = self._claims.next(self._trials, course.wanted(self._trials), course.counts)
+            wanted = course.wanted(self._trials)
+            if is_untried := all(each.state == "pruned" and not each.reports for each in self._trials.values()):
+                wanted = min(wanted, course.done(self._trials) + 1)
+            number = self._claims.next(self._trials, wanted, course.counts)
             if number is None:
                 break
             trial = trials.read(self._plan.directory, number)
@@ -211,6 +197,9 @@ class Driver:
                 trial = dataclasses.replace(trial, parent=course.parent(number, self._trials))
                 if trial.state is not None:
                     self._observer.end(trial, describe(trial, self._plan.objective.metric))
+                elif is_untried and (command := self._plan.check(trial.values)):
+                    self._observer.say("trying one step and one evaluation")
+                    rehearsal.rehearse(command, self._plan.directory, processes, signals, slot)
                 self._record(trial)
             self._trials[number] = trial  # it may have changed: another driver may have had the claim before
             if trial.state is None:

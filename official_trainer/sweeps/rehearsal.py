@@ -1,7 +1,8 @@
 """What is tried before the first trial: `official-trainer check`, with the values of the first trial.
 
-Owns: the command, and what its end means; that one driver tries it, where several begin at the same time.
-Does not own: what is tried (`runs/check.py`).
+Owns: the command, and what its end means.
+Does not own: what is tried (`runs/check.py`), when (`driver.py`, which has claimed the first trial then, so that no
+other driver tries it).
 
 So a metric that evaluations do not produce, or a mistake in the task, costs seconds and not a trial.
 """
@@ -14,7 +15,6 @@ from collections.abc import Sequence
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import MEANINGS, ExitCode
-from official_trainer.lock import DirectoryLock
 from official_trainer.processes.children import Process, Processes
 from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
@@ -22,24 +22,17 @@ from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Slot
 from official_trainer.processes.verdict import End, Restarts
 from official_trainer.stopping import PreemptedError
-from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.trial import SweepError
 
 PLACE = "check"
-"""In the directory of a sweep: where it is tried; empty or absent afterwards."""
+"""In the directory of a sweep: where it is tried; absent afterwards."""
 _OUTPUT = "check.log"
 _ERROR = "error: "
 _POLL_SECONDS = 0.5
 
 
-def rehearse(
-    command: Sequence[str],
-    directory: str,
-    processes: Processes,
-    signals: Signals,
-    slot: Slot,
-) -> None:
-    """Tries a trial, unless one is recorded, also by another driver that has tried it meanwhile.
+def rehearse(command: Sequence[str], directory: str, processes: Processes, signals: Signals, slot: Slot) -> None:
+    """Tries a trial.
 
     Args:
       command: a module and its arguments.
@@ -52,34 +45,8 @@ def rehearse(
       SweepError: it failed; with its error.
       PreemptedError: a signal came.
     """
-    lock = DirectoryLock(directory, name=PLACE)
-    while not lock.try_acquire():
-        if signals.wait(_POLL_SECONDS):
-            raise _preempted()
-    try:
-        if not trials.read_all(directory):
-            files.remove(files.join(directory, PLACE))  # of a process that was killed
-            _try(command, directory, processes, signals, slot)
-        _remove(directory)
-    finally:
-        lock.release()
-
-
-def clean_up(directory: str) -> None:
-    """Removes what a driver has left that was killed, once trials are recorded."""
-    if any(name in (PLACE, _OUTPUT) or name.startswith(f".{PLACE}.json") for name in files.list_dir(directory)):
-        lock = DirectoryLock(directory, name=PLACE)
-        if lock.try_acquire():
-            _remove(directory)
-            lock.release()
-
-
-def _remove(directory: str) -> None:
-    for name in (PLACE, _OUTPUT):
+    for name in (PLACE, _OUTPUT):  # of a process that was killed
         files.remove(files.join(directory, name))
-
-
-def _try(command: Sequence[str], directory: str, processes: Processes, signals: Signals, slot: Slot) -> None:
     place = tempfile.mkdtemp() if files.is_url(directory) else directory  # a bucket cannot append
     path = files.join(place, _OUTPUT)
     output = open(path, "wb", buffering=0)  # noqa: SIM115 - its lines close it
@@ -94,11 +61,10 @@ def _try(command: Sequence[str], directory: str, processes: Processes, signals: 
             processes.terminate()
     process.lines.end()
     if signals.asked is not None:
-        raise _preempted()
+        raise PreemptedError("no trial was started; the same command begins again")
     if code == 0:
-        files.remove(path)
-        if place != directory:
-            files.remove(place)
+        for left in (path, files.join(directory, PLACE), *([place] if place != directory else [])):
+            files.remove(left)
         return
     how = End(name="check", role=CHIEF, code=code).how
     if code not in list(MEANINGS):
@@ -108,7 +74,3 @@ def _try(command: Sequence[str], directory: str, processes: Processes, signals: 
     what = error.strip() if label else f"{how}; see {path}"
     what = f"objective{what.removeprefix('--metric')}" if what.startswith("--metric: ") else what
     raise SweepError(f"{what}\nThis was found before the first trial, so there is no trial yet", ExitCode(code))
-
-
-def _preempted() -> PreemptedError:
-    return PreemptedError("no trial was started; the same command begins again")

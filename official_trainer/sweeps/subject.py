@@ -19,7 +19,7 @@ from official_trainer.config import ConfigError, Problem, Resolved, RuntimeConfi
 from official_trainer.config.errors import Origin
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
-from official_trainer.sweeps import continuable
+from official_trainer.sweeps import continuable, rehearsal
 from official_trainer.sweeps import space as spaces
 from official_trainer.sweeps.continuable import Settled
 from official_trainer.sweeps.course import Course
@@ -189,8 +189,8 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         objective=objective,
         identity=json.loads(json.dumps(identity)),
         command=lambda model_dir, values: subject.command(absolute(model_dir), space, values),
-        check=lambda model_dir, values: [
-            *subject.check(absolute(model_dir), space, values, objective),
+        check=lambda values: [
+            *subject.check(absolute(files.join(directory, rehearsal.PLACE)), space, values, objective),
             *(f"--continue_with={each}" for each in tries),
         ],
         refusal=lambda values: subject.refusal(space, values, objective),

@@ -154,4 +154,4 @@ def test_what_cannot_be_trained_so_is_found_before_the_first_trial(workspace):
     layers = "--space=task.model.mlp.hidden=choice([64], [16])"
     code, _, err = command(workspace, *WORDS, layers, "--model_dir=new")
     assert code == 2 and "a run cannot continue with task.model.mlp.hidden=[16], because its variables are" in err, err
-    assert "This was found before the first trial" in err and not (workspace / "new" / "trials").exists()
+    assert "This was found before the first trial" in err and not found(workspace / "new")

@@ -230,7 +230,7 @@ def test_what_no_trial_can_do_is_found_before_the_first(workspace):
         assert code == 2 and "starts" not in out, out + err
         assert "objective: evaluation does not produce 'acuracy'; it produces accuracy, " in err
         assert "did you mean 'accuracy'?" in err and "found before the first trial" in err
-        assert not (workspace / "metric" / "trials").exists()
+        assert not records(workspace / "metric")
     source = (ROOT / "experiments" / "digits.py").read_text().replace('"digits_', '"early_')
     broken = source.replace("DigitsConfig", "EarlyConfig").replace("        section = self.task_config.model\n", "")
     (workspace / "experiments" / "early.py").write_text(broken)

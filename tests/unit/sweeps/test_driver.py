@@ -8,6 +8,7 @@ import pytest
 
 from official_trainer import config
 from official_trainer.distributed.devices import Devices
+from official_trainer.lock import DirectoryLock
 from official_trainer.sweeps import driver
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course
@@ -33,12 +34,16 @@ class StandIns:
     """In place of the processes of trials: trial 0 is good; trial 1 is bad, and the best after it was stopped."""
 
     def __init__(self, code):
-        self.running, self.stopped = {}, []
+        self.running, self.started, self.stopped = {}, [], []
         self._code, self._ends = code, []
 
     def start(self, process):
         number = process.member.index
         self.running[number] = process
+        self.started.append(process.member.argv[0])
+        if self.started[-1] == "check":
+            self._ends.append((process, 0))
+            return
         _evaluate(process, GOOD if number == 0 else BAD)
         self._ends += [None, (process, 0)] if number == 0 else [None]
 
@@ -63,7 +68,7 @@ def _evaluate(process, results):
             file.write(json.dumps({"step": step, "split": "validation", "time": 1.0, "loss": loss}) + "\n")
 
 
-def run(directory, processes, monkeypatch):
+def run(directory, processes, monkeypatch, check=()):
     monkeypatch.setattr(driver, "Starter", lambda **options: contextlib.nullcontext())
     monkeypatch.setattr(driver, "Processes", lambda starter, signals: contextlib.nullcontext(processes))
     resolved = config.resolve(SweepConfig(), params_overrides=[config.flow(SETTINGS)])
@@ -75,7 +80,7 @@ def run(directory, processes, monkeypatch):
         objective=OBJECTIVE,
         identity={},
         command=lambda model_dir, values: [model_dir],
-        check=lambda model_dir, values: [],
+        check=lambda values: check,
         refusal=lambda values: None,
         course=Course(study, 2),
         grace_seconds=1.0,
@@ -99,3 +104,14 @@ def test_the_record_of_a_pruned_trial_stays_as_it_is(code, tmp_path, monkeypatch
     before = (tmp_path / "trials" / "1" / "trial.json").read_bytes()
     assert run(str(tmp_path), StandIns(code), monkeypatch) == found
     assert (tmp_path / "trials" / "1" / "trial.json").read_bytes() == before
+
+
+def test_one_of_several_drivers_tries_the_first_trial(tmp_path, monkeypatch):
+    """N21: before it is recorded; the others wait for that."""
+    place, processes = tmp_path / "trials" / "0", StandIns(0)
+    place.mkdir(parents=True)
+    with DirectoryLock(place), pytest.raises(AssertionError, match="waits for what does not come"):
+        run(str(tmp_path), processes, monkeypatch, ["check"])
+    assert processes.started == []
+    run(str(tmp_path), processes, monkeypatch, ["check"])
+    assert processes.started == ["check", *(f"{tmp_path}/trials/{number}/run" for number in (0, 1))]

@@ -37,7 +37,9 @@ def test_what_cannot_be_read_of_a_trial_is_said_in_its_place(tmp_path):
         (2, "unreadable"),
         (4, "not done"),
     ]
-    assert "trials/1/trial.json cannot be read" in found[1].trial.reason and "is then run again" in found[1].trial.reason
+    assert (
+        "trials/1/trial.json cannot be read" in found[1].trial.reason and "is then run again" in found[1].trial.reason
+    )
     assert "trial.json" in found[2].trial.reason
     json.dumps(results.as_json(results.read(str(tmp_path), with_runs=True)), allow_nan=False)
 
