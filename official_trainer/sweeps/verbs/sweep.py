@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from official_trainer.errors import ExitCode
 from official_trainer.shown import passwords_in, without_secrets
 
 if TYPE_CHECKING:
-    from official_trainer.config import ExperimentConfig, Resolved
+    from official_trainer.config import Resolved
     from official_trainer.sweeps.driver import Plan
     from official_trainer.sweeps.observer import Observer
 
@@ -216,13 +215,23 @@ def _planned(arguments: argparse.Namespace) -> Plan:
         raise UsageError("name a directory for the sweep: --model_dir=DIR")
     settings = _settings(arguments)
     experiment, _, directory, gin = target.from_flags(arguments)
-    swept = subject.Experiment(
-        name=experiment,
-        directory=directory,
-        resolve=functools.partial(_resolved, experiment, arguments, target.base_of(experiment, arguments)),
-        words=functools.partial(_words, arguments),
-        gin=gin,
-    )
+    base = target.base_of(experiment, arguments)
+
+    def changed(sets: Sequence[str], **others: object) -> argparse.Namespace:
+        """Returns the flags of the sweep, with overrides above everything else."""
+        found = copy.copy(arguments)
+        vars(found).update(others, set=[*(arguments.set or ()), *sets])
+        return found
+
+    def resolve(sets: Sequence[str]) -> Resolved:
+        return target.resolve(experiment, changed(sets), base=base, warns=False)
+
+    def words(verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:
+        parser = flags.Parser(verb, usage="", description="")
+        flags.add_run_flags(parser)
+        return parser.words(changed(sets, model_dir=model_dir, quiet=False))
+
+    swept = subject.Experiment(name=experiment, directory=directory, resolve=resolve, words=words, gin=gin)
     return subject.planned(swept, settings, directory, joins=arguments.join)
 
 
@@ -266,20 +275,3 @@ def _settings(arguments: argparse.Namespace) -> Resolved:
         config_files=[text for text, (_, equals, _) in given if not equals],
         flags=[*inline, *(each for each in values if each[2] != "None")],
     )
-
-
-def _resolved(experiment: str, arguments: argparse.Namespace, base: ExperimentConfig, sets: Sequence[str]) -> Resolved:
-    """Returns the experiment's config with overrides above everything else."""
-    changed = copy.copy(arguments)
-    changed.set = [*(arguments.set or ()), *sets]
-    return target.resolve(experiment, changed, base=base, warns=False)
-
-
-def _words(arguments: argparse.Namespace, verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:
-    """Returns the words after a verb: those of the sweep, with overrides."""
-    parser = flags.Parser(verb, usage="", description="")
-    flags.add_run_flags(parser)
-    changed = copy.copy(arguments)
-    changed.model_dir, changed.quiet = model_dir, False
-    changed.set = [*(arguments.set or ()), *sets]
-    return parser.words(changed)
