@@ -99,39 +99,41 @@ _OURS = ("seed", "search_space")
 MOST_COMBINATIONS = 10_000
 
 
-def pruner_remembers(name: str | None, options: Mapping[str, Any]) -> bool:
-    """Returns whether a pruner, or the one that it wraps, writes notes on trials."""
-    if name is None:
-        return False
-    wrapped = options.get("wrapped_pruner")
-    inner = wrapped.get("type") if isinstance(wrapped, Mapping) else wrapped
-    return PRUNERS[name].remembers or (inner in PRUNERS and PRUNERS[inner].remembers)
-
-
 @dataclasses.dataclass(frozen=True)
 class Maker:
     """Makes objects of Optuna.
 
     Attributes:
       optuna: the package.
-      settings: has the places of options; None once they are checked.
+      settings: a resolved `SweepConfig`, which has the places of options.
     """
 
     optuna: Any
-    settings: Resolved | None = None
+    settings: Resolved
 
-    def sampler(self, name: str, options: Mapping[str, Any], seed: int) -> Any:
-        """Returns a sampler.
+    def sampler(self, seed: int, **changes: Any) -> Any:
+        """Returns the sampler of a sweep, with some of its options changed.
 
         Raises:
           ConfigError: an option is unknown or wrong.
           SweepError: a package is not installed.
         """
-        return self._made("sampler", "samplers", name, options, "sampler_options", seed)
+        config = self.settings.config
+        options = {**config.sampler_options, **changes}
+        return self._made("sampler", "samplers", config.sampler, options, "sampler_options", seed)
 
-    def pruner(self, name: str, options: Mapping[str, Any]) -> Any:
-        """Returns a pruner; raises like `sampler`."""
-        return self._made("pruner", "pruners", name, options, "pruner_options", 0)
+    def pruner(self) -> Any:
+        """Returns the pruner of a sweep; raises like `sampler`."""
+        config = self.settings.config
+        return self._made("pruner", "pruners", config.pruner, config.pruner_options, "pruner_options", 0)
+
+    @property
+    def pruner_remembers(self) -> bool:
+        """Whether the pruner, or the one that it wraps, writes notes on trials."""
+        config = self.settings.config
+        wrapped = config.pruner_options.get("wrapped_pruner")
+        names = config.pruner, wrapped.get("type") if isinstance(wrapped, Mapping) else wrapped
+        return any(PRUNERS[name].remembers for name in names if name in PRUNERS)
 
     def _made(self, field: str, module: str, name: str, options: Mapping[str, Any], path: str, seed: int) -> Any:
         classes = list({"samplers": SAMPLERS, "pruners": PRUNERS}.get(module, ()))
@@ -139,7 +141,7 @@ class Maker:
             names = self._module(module).__all__
             classes = [each for each in names if not each.startswith("Base") and "Strategy" not in each]
         if name not in classes:
-            raise ConfigError([dataclasses.replace(not_a_choice(field, name, classes), origin=self._origin(field))])
+            raise self._refused(not_a_choice(field, name, classes))
         kind = (SAMPLERS | PRUNERS).get(name, Kind())
         if kind.package and importlib.util.find_spec(kind.package) is None:
             raise SweepError(f"{field}: {name} needs {kind.package}: pip install {kind.package}")
@@ -153,8 +155,7 @@ class Maker:
                 warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
                 return None if kind.visits else cls(**made, **own)
         except (TypeError, ValueError) as error:
-            what = f"{name} refuses its options: {error}"
-            raise ConfigError([Problem(what, path, origin=self._origin(path))]) from error
+            raise self._refused(Problem(f"{name} refuses its options: {error}", path)) from error
 
     def _option(self, name: str, path: str, value: Any, known: Mapping[str, inspect.Parameter], seed: int) -> Any:
         """Returns the value of an option, where it may be an object of Optuna."""
@@ -163,7 +164,7 @@ class Maker:
             what, allowed = f"{name} has no such option", ", ".join(known) or "none"
             if option in _NEEDS_PYTHON:
                 what = f"{name} takes a function of Python for it, which a file cannot hold"
-            raise ConfigError([Problem(what, path, "", allowed, best_match(option, known), origin=self._origin(path))])
+            raise self._refused(Problem(what, path, "", allowed, best_match(option, known)))
         if option in _INNER and value is not None:
             inner, options = value, {}
             if isinstance(value, Mapping):
@@ -172,14 +173,14 @@ class Maker:
             return self._made(path, _INNER[option], inner, options, path, seed)
         wanted, allowed = _NUMBERS.get(type(known[option].default), ((), ""))
         if wanted and type(value) not in wanted:
-            raise ConfigError([Problem(f"{name} refuses it", path, repr(value), allowed, origin=self._origin(path))])
+            raise self._refused(Problem(f"{name} refuses it", path, repr(value), allowed))
         return dict(value) if isinstance(value, Mapping) else value
 
     def _module(self, path: str) -> Any:
         return functools.reduce(getattr, path.split("."), self.optuna)
 
-    def _origin(self, path: str) -> Any:
-        return user_origin(self.settings, path) if self.settings else None
+    def _refused(self, problem: Problem) -> ConfigError:
+        return ConfigError([dataclasses.replace(problem, origin=user_origin(self.settings, problem.path))])
 
 
 def refuse_unlearned(space: Space, settings: Resolved) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from official_trainer.config import ConfigError, FrozenDict, Problem, Resolved
-from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, pruner_remembers, refuse_unlearned
+from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, refuse_unlearned
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
 from official_trainer.sweeps.settings import Objective, user_origin
 from official_trainer.sweeps.space import Space
@@ -78,8 +78,8 @@ class Study:
         self._dimensions = {each.path: each for each in space.dimensions}
         self._config = config = settings.config
         self._kind = SAMPLERS[config.sampler]
-        maker = Maker(optuna, settings)
-        maker.sampler(config.sampler, config.sampler_options, 0)
+        self._maker = Maker(optuna, settings)
+        self._maker.sampler(0)
         refuse_unlearned(space, settings)
         self._combinations = combinations(space, settings) if self._kind.visits else ()
         self.most = len(self._combinations) if self._kind.visits else None
@@ -97,7 +97,7 @@ class Study:
         values = self._space.draw(lambda each: next(iter(each.tried)))
         reports = ((1, 0.0), (2, 1.0))
         before = Trial(number=0, values=values, state="complete", value=1.0, reports=reports)
-        Maker(self._optuna, settings).pruner(self._config.pruner, self._config.pruner_options)
+        self._maker.pruner()
         try:
             self.prunes(Trial(number=1, values=values), reports, {0: before})
         except Exception as error:
@@ -139,9 +139,8 @@ class Study:
 
     def _in_sequence(self, number: int, attempt: int) -> Mapping[str, Value]:
         """Returns the point of a sequence with the number of the trial."""
-        options = dict(self._config.sampler_options)
-        options["scramble"] = options.get("scramble", True) or attempt > 0  # else all attempts were the same point
-        sampler = Maker(self._optuna).sampler("QMCSampler", options, _seed(self._config.seed, attempt=attempt))
+        scrambles = self._config.sampler_options.get("scramble", True) or attempt > 0  # else all attempts were the same
+        sampler = self._maker.sampler(_seed(self._config.seed, attempt=attempt), scramble=scrambles)
         sampler._find_sample_id = lambda study, space: number  # Optuna counts in a database
         every = {each.path: distribution(self._optuna, each) for each in self._space.dimensions}
         study = self._new_study()
@@ -173,9 +172,9 @@ class Study:
           trials: the records.
           without: the trials whose ends were not known when it was drawn.
         """
-        config, study = self._config, self._new_study()
-        if config.pruner:
-            study.pruner = Maker(self._optuna).pruner(config.pruner, config.pruner_options)
+        study = self._new_study()
+        if self._config.pruner:
+            study.pruner = self._maker.pruner()
         replay = _Replay(study, {})
         for earlier in range(number):
             trial = trials.get(earlier)
@@ -200,13 +199,12 @@ class Study:
 
     def _tell(self, replay: _Replay, trials: Mapping[int, Trial], without: Sequence[int] = ()) -> None:
         """Tells the ends of the trials that were asked for, if they have one that is not among `without`."""
-        asks = pruner_remembers(self._config.pruner, self._config.pruner_options)
         for number, asked in list(replay.asked.items()):
             trial = trials.get(number)
             if trial is None or trial.state is None or number in without:
                 continue
             if not self._objective.others:  # reports are for pruners
-                _report(asked, trial.reports, asks=asks)
+                _report(asked, trial.reports, asks=self._maker.pruner_remembers)
             del replay.asked[number]
             replay.study.tell(asked, trial.results or None, state=self._state(trial))
 
@@ -253,8 +251,7 @@ class Study:
                     raise SweepError(f"{what}. Remove the directory of the trial: it is then run again")
 
     def _sampler(self, number: int, attempt: int = 0) -> Any:
-        config, seed = self._config, _seed(self._config.seed, number, attempt=attempt)
-        return Maker(self._optuna).sampler(config.sampler, config.sampler_options, seed)
+        return self._maker.sampler(_seed(self._config.seed, number, attempt=attempt))
 
 
 def _seed(*parts: int, attempt: int) -> int:

@@ -2,12 +2,8 @@
 
 import pytest
 
-from official_trainer.config import Problem, resolve
+from official_trainer.config import Problem
 from official_trainer.sweeps import course
-from official_trainer.sweeps.distributions import Dimension
-from official_trainer.sweeps.settings import Objective, SweepConfig
-from official_trainer.sweeps.space import Space
-from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial
 
 LOW = Problem("is above high", "low", origin=None)
@@ -41,17 +37,3 @@ def test_when_all_draws_are_refused_the_rules_are_named_with_their_shares():
         "Narrow the space in a new sweep, with another --model_dir; with on_refusal: prune, such draws are recorded as "
         "pruned",
     ]
-
-
-def test_another_attempt_draws_other_values_and_the_same_ones_in_another_process():
-    """N21: a sweep that is killed between two attempts ends with the same table."""
-
-    def study():
-        space = Space((Dimension("rate", "float", 0.0, 1.0), Dimension("units", "logint", 1, 64, 1)))
-        settings = resolve(SweepConfig(space={"rate": "float(0, 1)"}))
-        return Study(space, settings, Objective("accuracy", "max", "best"))
-
-    draws = [study().draw(2, {}, attempt).values for attempt in range(4)]
-    assert draws == [study().draw(2, {}, attempt).values for attempt in range(4)]
-    assert len({each["rate"] for each in draws}) == 4
-    assert all(type(each["units"]) is int and 1 <= each["units"] <= 64 for each in draws)

@@ -47,8 +47,3 @@ def test_a_script_that_would_begin_the_sweep_in_each_trial_is_refused(tmp_path):
     (tmp_path / "tune.py").write_text("\n".join(lines))
     with pytest.raises(SweepError, match=r"put the call of sweep under `if __name__ == '__main__':`"):
         functions.load(f"{tmp_path / 'tune.py'}:train")
-
-
-def test_what_a_function_gets_is_of_the_trial_of_its_directory():
-    """The number of the trial is in its directory."""
-    assert functions.TrialRun.of("runs/tune/trials/7/run", {"rate": 0.1}).number == 7

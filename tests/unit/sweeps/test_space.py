@@ -178,12 +178,10 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
         ),
         ({"rate": "log(1, 2, 3)"}, r"rate: write log\(low, high\), got"),
         ({"rate": "log(0, 1)"}, r"rate: needs bounds above 0, got 'log\(0, 1\)'; write float\(low, high\), or"),
-        ({"low": "logint(0, 4)"}, r"low: needs bounds above 0, got 'logint\(0, 4\)'; write int\(low, high\), or"),
         ({"rate": "float(2, 1)"}, r"rate: has an empty range; the first bound must be below the second, got"),
         ({"rate": "float(0, inf)"}, r"rate: needs finite bounds, got 'inf'"),
         ({"rate": "float(0, x)"}, r"rate: must be a number, got 'x'"),
         ({"rate": "float(0, 1, 0.3)"}, r"rate: needs a step above 0 that leads from one bound to the other, got"),
-        ({"low": "int(1, 4, 2)"}, r"low: needs a step above 0 that leads from one bound to the other, got"),
         ({"low": "float(1, 4)"}, r"low: with 2\.854\d*, must be an integer, .*; write int\(1, 4\)"),
         ({"low": "log(1, 4)"}, r"low: with 2\.854\d*, must be an integer, .*; write logint\(1, 4\)"),
         ({"low": "int(1, 9)"}, r"space.yaml:2: low: with 9, is above high"),
@@ -202,10 +200,6 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
             r"model.cnn.filters: is never drawn: model.type is never 'cnn'; add 'model: choice\(mlp, cnn\)'",
         ),
         (
-            {"model": "choice({type: mlp, mlp: {units: 2}}, mlp)", "model.cnn.filters": "int(1, 2)"},
-            r"space.yaml:3: model.cnn.filters: is never drawn: model.type is never 'cnn'",
-        ),
-        (
             {"model.mlp": "choice({units: 2}, {units: 4})", "model.mlp.units": "int(1, 2)"},
             r"space.yaml:3: model.mlp.units: is also set by model.mlp, where that is \{units: 2\}; leave it out of one",
         ),
@@ -219,10 +213,8 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
         ),
         ({"layers": "list(1, int(1, 4))"}, r"layers: write list\(shortest, longest, DISTRIBUTION\), got"),
         ({"layers": "list(1, 2, list(1, 2, int(1, 4)))"}, r"layers: draws the items of a list from another list, got"),
-        ({"layers": "list(1, 2, int(4, 1))"}, r"layers: has an empty range"),
         ({"layers": "list(1, 2, float(1, 4))"}, r"layers: with 2\.854\d*, must be an integer, .*; write int\(1, 4\)"),
         ({"model.mlp.more": "list(1, 5, int(1, 4))"}, r"model.mlp.more: with 5 items, has more than 4"),
-        ({"rate": "list(1, 2, float(1, 4))"}, r"rate: with 1 item, must be a number"),
     ],
 )
 def test_what_the_experiment_does_not_take_is_refused_at_its_line(texts, message):

@@ -251,17 +251,22 @@ def test_a_database_that_fails_at_first_is_tried_again(place, study, monkeypatch
     assert str(caught.value).startswith("storage=postgresql://me:***@host/db cannot be used: connection to server at")
 
 
-def test_a_variable_without_a_url_is_named(monkeypatch):
-    """N21: `env:NAME`."""
-    monkeypatch.delenv("SWEEP_DB", raising=False)
-    with pytest.raises(SweepError, match="variable SWEEP_DB is not set; set it to the URL"):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "variable SWEEP_DB is not set; set it to the URL"),
+        ("redis://me:secret@host", r"SWEEP_DB=redis://me:\*\*\*@host is no URL of a database; expected one of"),
+        ("postgres://host/db", r"SWEEP_DB=postgres://host/db is no URL .*; did you mean postgresql://\?$"),
+    ],
+)
+def test_a_text_that_is_no_url_is_refused(url, message, monkeypatch):
+    """N21: of a variable that `env:NAME` names, and in the file, where that is offered."""
+    monkeypatch.setenv("SWEEP_DB", url)
+    with pytest.raises(SweepError, match=message):
         storage.url_of("env:SWEEP_DB")
-    monkeypatch.setenv("SWEEP_DB", "redis://me:secret@host")
-    with pytest.raises(SweepError, match=r"SWEEP_DB=redis://me:\*\*\*@host is no URL of a database; expected one of"):
-        storage.url_of("env:SWEEP_DB")
-    monkeypatch.setenv("SWEEP_DB", "postgres://host/db")
-    with pytest.raises(SweepError, match=r"SWEEP_DB=postgres://host/db is no URL .*; did you mean postgresql://\?$"):
-        storage.url_of("env:SWEEP_DB")
+    if url:
+        with pytest.raises(ConfigError, match=r"is no URL of a database; expected .*; env:NAME takes"):
+            config.resolve(SweepConfig(), params_overrides=[config.flow({"space": SPACE, "storage": url})])
 
 
 @pytest.mark.parametrize(
@@ -281,12 +286,3 @@ def test_what_cannot_be_used_is_named_before_the_first_trial(url, missing, messa
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(SweepError, match=message):
         storage.observed(url, place[0], ID, study, Observer(), {})
-
-
-def test_an_unknown_scheme_is_refused():
-    """N21: with the nearest one."""
-    text = config.flow({"space": SPACE, "storage": "postgres://host/db"})
-    with pytest.raises(
-        ConfigError, match=r"is no URL of a database; expected .*did you mean postgresql://\?; env:NAME takes"
-    ):
-        config.resolve(SweepConfig(), params_overrides=[text])

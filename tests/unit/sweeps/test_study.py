@@ -49,6 +49,9 @@ def test_a_draw_depends_on_the_number_and_on_earlier_trials_alone():
     assert len({trial.values["rate"] for trial in trials.values()}) == 14
     assert all(trial.values["units"] in (2, 4, 6, 8) and trial.values["kind"] in "ab" for trial in trials.values())
     assert study("seed=1").draw(0, {}).values != study().draw(0, {}).values
+    attempts = [study().draw(2, {}, attempt).values for attempt in range(4)]  # after draws that were refused
+    assert attempts == [again.draw(2, {}, attempt).values for attempt in range(4)]
+    assert len({each["rate"] for each in attempts}) == 4
 
 
 def test_a_trial_below_the_median_is_pruned():
