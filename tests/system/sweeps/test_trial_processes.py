@@ -19,44 +19,12 @@ from tests.support import runs
 from tests.support.forked import run_command
 from tests.support.sweeps import campaign
 from tests.support.sweeps.campaign import Struck, Study, TrialChanges
-from tests.support.sweeps.processes import Driver, command, script
+from tests.support.sweeps.processes import Driver, command
 
 pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
 UNREAD = "--space=runtime.stall_floor_seconds=float(5000, 6000)"  # by nothing that computes
 WORDS = ("sweep", "points", UNREAD, f"--model_dir={campaign.OUT}", "--trials=3")
-FUNCTION = """
-import functools
-import random
-
-import numpy as np
-
-from official_trainer import Program, sweep
-from official_trainer.lazy import keras
-from official_trainer.sweeps.functions import TrialRun
-
-GENERATOR = random.Random(0)
-
-
-@functools.cache
-def points(of="the first call in a process"):
-    return np.random.default_rng(GENERATOR.randrange(99)).normal(size=(32, 1)).astype("float32")
-
-
-def train(trial):
-    keras.utils.set_random_seed(0)
-    x = points() * GENERATOR.random()
-    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
-    program = Program(model, model_dir=trial.model_dir)
-    program.compile(keras.optimizers.SGD(0.1), "mse")
-    program.fit(x, 3 * x, batch_size=16, epochs=3, validation_data=(x, 3 * x), verbose=0)
-
-
-if __name__ == "__main__":
-    objective = {"metric": "loss", "direction": "min"}
-    sweep(train, {"unread": "float(0, 1)"}, model_dir="out", trials=3, objective=objective)
-    train(TrialRun(0, {}, "alone"))
-"""
 
 
 def run_of(folder, number):
@@ -92,14 +60,6 @@ def test_a_trial_that_is_killed_and_continued_draws_the_same(tmp_path):
     done = run_command(["train", "points", "--model_dir=alone"], cwd=sweep.folder, folder=sweep.folder)
     assert done.code == 0, done.out + done.err
     check_equal(sweep.folder)
-
-
-def test_functions_that_are_trials_do_not_share_what_their_module_holds(tmp_path):
-    """N21: nor what is cached there; each draws what a call in a new process draws."""
-    (tmp_path / "tune.py").write_text(FUNCTION)
-    done = Driver(script("tune.py"), tmp_path).wait()
-    assert done.code == 0, done.out + done.err
-    check_equal(tmp_path)
 
 
 def test_the_process_that_forks_trials_never_starts_the_runtime(monkeypatch):

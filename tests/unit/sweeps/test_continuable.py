@@ -100,8 +100,7 @@ def test_what_changes_how_a_run_goes_on_may_be_drawn(path, distribution, tries):
         (
             "task.model.sizes",
             "list(1, 2, int(8, 16))",
-            "may change which variables there are, and a member continues the checkpoint of another one "
-            r"\(task.model.sizes: .* -> .*\); leave it out of the space of a population",
+            r"may change which variables .* \(task.model.sizes: .*; leave it",
         ),
         ("trainer.summary_interval", "int(5, 10, 5)", "does not change what is trained, so a population finds nothing"),
     ],
@@ -119,12 +118,7 @@ def test_what_a_run_cannot_change_is_refused(path, distribution, message):
     [
         (["population.interval=15"], [], "is 15, where trainer.validation_interval=10 makes no evaluation; set it to"),
         (["population.interval=30"], [], "is 30, and trainer.train_steps=40 is not 2 or more times that"),
-        (["population.interval=40"], [], "is 40, and trainer.train_steps=40 is not 2 or more times that"),
-        (
-            [],
-            ["trainer.train_steps=0", "trainer.train_epochs=3"],
-            "needs to know when training ends; set",
-        ),
+        ([], ["trainer.train_steps=0", "trainer.train_epochs=3"], "needs to know when training ends; set"),
         (["sampler=TPESampler"], [], "sampler: has no effect: a population draws at random at first"),
         (["trials=7"], [], "is 7, and 4 members in 4 generations are 16; leave it out: it follows from size, interval"),
         (["objective.evaluation=20"], [], "objective.evaluation: is a step, which only one generation has"),

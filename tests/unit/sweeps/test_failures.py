@@ -70,9 +70,7 @@ def test_another_error_is_its_first_line(tmp_path):
 def test_the_same_error_in_the_first_two_trials_ends_a_sweep_and_so_do_five_failures_in_a_row():
     """N21: what is wrong, and how it goes on; a third trial would fail too."""
     alike = [failed(0, "ValueError at a.py:3", "a.py:3 in f: ValueError: x"), failed(1, "ValueError at a.py:3")]
-    with pytest.raises(
-        SweepError, match=r"trials 0 and 1 failed by the same error, .*: a.py:3 in f: ValueErr"
-    ) as raised:
+    with pytest.raises(SweepError, match=r"trials 0 and 1 failed by the same error, .*: a.py:3 in f: V") as raised:
         refuse_more("runs/sweep", alike)
     assert "`official-trainer sweep retry runs/sweep`" in str(raised.value)
     assert raised.value.exit_code == ExitCode.FAILED

@@ -114,19 +114,12 @@ def test_a_list_is_one_column_and_where_there_is_no_room_the_others_have_longer_
     items = {f"{path}[length]": 2, f"{path}[0]": 4, f"{path}[1]": 8}
     progress.start(Trial(number=0, values={**trial(0).values, **items}), continues=False)
     progress.start(trial(1), continues=False)
-    found = [[line.text for line in layout(progress, names, width, 24)][1:] for width in (60, 48)]
-    assert found == [
-        [
-            "#  state  step  accuracy  model  initi…rate  dropout  hidden",
-            "0  start                  cnn    0.03333     0        [4, 8]",
-            "1  start                  mlp    0.003333    0.1      -",
-        ],
-        [
-            "#  state  step  accuracy  model  …  hidden",
-            "0  start                  cnn    …  [4, 8]",
-            "1  start                  mlp    …  -",
-        ],
+    assert [line.text for line in layout(progress, names, 60, 24)][1:] == [
+        "#  state  step  accuracy  model  initi…rate  dropout  hidden",
+        "0  start                  cnn    0.03333     0        [4, 8]",
+        "1  start                  mlp    0.003333    0.1      -",
     ]
+    assert layout(progress, names, 48, 24)[2].text == "0  start                  cnn    …  [4, 8]"
     assert "hidden=[4, 8]" in PlainLines(names, print).drawn(progress.running[0].trial)
 
 

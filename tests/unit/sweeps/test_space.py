@@ -172,10 +172,7 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
     [
         ({"rat": "log(1, 2)"}, r"space.yaml:2: rat: unknown field; did you mean 'rate'\?"),
         ({"rate": "lag(1, 2)"}, r"rate: is no distribution, got 'lag'; did you mean 'log'\?"),
-        (
-            {"rate": "0.1"},
-            r"rate: is no distribution, got '0.1'; allowed: float\(low, high\) or float\(low, high, ",
-        ),
+        ({"rate": "0.1"}, r"rate: is no distribution, got '0.1'; allowed: float\(low, high\) or float\("),
         ({"rate": "log(1, 2, 3)"}, r"rate: write log\(low, high\), got"),
         ({"rate": "log(0, 1)"}, r"rate: needs bounds above 0, got 'log\(0, 1\)'; write float\(low, high\), or"),
         ({"rate": "float(2, 1)"}, r"rate: has an empty range; the first bound must be below the second, got"),
@@ -195,10 +192,7 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
         ({"model": {"choice": {"a": {"type": "mlp"}}}}, r"model: needs two choices or more$"),
         ({"model": {"choise": {"a": {"type": "mlp"}}}}, r"model: is no distribution, got 'choise'; allowed: choice: "),
         ({"low": "choice(1, 2, 0x1)"}, r"low: 1 and 0x1 are the same value, got '0x1'"),
-        (
-            {"model.cnn.filters": "int(1, 2)"},
-            r"model.cnn.filters: is never drawn: model.type is never 'cnn'; add 'model: choice\(mlp, cnn\)'",
-        ),
+        ({"model.cnn.filters": "int(1, 2)"}, r"filters: is never drawn: model.type is never 'cnn'; add 'model: choice"),
         (
             {"model.mlp": "choice({units: 2}, {units: 4})", "model.mlp.units": "int(1, 2)"},
             r"space.yaml:3: model.mlp.units: is also set by model.mlp, where that is \{units: 2\}; leave it out of one",
@@ -207,10 +201,7 @@ def test_a_number_with_a_step_is_as_one_would_write_it():
             {"layers": "list(1, 2, int(1, 4))", "layers[0]": "int(1, 2)"},
             r"space.yaml:3: layers\[0\]: is a part of layers, which is drawn as a whole; keep one of them",
         ),
-        (
-            {"layers": "list(2, 1, int(1, 4))"},
-            r"layers: needs lengths from 0 to 100, the shorter one first, got",
-        ),
+        ({"layers": "list(2, 1, int(1, 4))"}, r"layers: needs lengths from 0 to 100, the shorter one first, got"),
         ({"layers": "list(1, int(1, 4))"}, r"layers: write list\(shortest, longest, DISTRIBUTION\), got"),
         ({"layers": "list(1, 2, list(1, 2, int(1, 4)))"}, r"layers: draws the items of a list from another list, got"),
         ({"layers": "list(1, 2, float(1, 4))"}, r"layers: with 2\.854\d*, must be an integer, .*; write int\(1, 4\)"),
