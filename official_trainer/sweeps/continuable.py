@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from official_trainer import config as configuration
 from official_trainer.config import ConfigError, Problem, Resolved
@@ -20,27 +20,18 @@ from official_trainer.sweeps.settings import SweepConfig
 from official_trainer.sweeps.space import Place, Resolve, Space
 
 
-class Settled(NamedTuple):
-    """A population that can be trained, as far as that is known without building a model.
-
-    Attributes:
-      config: the file of the sweep, with all that follows from the experiment.
-      tries: overrides with which a run may not be able to continue, because they may change which variables there are;
-        `official-trainer check --continue_with` finds out.
-    """
-
-    config: SweepConfig
-    tries: Sequence[str]
-
-
-def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) -> Settled:
-    """Returns the file of a sweep with a population, with all that follows from the experiment.
+def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) -> tuple[SweepConfig, Sequence[str]]:
+    """Returns what is known of a population without building a model.
 
     Args:
       settings: the file, as it is written.
       space: what is drawn.
       resolve: resolves the experiment's config.
       place: where the parts of the space are written.
+
+    Returns:
+      The file, with all that follows from the experiment; and overrides with which a run may not be able to continue,
+      because they may change which variables there are, which `official-trainer check --continue_with` finds out.
 
     Raises:
       ConfigError: the population cannot be trained; with all problems.
@@ -80,7 +71,7 @@ def settled(settings: Resolved, space: Space, resolve: Resolve, place: Place) ->
         )
     population = dataclasses.replace(config.population, interval=interval)
     config = dataclasses.replace(config, population=population, trials=total, sampler="RandomSampler")
-    return Settled(config, tries)
+    return config, tries
 
 
 def _problems_of_file(settings: Resolved, trainer: Any, interval: int) -> Iterator[Problem]:

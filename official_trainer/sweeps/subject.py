@@ -21,12 +21,11 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.runs.job import Job, check_ready
 from official_trainer.sweeps import continuable, rehearsal
 from official_trainer.sweeps import space as spaces
-from official_trainer.sweeps.continuable import Settled
 from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
 from official_trainer.sweeps.population import Population
-from official_trainer.sweeps.settings import Objective, objective_of, step_problem, user_origin
+from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import run_directory
@@ -70,7 +69,7 @@ class Experiment:
         self._ready(())
         return spaces.read(settings.config.space, _place_in(settings), self._ready)
 
-    def population(self, settings: Resolved, space: Space) -> Settled:
+    def population(self, settings: Resolved, space: Space) -> tuple[SweepConfig, Sequence[str]]:
         """Returns what is known of a population before it is trained."""
         return continuable.settled(settings, space, self.resolve, _place_in(settings))
 
@@ -137,7 +136,7 @@ class Function:
     def space(self, settings: Resolved) -> Space:
         return spaces.read_free(settings.config.space, _place_in(settings))
 
-    def population(self, settings: Resolved, space: Space) -> Settled:
+    def population(self, settings: Resolved, space: Space) -> tuple[SweepConfig, Sequence[str]]:
         what = "continues runs of an experiment with other values, and a function decides by itself how it trains"
         raise ConfigError([Problem(what, "population", fix="register an experiment, or leave it out")])
 

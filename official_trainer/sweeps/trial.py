@@ -125,11 +125,8 @@ def read_all(sweep_dir: str, known: Mapping[int, Trial] = MappingProxyType({})) 
       SweepError: a record cannot be read.
     """
     ended = {number: each for number, each in known.items() if each.state is not None}
-    return {
-        number: ended.get(number) or _read(sweep_dir, number)
-        for number in numbers(sweep_dir)
-        if number in ended or files.exists(_path(sweep_dir, number))
-    }
+    found = {number: ended.get(number) or read(sweep_dir, number) for number in numbers(sweep_dir)}
+    return {number: each for number, each in found.items() if each is not None}
 
 
 def numbers(sweep_dir: str) -> list[int]:
@@ -146,18 +143,7 @@ def read(sweep_dir: str, number: int) -> Trial | None:
       SweepError: it cannot be read.
       OSError: the storage does not hand it out.
     """
-    try:
-        return _read(sweep_dir, number)
-    except FileNotFoundError:
-        return None
-
-
-def _path(sweep_dir: str, number: int) -> str:
-    return files.join(directory(sweep_dir, number), RECORD)
-
-
-def _read(sweep_dir: str, number: int) -> Trial:
-    path = _path(sweep_dir, number)
+    path = files.join(directory(sweep_dir, number), RECORD)
     try:
         content = files.parse_json(files.read_bytes(path))
         reports = tuple((int(step), float(value)) for step, value in content.pop("reports"))
@@ -181,6 +167,8 @@ def _read(sweep_dir: str, number: int) -> Trial:
         )
         if not is_whole:
             raise ValueError("it is no record of a trial")
+    except FileNotFoundError:
+        return None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         place = path.removesuffix(RECORD).rstrip("/")

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -171,20 +172,8 @@ def test_many_workers_train_each_trial_once(tmp_path):
                         record(tmp_path, number, state)
                 mine.release(number)
 
-    errors = []
-
-    def guarded(seed):
-        try:
-            work(seed)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     found = trials.read_all(str(tmp_path))
     assert sorted(trained) == list(range(len(found))) and not training
     assert {each.state for each in found.values()} == {"complete", "failed"}

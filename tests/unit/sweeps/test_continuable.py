@@ -71,10 +71,10 @@ def settled(written, *sets, experiment=()):
 
 def test_the_number_of_trials_follows_from_size_and_steps():
     """N35: a generation lasts as long as it is to the next evaluation, unless the file says otherwise."""
-    config = settled(SPACE).config
+    config, _ = settled(SPACE)
     assert (config.population.interval, config.trials, config.sampler) == (10, 16, "RandomSampler")
-    assert settled(SPACE, "population.interval=20").config.trials == 8
-    assert settled(SPACE, "trials=16").config.trials == 16
+    assert settled(SPACE, "population.interval=20")[0].trials == 8
+    assert settled(SPACE, "trials=16")[0].trials == 16
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_number_of_trials_follows_from_size_and_steps():
 )
 def test_what_changes_how_a_run_goes_on_may_be_drawn(path, distribution, tries):
     """N35: rates, losses, data; what may change the variables is tried: a dropout does not, a number of layers does."""
-    assert settled({path: distribution, **SPACE}).tries == [f"{path}={each}" for each in tries]
+    assert settled({path: distribution, **SPACE})[1] == [f"{path}={each}" for each in tries]
 
 
 @pytest.mark.parametrize(
