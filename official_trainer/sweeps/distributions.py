@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.config import Problem, flow, scalars
+from official_trainer.config import ConfigError, Problem, flow, scalars
 from official_trainer.config.errors import best_match
 
 Value = str | int | float
@@ -103,67 +103,60 @@ class Dimension:
             yield from (self.low, self.high, self.settled(between))
 
 
-def read(path: str, written: Written) -> tuple[list[Dimension], list[Problem]]:
-    """Returns the dimensions of a distribution, and what is wrong with it.
+def read(path: str, written: Written) -> list[Dimension]:
+    """Returns the dimensions of a distribution.
 
     Args:
       path: of the field.
       written: its distribution.
 
-    Returns:
-      Both; a problem has the word of the distribution that is wrong as `got`, which is empty for all of it.
+    Raises:
+      ConfigError: it is wrong; a problem has the wrong word of its text as `got`, which is empty for all of it.
     """
-    mistakes: list[Problem] = []
-    found = _call(path, written, mistakes) if isinstance(written, str) else _named(path, written, mistakes)
-    return found, mistakes
-
-
-def _named(path: str, written: Mapping[str, Mapping[str, Any]], mistakes: list[Problem]) -> list[Dimension]:
+    if isinstance(written, str):
+        return _call(path, written)
     if set(written) != {"choice"}:
-        for name in (name for name in written or [""] if name != "choice"):
-            allowed, near = "choice: {NAME: VALUE, …}, or a text", best_match(name, ["choice"])
-            mistakes.append(Problem("is no distribution", got=name, allowed=allowed, near=near))
-        return []
+        what, allowed = "is no distribution", "choice: {NAME: VALUE, …}, or a text"
+        raise ConfigError(
+            Problem(what, got=name, allowed=allowed, near=best_match(name, ["choice"]))
+            for name in written or [""]
+            if name != "choice"
+        )
     choices = written["choice"]
     if len(choices) < 2:
-        mistakes.append(Problem("needs two choices or more"))
-        return []
-    return _choice(path, tuple(choices), tuple(map(flow, choices.values())), mistakes)
+        raise _wrong("needs two choices or more")
+    return _choice(path, tuple(choices), tuple(map(flow, choices.values())))
 
 
-def _call(path: str, text: str, mistakes: list[Problem]) -> list[Dimension]:
+def _wrong(what: str, **parts: Any) -> ConfigError:
+    return ConfigError([Problem(what, **parts)])
+
+
+def _call(path: str, text: str) -> list[Dimension]:
     call = _CALL.fullmatch(text)
     if call is None or call[1] not in FORMS:
         word, near = (call[1], best_match(call[1], FORMS)) if call else ("", "")
-        mistakes.append(
-            Problem("is no distribution", got=word, allowed="" if near else ", ".join(FORMS.values()), near=near)
-        )
-        return []
+        raise _wrong("is no distribution", got=word, allowed="" if near else ", ".join(FORMS.values()), near=near)
     kind, words = call[1], split(call[2])
     if kind == "choice":
         if len(words) < 2 or len(set(words)) < len(words) or not all(words):
-            mistakes.append(Problem("needs two choices or more, all different"))
-            return []
-        return _choice(path, tuple(words), (), mistakes)
+            raise _wrong("needs two choices or more, all different")
+        return _choice(path, tuple(words), ())
     if kind == "list":
-        return _list(path, words, mistakes)
+        return _list(path, words)
     if len(words) not in ((2, 3) if kind in ("int", "float") else (2,)):
-        mistakes.append(Problem(f"write {FORMS[kind]}"))
-        return []
-    count = len(mistakes)
-    numbers = [_number(word, int if kind in INTEGERS else float, mistakes) for word in words]
-    if len(mistakes) > count:
-        return []
+        raise _wrong(f"write {FORMS[kind]}")
+    numbers, problems = _numbers(words, int if kind in INTEGERS else float)
+    if problems:
+        raise ConfigError(problems)
     low, high, *step = numbers
     if not low < high:
-        mistakes.append(Problem("has an empty range; the first bound must be below the second"))
-    elif kind in LOGARITHMIC and low <= 0:
+        raise _wrong("has an empty range; the first bound must be below the second")
+    if kind in LOGARITHMIC and low <= 0:
         other = "int" if kind in INTEGERS else "float"
-        mistakes.append(Problem("needs bounds above 0", fix=f"write {other}(low, high), or another bound"))
-    elif step and (step[0] <= 0 or (_exact(high) - _exact(low)) % _exact(step[0]) != 0):
-        mistakes.append(Problem("needs a step above 0 that leads from one bound to the other"))
-    if len(mistakes) > count:
-        return []
+        raise _wrong("needs bounds above 0", fix=f"write {other}(low, high), or another bound")
+    if step and (step[0] <= 0 or (_exact(high) - _exact(low)) % _exact(step[0]) != 0):
+        raise _wrong("needs a step above 0 that leads from one bound to the other")
     return [Dimension(path, kind, low, high, step[0] if step else 1 if kind in INTEGERS else None)]
 
 
@@ -171,51 +164,52 @@ def _exact(number: float) -> decimal.Decimal:
     return decimal.Decimal(repr(number))
 
 
-def _choice(path: str, choices: tuple[str, ...], texts: tuple[str, ...], mistakes: list[Problem]) -> list[Dimension]:
+def _choice(path: str, choices: tuple[str, ...], texts: tuple[str, ...]) -> list[Dimension]:
     if len(choices) > _MOST_CHOICES:
         what = f"has {len(choices):,} choices, each of which is checked; at most {_MOST_CHOICES:,} are allowed"
         fix = "write a range for numbers, such as int(low, high, step)"
-        mistakes.append(Problem(what, got=choices[_MOST_CHOICES], fix=fix))
-        return []
+        raise _wrong(what, got=choices[_MOST_CHOICES], fix=fix)
     return [Dimension(path, "choice", choices=choices, texts=texts)]
 
 
-def _list(path: str, words: Sequence[str], mistakes: list[Problem]) -> list[Dimension]:
-    count = len(mistakes)
+def _list(path: str, words: Sequence[str]) -> list[Dimension]:
     if len(words) != 3:
-        mistakes.append(Problem(f"write {FORMS['list']}"))
-        return []
-    bounds = [_number(word, int, mistakes) for word in words[:2]]
+        raise _wrong(f"write {FORMS['list']}")
     inner = _CALL.fullmatch(words[2])
     if inner is not None and inner[1] == "list":
-        mistakes.append(
-            Problem("draws the items of a list from another list", got=words[2], fix="choose among whole lists")
-        )
-        return []
-    items = _call(path, words[2], mistakes)
-    if len(mistakes) == count and not 0 <= bounds[0] <= bounds[1] <= _LONGEST_LIST:
+        what = "draws the items of a list from another list"
+        raise _wrong(what, got=words[2], fix="choose among whole lists")
+    bounds, problems = _numbers(words[:2], int)
+    if not problems and not 0 <= bounds[0] <= bounds[1] <= _LONGEST_LIST:
         what = f"needs lengths from 0 to {_LONGEST_LIST}, the shorter one first"
-        mistakes.append(Problem(what, got=", ".join(words[:2])))
-    if len(mistakes) > count:
-        return []
+        problems.append(Problem(what, got=", ".join(words[:2])))
+    try:
+        (item,) = _call(path, words[2])
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    if problems:
+        raise ConfigError(problems)
     low, high = map(int, bounds)
     length = Dimension(f"{path}[length]", "int", low, high, 1, of_list=path)
     found = [length]
     for index in range(high):
         needs = ((length.path, tuple(range(max(low, index + 1), high + 1))),)
-        found.append(dataclasses.replace(items[0], path=f"{path}[{index}]", needs=needs, of_list=path))
+        found.append(dataclasses.replace(item, path=f"{path}[{index}]", needs=needs, of_list=path))
     return found
 
 
-def _number(word: str, kind: type[int] | type[float], mistakes: list[Problem]) -> Any:
-    try:
-        number = scalars.value_of(word, kind, quoted=False)
-    except scalars.MisreadError as error:
-        mistakes.append(dataclasses.replace(Problem("", got=word), **error.parts))  # type: ignore[arg-type] # texts
-        return 0
-    if not math.isfinite(number):
-        mistakes.append(Problem("needs finite bounds", got=word))
-    return number
+def _numbers(words: Sequence[str], kind: type[int] | type[float]) -> tuple[list[Any], list[Problem]]:
+    """Returns the numbers that words are, and what is wrong with those that are none."""
+    found: list[Any] = []
+    problems: list[Problem] = []
+    for word in words:
+        try:
+            found.append(scalars.value_of(word, kind, quoted=False))
+            if not math.isfinite(found[-1]):
+                problems.append(Problem("needs finite bounds", got=word))
+        except scalars.MisreadError as error:
+            problems += _wrong(**error.parts, got=word).problems
+    return found, problems
 
 
 def split(text: str) -> list[str]:

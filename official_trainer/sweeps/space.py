@@ -128,10 +128,12 @@ class _Reported:
 
     def dimensions(self, path: str) -> list[Dimension]:
         """Returns the dimensions of a distribution; reports what is wrong with its text."""
-        found, mistakes = distributions.read(path, self._written[path])
-        for each in mistakes:
-            self.mistake(path, each)
-        return found
+        try:
+            return distributions.read(path, self._written[path])
+        except ConfigError as error:
+            for each in error.problems:
+                self.mistake(path, each)
+        return []
 
     def mistake(self, path: str, mistake: Problem) -> None:
         """Reports a mistake at its word."""

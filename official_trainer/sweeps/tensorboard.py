@@ -77,7 +77,7 @@ def _as_hparam(path: str, value: Value | Sequence[Value], space: Mapping[str, An
     """Returns a value that TensorBoard takes: a number of a range, or among others, as one, to be drawn as such."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) else show(value)
-    found, _ = distributions.read(path, space[path]) if path in space else ([], [])
+    found = distributions.read(path, space[path]) if path in space else []
     choices = (found[0].choices if found else ()) or (value,)
     if all(map(_INTEGER.fullmatch, choices)):
         return str(as_hparam(int(value)))
