@@ -23,7 +23,7 @@ from typing import Any
 from official_trainer.config import ConfigError, Problem, Resolved, fields
 from official_trainer.config.errors import best_match, not_a_choice
 from official_trainer.sweeps.distributions import INTEGERS, Dimension, Value
-from official_trainer.sweeps.settings import user_origin
+from official_trainer.sweeps.settings import refused, user_origin
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError
 
@@ -141,7 +141,7 @@ class Maker:
             names = self._module(module).__all__
             classes = [each for each in names if not each.startswith("Base") and "Strategy" not in each]
         if name not in classes:
-            raise self._refused(not_a_choice(field, name, classes))
+            raise refused(self.settings, not_a_choice(field, name, classes))
         kind = (SAMPLERS | PRUNERS).get(name, Kind())
         if kind.package and importlib.util.find_spec(kind.package) is None:
             raise SweepError(f"{field}: {name} needs {kind.package}: pip install {kind.package}")
@@ -155,7 +155,7 @@ class Maker:
                 warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
                 return None if kind.visits else cls(**made, **own)
         except (TypeError, ValueError) as error:
-            raise self._refused(Problem(f"{name} refuses its options: {error}", path)) from error
+            raise refused(self.settings, Problem(f"{name} refuses its options: {error}", path)) from error
 
     def _option(self, name: str, path: str, value: Any, known: Mapping[str, inspect.Parameter], seed: int) -> Any:
         """Returns the value of an option, where it may be an object of Optuna."""
@@ -164,7 +164,7 @@ class Maker:
             what, allowed = f"{name} has no such option", ", ".join(known) or "none"
             if option in _NEEDS_PYTHON:
                 what = f"{name} takes a function of Python for it, which a file cannot hold"
-            raise self._refused(Problem(what, path, "", allowed, best_match(option, known)))
+            raise refused(self.settings, Problem(what, path, "", allowed, best_match(option, known)))
         if option in _INNER and value is not None:
             inner, options = value, {}
             if isinstance(value, Mapping):
@@ -173,14 +173,11 @@ class Maker:
             return self._made(path, _INNER[option], inner, options, path, seed)
         wanted, allowed = _NUMBERS.get(type(known[option].default), ((), ""))
         if wanted and type(value) not in wanted:
-            raise self._refused(Problem(f"{name} refuses it", path, repr(value), allowed))
+            raise refused(self.settings, Problem(f"{name} refuses it", path, repr(value), allowed))
         return dict(value) if isinstance(value, Mapping) else value
 
     def _module(self, path: str) -> Any:
         return functools.reduce(getattr, path.split("."), self.optuna)
-
-    def _refused(self, problem: Problem) -> ConfigError:
-        return ConfigError([dataclasses.replace(problem, origin=user_origin(self.settings, problem.path))])
 
 
 def refuse_unlearned(space: Space, settings: Resolved) -> None:
@@ -202,7 +199,7 @@ def refuse_unlearned(space: Space, settings: Resolved) -> None:
         what = f"{name} does not learn choices, such as {choice}"
         fix = "use TPESampler, or say what draws them: sampler_options: {independent_sampler: TPESampler}"
     if what:
-        raise ConfigError([Problem(what, "sampler", fix=fix, origin=user_origin(settings, "sampler"))])
+        raise refused(settings, Problem(what, "sampler", fix=fix))
 
 
 def combinations(space: Space, settings: Resolved) -> tuple[Mapping[str, Value], ...]:

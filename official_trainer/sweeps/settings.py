@@ -211,7 +211,7 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         raise ConfigError([Problem("no metric is named", "objective.metric", fix=fix)])
     if metric in wanted.others:
         what = f"names {metric!r}, which is compared already; leave it out"
-        raise ConfigError([Problem(what, "objective.others", origin=user_origin(settings, "objective.others"))])
+        raise refused(settings, Problem(what, "objective.others"))
     known = {kept: _DIRECTIONS[trainer.best_checkpoint_metric_comp]}
     given = {metric: wanted.direction, **wanted.others}
     found = {name: direction or known.get(name) for name, direction in given.items()}
@@ -220,9 +220,9 @@ def objective_of(settings: Resolved, trainer: Any) -> Objective:
         what = f"it is not declared which values of {name!r} are better"
         fix = "set it to max or min; only for trainer.best_checkpoint_eval_metric is it known without"
         path = "objective.direction" if name == metric else fields.path_of(("objective", "others", name))
-        problems.append(Problem(what, path, fix=fix, origin=user_origin(settings, path)))
+        problems.append(Problem(what, path, fix=fix))
     if problems:
-        raise ConfigError(problems)
+        raise refused(settings, *problems)
     first, *others = ((name, direction) for name, direction in found.items() if direction is not None)
     return Objective(*first, wanted.evaluation, FrozenDict(others))
 
@@ -231,6 +231,11 @@ def user_origin(resolved: Resolved, path: str) -> Origin | None:
     """Returns the place where the user has set a value; None for what Python code has set."""
     origin = resolved.trail.origin(path)
     return origin if origin.by_user and origin.name != "--params_override" else None
+
+
+def refused(resolved: Resolved, *problems: Problem) -> ConfigError:
+    """Returns problems as an error, each at the place where the user has set its field."""
+    return ConfigError(dataclasses.replace(each, origin=user_origin(resolved, each.path)) for each in problems)
 
 
 def step_problem(objective: Objective, trainer: Any) -> Problem | None:

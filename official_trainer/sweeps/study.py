@@ -20,10 +20,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from official_trainer.config import ConfigError, FrozenDict, Problem, Resolved
+from official_trainer.config import FrozenDict, Problem, Resolved
 from official_trainer.sweeps.classes import SAMPLERS, Maker, combinations, refuse_unlearned
 from official_trainer.sweeps.distributions import INTEGERS, LOGARITHMIC, Dimension, Value
-from official_trainer.sweeps.settings import Objective, user_origin
+from official_trainer.sweeps.settings import Objective, refused
 from official_trainer.sweeps.space import Space
 from official_trainer.sweeps.trial import SweepError, Trial
 
@@ -86,8 +86,7 @@ class Study:
         self._live: _Live | None = None
         if self.most is not None and config.trials is not None and config.trials > self.most:
             what = f"the space has {self.most} combinations, and {config.sampler} visits each of them once"
-            origin = user_origin(settings, "trials")
-            raise ConfigError([Problem(what, "trials", str(config.trials), fix="leave it out", origin=origin)])
+            raise refused(settings, Problem(what, "trials", str(config.trials), fix="leave it out"))
         self._try_pruner(settings)
 
     def _try_pruner(self, settings: Resolved) -> None:
@@ -102,9 +101,7 @@ class Study:
             self.prunes(Trial(number=1, values=values), reports, {0: before})
         except Exception as error:
             what = f"{self._config.pruner} refuses its options: {type(error).__name__}: {error}"
-            raise ConfigError(
-                [Problem(what, "pruner_options", origin=user_origin(settings, "pruner_options"))]
-            ) from error
+            raise refused(settings, Problem(what, "pruner_options")) from error
 
     @property
     def trials(self) -> int:

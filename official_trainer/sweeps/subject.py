@@ -25,7 +25,7 @@ from official_trainer.sweeps.course import Course
 from official_trainer.sweeps.distributions import Value
 from official_trainer.sweeps.driver import Plan
 from official_trainer.sweeps.population import Population
-from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, step_problem, user_origin
+from official_trainer.sweeps.settings import Objective, SweepConfig, objective_of, refused, step_problem, user_origin
 from official_trainer.sweeps.space import Place, Space
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import run_directory
@@ -81,10 +81,10 @@ class Experiment:
         tasks = [getattr(each, "task_config", each) for each in sections]
         if all(getattr(each, "validation_data", None) is None for each in tasks):
             path, what = "task.validation_data", "is not set, so trials are never evaluated and cannot be compared"
-            raise ConfigError([Problem(what, path, fix="set it", origin=user_origin(resolved, path))])
+            raise refused(resolved, Problem(what, path, fix="set it"))
         objective = objective_of(settings, resolved.config.trainer)
         if problem := step_problem(objective, resolved.config.trainer):
-            raise ConfigError([dataclasses.replace(problem, origin=user_origin(settings, problem.path))])
+            raise refused(settings, problem)
         return objective
 
     def refusal(self, space: Space, values: Mapping[str, Value], objective: Objective) -> Problem | None:
