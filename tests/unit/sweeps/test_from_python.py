@@ -19,10 +19,8 @@ LOSS = {"metric": "loss", "direction": "min"}
     ("space", "arguments", "message"),
     [
         (RATE, {"trails": 3}, r"^trails: unknown field; did you mean 'trials'\?$"),
-        (RATE, {"trials": 0}, r"^trials: must be at least 1, got 0$"),
         ({"rate": "lag(1, 2)"}, {"objective": LOSS}, r"^rate: is no distribution, got 'lag'; did you mean 'log'\?$"),
         ({"rate": 0.1}, {"objective": LOSS}, r"^rate: is no distribution, got '0.1'; allowed: float"),
-        ({}, {"objective": LOSS}, r"^space: holds no field"),
         (RATE, {}, r"objective.metric: no metric is named"),
         (
             RATE,
