@@ -63,37 +63,32 @@ def stop(directory: str, say: Callable[[str], None], sleep: Callable[[float], No
       SweepError: no sweep is there.
     """
     results.read_identity(directory)
-    locks: dict[str, DirectoryLock] = {}
-    asked = _holders(directory, locks)
+    locks: dict[str, DirectoryLock] = {}  # which know how long their holders were silent
+
+    def holders() -> set[str]:
+        """Returns the processes that run the sweep, which hold its lock or that of a trial."""
+        found = set()
+        for place in (directory, *(trials.directory(directory, number) for number in trials.numbers(directory))):
+            try:
+                holder = files.read_json(lock_path(place))
+                named = f"pid {holder['pid']} on {holder['host']}"
+            except (OSError, ValueError, KeyError):  # no process holds it
+                continue
+            lock = locks.setdefault(place, DirectoryLock(place))
+            if lock.try_acquire():  # of a process that was killed
+                lock.release()
+            else:
+                found.add(named)
+        return found
+
+    asked = holders()
     if not asked:
         return False
     files.write_text_atomically(files.join(directory, _FILE), json.dumps({"id": uuid.uuid4().hex}) + "\n")
     say(f"asked to save and end: {', '.join(sorted(asked))}; waiting until it is done")
-    while asked & _holders(directory, locks):
+    while asked & holders():
         sleep(_POLL_SECONDS)
     return True
-
-
-def _holders(directory: str, locks: dict[str, DirectoryLock]) -> set[str]:
-    """Returns the processes that run a sweep, which hold its lock or that of a trial.
-
-    Args:
-      directory: of the sweep.
-      locks: of directories that were looked at before, which know how long their holders were silent.
-    """
-    found = set()
-    for place in (directory, *(trials.directory(directory, number) for number in trials.numbers(directory))):
-        try:
-            holder = files.read_json(lock_path(place))
-            named = f"pid {holder['pid']} on {holder['host']}"
-        except (OSError, ValueError, KeyError):  # no process holds it
-            continue
-        lock = locks.setdefault(place, DirectoryLock(place))
-        if lock.try_acquire():  # of a process that was killed
-            lock.release()
-        else:
-            found.add(named)
-    return found
 
 
 def retry(directory: str, numbers: Sequence[int] = ()) -> list[int]:
