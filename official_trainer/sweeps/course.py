@@ -32,8 +32,8 @@ class Course:
       total: how many trials are to count.
     """
 
-    def __init__(self, study: Study, total: int) -> None:
-        self._study, self.total = study, total
+    def __init__(self, study: Study) -> None:
+        self._study, self.total = study, study.trials
 
     def counts(self, trial: Trial) -> bool:
         """Returns whether a trial has ended, and is one of the total."""
@@ -51,10 +51,6 @@ class Course:
     def title(self, trial: Trial) -> str:
         """Returns what is said of the sweep when a trial starts; empty for nothing."""
         return ""
-
-    def parent(self, number: int, trials: Mapping[int, Trial]) -> int | None:
-        """Returns the trial that a new one continues; None for none."""
-        return None
 
     def draw(self, number: int, trials: Mapping[int, Trial], attempt: int = 0) -> Trial:
         """Returns a new trial; see `Study.draw`."""

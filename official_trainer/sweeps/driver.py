@@ -194,7 +194,6 @@ class Driver:
                 draw = functools.partial(course.draw, number, self._trials)
                 prunes = self._plan.config.on_refusal == "prune" or self._study.most is not None
                 trial = drawn(number, draw, self._plan.refusal, prunes=prunes)
-                trial = dataclasses.replace(trial, parent=course.parent(number, self._trials))
                 if trial.state is not None:
                     self._observer.end(trial, describe(trial, self._plan.objective.metric))
                 elif is_untried and (command := self._plan.check(trial.values)):

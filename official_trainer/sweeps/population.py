@@ -49,7 +49,7 @@ class Population(Course):
         config: SweepConfig,
         directory: str,
     ) -> None:
-        super().__init__(study, study.trials)
+        super().__init__(study)
         assert config.population is not None and config.population.interval is not None
         self._space, self._objective, self._config = space, objective, config.population
         self._directory, self._seed, self._interval = directory, config.seed, config.population.interval
@@ -103,14 +103,14 @@ class Population(Course):
         parent = self.parent(number, trials)
         before = trials[parent].values if parent is not None else {}
         if parent is not None and parent == number - self._config.size:
-            return Trial(number=number, values=dict(before), attempt=attempt)
+            return Trial(number=number, values=dict(before), attempt=attempt, parent=parent)
         anew, chance = self._study.chooser(number, {}, attempt), self._random(number, f"values/{attempt}")
 
         def choose(each: Dimension) -> Value:
             is_redrawn, factor = chance.random() < self._config.redrawn, chance.choice(self._config.factors)
             return anew(each) if is_redrawn or each.path not in before else moved(each, before[each.path], factor)
 
-        return Trial(number=number, values=self._space.draw(choose), attempt=attempt)
+        return Trial(number=number, values=self._space.draw(choose), attempt=attempt, parent=parent)
 
     def _random(self, number: int, what: str) -> random.Random:
         digest = hashlib.sha256(f"{self._seed}/{number}/{what}".encode()).digest()

@@ -174,7 +174,7 @@ def planned(subject: Subject, settings: Resolved, directory: str, *, joins: bool
         config, tries = subject.population(settings, space)
         settings = dataclasses.replace(settings, config=config)
     config, study = settings.config, Study(space, settings, objective)
-    course = Course(study, study.trials)
+    course = Course(study)
     if config.population is not None:
         course = Population(study, space, objective, config=config, directory=directory)
     described = {name: config.as_dict()[name] for name in _FIXED} | {"objective": dataclasses.asdict(objective)}

@@ -82,7 +82,7 @@ def run(directory, processes, monkeypatch, check=()):
         command=lambda model_dir, values: [model_dir],
         check=lambda values: check,
         refusal=lambda values: None,
-        course=Course(study, 2),
+        course=Course(study),
         grace_seconds=1.0,
     )
     there = Devices(cores=(0,), gpus=())

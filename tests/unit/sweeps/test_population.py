@@ -45,8 +45,7 @@ def grown(course, results, count=SIZE * GENERATIONS):
     for number in range(count):
         result = results(number)
         end = {"state": result} if isinstance(result, str) else {"state": "complete", "value": result}
-        parent = course.parent(number, trials)
-        trials[number] = Trial(number=number, values=course.draw(number, trials).values, parent=parent, **end)
+        trials[number] = dataclasses.replace(course.draw(number, trials), **end)
     return trials
 
 

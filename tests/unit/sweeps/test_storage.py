@@ -130,9 +130,7 @@ def test_a_database_that_does_not_answer_is_said(place, study, monkeypatch):
         what = f"storage={url} cannot be written: it does not answer"
         assert [each.partition(". ")[0] for each in heard.said] == [what]
         observer.close()
-        assert (
-            f"storage={url} lacks trials of this sweep (it does not answer). All" in heard.said[1]
-        )
+        assert f"storage={url} lacks trials of this sweep (it does not answer). All" in heard.said[1]
     until(lambda: observer._call.is_done)
     observer = storage.observed(url, directory, ID, study, heard, known)
     observer.know(known)
