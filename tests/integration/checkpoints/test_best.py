@@ -1,9 +1,9 @@
 """The best checkpoints: ranking, restarts, and a death between any two writes."""
 
+import errno
 import json
 import math
-import os
-import shutil
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -11,8 +11,13 @@ import tensorflow as tf
 from official_trainer import files
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import committed_steps
+from official_trainer.config import ConfigError
+from tests.support import scripted_runs
 from tests.support.cases import full
-from tests.support.dying_writes import Died, Writes, evaluated, saved_weight
+from tests.support.chaos.faulty_files import Killed
+from tests.support.chaos.faulty_saves import renewed, sweep
+from tests.support.chaos.tiny import read_newest
+from tests.support.one_weight import evaluated, saved_weight
 
 
 def keeper(directory, **options):
@@ -35,6 +40,7 @@ def assert_whole(directory, ranking):
     info = json.loads(files.read_text(f"{directory}/info.json"))
     assert (info["best_ckpt_global_step"], info["accuracy"]) == (step, value)
     assert tf.train.latest_checkpoint(directory) == f"{directory}/ckpt-{step}"
+    assert not [name for name in files.list_dir(directory) if "saving" in name or ".tmp-" in name]
 
 
 def test_the_k_best_are_kept(model_dir):
@@ -176,44 +182,38 @@ FIRST = [(10, 0.5), (20, 0.7), (30, 0.6)]
 
 
 @pytest.mark.parametrize(
-    ("max_to_keep", "step", "value", "ranking"),
+    ("fault", "max_to_keep", "step", "value", "ranking"),
     [
-        (1, 40, 0.9, [(40, 0.9)]),
-        (1, 40, 0.6, [(20, 0.7)]),
-        (1, 20, 0.7, [(20, 0.7)]),  # an evaluation that is done again replaces nothing
-        (2, 40, 0.9, [(40, 0.9), (20, 0.7)]),
-        full((2, 40, 0.65, [(20, 0.7), (40, 0.65)])),
-        (3, 40, 0.55, [(20, 0.7), (30, 0.6), (40, 0.55)]),
+        (Killed, 1, 40, 0.9, [(40, 0.9)]),
+        (Killed, 1, 40, 0.6, [(20, 0.7)]),
+        (Killed, 1, 20, 0.7, [(20, 0.7)]),  # an evaluation that is done again replaces nothing
+        full((Killed, 1, 20, 0.8, [(20, 0.8)])),
+        (Killed, 2, 40, 0.9, [(40, 0.9), (20, 0.7)]),
+        full((Killed, 2, 40, 0.65, [(20, 0.7), (40, 0.65)])),
+        full((Killed, 3, 40, 0.55, [(20, 0.7), (30, 0.6), (40, 0.55)])),
+        (errno.ENOSPC, 1, 40, 0.9, [(40, 0.9)]),
     ],
 )
-def test_a_death_between_any_two_writes_leaves_a_true_ranking(
-    model_dir, monkeypatch, max_to_keep, step, value, ranking
-):
-    """T11, C6: the very best is never lost; the evaluation that was cut off is done again and ends as it would have."""
-    before = keeper(model_dir, max_to_keep=max_to_keep)
-    for old_step, old_value in FIRST:
-        offer(before, old_step, old_value)
+def test_a_fault_at_any_write_leaves_a_true_ranking(faults, model_dir, fault, max_to_keep, step, value, ranking):
+    """T11, C6, N3: the very best is never lost; the evaluation, done again, ends as it would have."""
     start = f"{model_dir}.start"
-    os.rename(model_dir, start)
-    deaths = 0
-    while True:
-        shutil.copytree(start, model_dir)
-        with monkeypatch.context() as patch:
-            Writes(patch, die_at=deaths + 1)
-            try:
-                offer(keeper(model_dir, max_to_keep=max_to_keep), step, value)
-                break
-            except Died:
-                deaths += 1
-        for restart in (keeper(model_dir, max_to_keep=max_to_keep), keeper(model_dir, max_to_keep=max_to_keep)):
-            assert restart.step in (20, ranking[0][0])  # never a worse one, never none
-            assert len(restart.steps) == max_to_keep
-            restart.tidy()
-        offer(restart, step, value)
+    for old_step, old_value in FIRST:
+        offer(keeper(start, max_to_keep=max_to_keep), old_step, old_value)
+    is_taken = step in dict(ranking) and (step, value) not in FIRST
+    for error, operations in sweep(
+        faults,
+        lambda: offer(keeper(model_dir, max_to_keep=max_to_keep), step, value),
+        prepare=lambda: renewed(start, model_dir),
+        least=20 if is_taken else 0,
+        fault=fault,
+    ):
+        if error is not None:
+            for restart in (keeper(model_dir, max_to_keep=max_to_keep), keeper(model_dir, max_to_keep=max_to_keep)):
+                assert restart.step in (20, ranking[0][0]), operations  # never a worse one, never none
+                assert len(restart.steps) == max_to_keep
+                restart.tidy()
+            offer(restart, step, value)
         assert_whole(model_dir, ranking)
-        shutil.rmtree(model_dir)
-    assert_whole(model_dir, ranking)
-    assert (deaths >= 5) is (step in dict(ranking) and (step, value) not in FIRST)
 
 
 def test_an_announcement_that_was_cut_off_is_made_again(model_dir):
@@ -221,13 +221,75 @@ def test_an_announcement_that_was_cut_off_is_made_again(model_dir):
     best = keeper(model_dir)
 
     def die(step, logs):
-        raise Died
+        raise Killed
 
     best.observe(die)
-    with pytest.raises(Died):
+    with pytest.raises(Killed):
         offer(best, 10, 0.5)
     announced = []
     again = keeper(model_dir)
     again.observe(lambda step, logs: announced.append(step))
     assert offer(again, 10, 0.5)
     assert announced == [10]
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"loss": 0.', b"\x00\xff", b'{"best_ckpt_global_step": 99.0}'])
+def test_damage_to_info_json_changes_nothing(model_dir, content):
+    """T11: it is written for Model Garden's tools, again after the next evaluation, and never read."""
+    offer(keeper(model_dir), 10, 0.5)
+    info = Path(model_dir, "info.json")
+    info.unlink() if content is None else info.write_bytes(content)
+    assert not offer(keeper(model_dir), 20, 0.4)
+    assert_whole(model_dir, [(10, 0.5)])
+
+
+@pytest.mark.parametrize("suffix", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_record_whose_checkpoint_is_damaged_does_not_count(model_dir, caplog, suffix, is_missing):
+    """T11: a record never exists without its checkpoint, so the next evaluation is the best."""
+    offer(keeper(model_dir), 10, 0.5)
+    path = Path(model_dir, f"ckpt-10{suffix}")
+    path.unlink() if is_missing else path.write_bytes(path.read_bytes()[:-1])
+    restarted = keeper(model_dir)
+    assert restarted.step is None
+    assert "ckpt-10 is damaged: " in caplog.text
+    assert offer(restarted, 20, 0.4)
+    assert_whole(model_dir, [(20, 0.4)])
+
+
+def test_a_checkpoint_takes_anothers_place_on_a_url():
+    """T11, C6: where rename does not replace."""
+    directory = "ram://best/best"
+    assert offer(keeper(directory), 10, 0.5) and offer(keeper(directory), 10, 0.7)
+    assert (keeper(directory).step, keeper(directory).value) == (10, 0.7)
+    assert read_newest(evaluated(0), directory) == 10
+    assert "replacement" not in files.list_dir(directory)
+
+
+# The direction.
+
+
+@pytest.mark.parametrize(
+    ("metric", "chosen", "right"),
+    [("score", "lower", "higher"), ("dev|score", "lower", "higher"), ("validation_loss", "higher", "lower")],
+)
+def test_the_worst_checkpoint_is_not_kept_as_the_best(model_dir, metric, chosen, right):
+    """C6: what the task, the metric or the engine declares is not contradicted; nothing was trained."""
+    options = {"best_checkpoint_eval_metric": metric, "best_checkpoint_metric_comp": chosen}
+    with pytest.raises(ConfigError) as caught:
+        scripted_runs.do(model_dir, **options)
+    assert str(caught.value) == (
+        f"trainer.best_checkpoint_metric_comp: is {chosen!r}, which would keep the worst checkpoint as the best: a "
+        f"{right} {metric!r} is better; set trainer.best_checkpoint_metric_comp={right}"
+    )
+    assert committed_steps(model_dir) == ()
+
+
+def test_the_best_of_a_metric_that_declares_nothing_is_as_configured(model_dir):
+    """C6: most of Model Garden's metrics declare nothing."""
+    options = {"best_checkpoint_eval_metric": "perplexity", "train_steps": 20}
+    scripted_runs.do(model_dir, scores=(0.6, 0.5), **options)  # perplexity is the negative of the score here
+    assert committed_steps(f"{model_dir}/best") == (20,)

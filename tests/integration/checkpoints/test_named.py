@@ -13,7 +13,9 @@ from official_trainer.checkpoints.manifest import CheckpointError, committed_ste
 from official_trainer.checkpoints.named import NamedCheckpoints, latest
 from official_trainer.checkpoints.retention import Candidate, Retention
 from tests.support.cases import full
-from tests.support.dying_writes import Died, Writes, evaluated, saved_weight
+from tests.support.chaos.faulty_files import Killed
+from tests.support.chaos.faulty_saves import renewed, sweep
+from tests.support.one_weight import evaluated, saved_weight
 
 
 def offer(found, name, step, value, weight=None):
@@ -148,31 +150,25 @@ def test_owners_share_a_directory(model_dir):
         (Retention(max_to_keep=2), "c", 30, 0.1, {"b": 20, "c": 30}),  # written again
     ],
 )
-def test_a_death_between_any_two_writes(model_dir, monkeypatch, policy, name, step, value, expected):
+def test_a_death_between_any_two_writes(faults, model_dir, policy, name, step, value, expected):
     """C1, C6: what is there is whole, the first is never lost, and the evaluation, done again, ends as it would."""
-    for old_name, old_step, old_value in [("a", 10, 0.5), ("b", 20, 0.7), ("c", 30, 0.6)]:
-        offer(NamedCheckpoints(model_dir, policy), old_name, old_step, old_value)
     start = f"{model_dir}.start"
-    os.rename(model_dir, start)
+    for old_name, old_step, old_value in [("a", 10, 0.5), ("b", 20, 0.7), ("c", 30, 0.6)]:
+        offer(NamedCheckpoints(start, policy), old_name, old_step, old_value)
     first = NamedCheckpoints(start, policy).kept[0].step
-    deaths = 0
-    while True:
-        shutil.copytree(start, model_dir)
-        with monkeypatch.context() as patch:
-            Writes(patch, die_at=deaths + 1)
-            try:
-                offer(NamedCheckpoints(model_dir, policy), name, step, value)
-                break
-            except Died:
-                deaths += 1
-        restart = NamedCheckpoints(model_dir, policy)
-        assert restart.kept[0].step in (first, step)
-        assert len(on_disk(model_dir)) == 2
-        offer(restart, name, step, value)
+    for error, operations in sweep(
+        faults,
+        lambda: offer(NamedCheckpoints(model_dir, policy), name, step, value),
+        prepare=lambda: renewed(start, model_dir),
+        least=20,
+        fault=Killed,
+    ):
+        if error is not None:
+            restart = NamedCheckpoints(model_dir, policy)
+            assert restart.kept[0].step in (first, step), operations
+            assert len(on_disk(model_dir)) == 2
+            offer(restart, name, step, value)
         assert on_disk(model_dir) == expected
-        shutil.rmtree(model_dir)
-    assert on_disk(model_dir) == expected
-    assert deaths >= 5
 
 
 def test_only_what_is_ours_is_deleted(model_dir):

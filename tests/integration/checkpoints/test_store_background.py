@@ -5,7 +5,6 @@ import threading
 import pytest
 import tensorflow as tf
 
-from official_trainer.checkpoints import bundle
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.checkpoints.store import CheckpointStore, SaveError, Snapshot, StoreOptions
 from official_trainer.errors import ExitCode
@@ -122,14 +121,3 @@ def test_restoring_waits_for_the_save(model_dir, gate):
     assert state.store.restore().step == 1
     assert set(state.weights.numpy()) == {0.0}
     state.store.close()
-
-
-@pytest.mark.parametrize("memory", [None, bundle.Memory()], ids=["by_tensorflow", "by_us"])
-def test_files_are_those_that_tensorflow_itself_writes(tmp_path, memory):
-    state = State(tmp_path / "run")
-    state.checkpoint.write(str(tmp_path / "theirs" / "ckpt-1"))
-    snapshot = Snapshot(state.checkpoint, memory)
-    assert snapshot.is_bundle == (memory is not None)
-    snapshot.write(str(tmp_path / "ours" / "ckpt-1"))
-    for theirs in (tmp_path / "theirs").iterdir():
-        assert theirs.read_bytes() == (tmp_path / "ours" / theirs.name).read_bytes()
