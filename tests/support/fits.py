@@ -397,6 +397,18 @@ COMBINATIONS = {
         batch_size=10,
     ),
     "CSVLogger": called(lambda folder: keras.callbacks.CSVLogger(folder / "log.csv")),
+    "BackupAndRestore": called(lambda folder: keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)),
+    "Callback": called(lambda folder: keras.callbacks.Callback()),
+    "History": called(lambda folder: keras.callbacks.History()),
+    "LambdaCallback": called(
+        lambda folder: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: (folder / f"{epoch}").touch())
+    ),
+    "ProgbarLogger": called(lambda folder: keras.callbacks.ProgbarLogger("steps")),
+    "RemoteMonitor": called(lambda folder: keras.callbacks.RemoteMonitor("http://127.0.0.1:1")),
+    "SidecarEvaluatorModelExport": called(
+        lambda folder: keras.callbacks.SidecarEvaluatorModelExport(str(folder / "export"), str(folder / "checkpoints"))
+    ),
+    "TensorBoard": called(lambda folder: keras.callbacks.TensorBoard(folder, histogram_freq=1, update_freq=2)),
     "TerminateOnNaN": Fit(
         data=lambda: arrays(x=np.where(np.arange(EXAMPLES)[:, None] == 20, np.inf, X), batch_size=8),
         callbacks=lambda folder: [keras.callbacks.TerminateOnNaN()],
@@ -451,7 +463,10 @@ COMBINATIONS = {
     ),
 }
 
-IN_SHORT = ("dataset that ends in an epoch", "weights of examples", "first epoch and frequency", "steps of the model")
+IN_SHORT = (
+    *("dataset that ends in an epoch", "weights of examples", "first epoch and frequency", "steps of the model"),
+    *("one batch at a time before", "EarlyStopping", "TerminateOnNaN"),
+)
 """Those of each test run: data of both kinds, weights, epochs with and without validation, a model's own steps."""
 
 
@@ -491,7 +506,8 @@ def _everything(fit: Fit, program: Any, model: Any, folder: Path) -> dict[str, A
         for each in callbacks
     ]
     found["files"] = {
-        path.name: path.read_text() if path.suffix == ".csv" else "" for path in sorted(folder.rglob("*"))
+        "events" if "tfevents" in path.name else path.name: path.read_text() if path.suffix == ".csv" else ""
+        for path in sorted(folder.rglob("*"))
     }
     given = fit.data()  # generators are used up
     others = {"y": given["y"], "sample_weight": given.get("sample_weight")} if "y" in given else {"steps": 2}

@@ -93,10 +93,10 @@ def test_what_runs_eagerly_is_not_traced():
     assert trainer.context.traces.take() == []
 
 
-@pytest.mark.parametrize("uses_while_loop", cases([True, False], True))
-def test_data_of_another_shape_traces_again_until_it_is_too_much(uses_while_loop):
-    """G12: counted, with the batches; the error comes after the window, which is done."""
-    trainer = toy.build(toy.experiment(max_traces=2, train_tf_while_loop=uses_while_loop))
+@pytest.mark.parametrize("loop", cases(list(LOOPS), "windows", "compiled"))
+def test_data_of_another_shape_traces_again_until_it_is_too_much(loop):
+    """G12: counted, with the batches; the error comes after the window; XLA compiles for fixed shapes."""
+    trainer = toy.build(toy.experiment(max_traces=2, **LOOPS[loop]))
     for size in (4, 6, 4):
         trainer.train_dataset = batches(size)
         trainer.train(2)

@@ -21,6 +21,7 @@ from tests.support.toy import (
     NUM_EXAMPLES,
     STRATEGIES,
     ToyTask,
+    Undropped,
     assert_bitwise_equal,
     build,
     examples,
@@ -60,6 +61,7 @@ def test_smoothed_loss_weighs_a_new_loss_by_one_percent():
         ("off", 1),
         ("off", 101),
         ("mirrored2", 100),  # of the last batch, one replica has all
+        ("mirrored2", 202),  # the second replica never has an example
     ),
 )
 def test_evaluation_counts_every_example_once(strategy, batch):
@@ -117,18 +119,12 @@ def test_evaluate_a_number_of_steps():
     cases([("off", 3), ("off", -1), ("mirrored2", 3), ("mirrored2", -1)], ("mirrored2", -1)),
 )
 def test_traced_evaluation_loop_gives_the_same(strategy, steps):
-    """T2: eval_tf_while_loop works with -1 too."""
-    plain = build(strategy=strategy).evaluate(steps)
-    traced = build(experiment(eval_tf_while_loop=True), strategy=strategy).evaluate(steps)
+    """T2, T5: eval_tf_while_loop works with -1 too, and what a task aggregates after each step is the same."""
+    plain = build(task_cls=CollectingTask, strategy=strategy).evaluate(steps)
+    traced = build(experiment(eval_tf_while_loop=True), CollectingTask, strategy).evaluate(steps)
+    assert traced.pop("seen") == plain.pop("seen")
     for name, value in plain.items():
         assert math.isclose(float(value), float(traced[name]), rel_tol=1e-6), name
-
-
-@pytest.mark.parametrize("steps", cases([3, -1], -1))
-def test_traced_evaluation_loop_folds_on_the_host(steps):
-    """T2, T5: what a task aggregates after each step is the same with eval_tf_while_loop."""
-    plain = build(task_cls=CollectingTask).evaluate(steps)["seen"]
-    assert build(experiment(eval_tf_while_loop=True), task_cls=CollectingTask).evaluate(steps)["seen"] == plain
 
 
 @pytest.mark.parametrize("eval_tf_while_loop", [False, True])
@@ -578,3 +574,33 @@ def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):
     trainer.run_steps(5)
     assert "reading over 7 batches up to the restored step" in caplog.text
     assert len([line for line in caplog.messages if re.match(r"skipping 7 batches, .* took \d+\.\d s", line)]) == 1
+
+
+class Measured(Undropped):
+    """Its model brings a metric of its own, in which both steps count."""
+
+    def build_model(self):
+        model = super().build_model()
+        model.compile(metrics=[keras.metrics.Sum("examples")])
+        model.compiled_metrics.build(0.0, 0.0)
+        return model
+
+    def process_metrics(self, metrics, labels, model_outputs):
+        metrics[0].update_state(labels, model_outputs)
+        metrics[1].update_state(keras.backend.ones_like(labels))
+
+
+def _trained(strategy, *, evaluates):
+    trainer = build(task_cls=Measured, strategy=strategy)
+    trainer.run_steps(2)
+    results = trainer.evaluate(-1) if evaluates else {}
+    trainer.run_steps(1)
+    return float(trainer.train_loop_end()["examples"]), results
+
+
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "off"))
+def test_an_evaluation_leaves_what_training_has_counted_in_the_models_metrics(strategy):
+    """T2: a row of training metrics is the same whether an evaluation lies in it or not."""
+    counted, results = _trained(strategy, evaluates=True)
+    assert float(results["examples"]) == 101
+    assert counted == _trained(strategy, evaluates=False)[0] == 30

@@ -6,10 +6,8 @@ import numpy as np
 import orbit
 import pytest
 import tensorflow as tf
-from official.core import base_trainer
 from official.modeling import optimization as garden_optimization
 
-from official_trainer.checkpoints.restore import read_init_checkpoint
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
@@ -64,23 +62,3 @@ def test_orbits_controller_drives_our_trainer(tmp_path):
     logs = controller.train_and_evaluate(train_steps=20, eval_steps=-1, eval_interval=10)
     assert int(trainer.global_step.numpy()) == 20
     assert "validation_loss" in logs
-
-
-def garden_trainer():
-    keras.backend.clear_session()
-    config = garden_config()
-    task = GardenTask(config.task)
-    model = task.build_model()
-    factory = garden_optimization.OptimizerFactory(config.trainer.optimizer_config)
-    return base_trainer.Trainer(config, task, model, factory.build_optimizer(factory.build_learning_rate()))
-
-
-def test_gardens_checkpoints_start_our_runs(tmp_path):
-    """T20, N4: weights by `init_checkpoint`, from the directory that Model Garden's driver leaves."""
-    theirs = garden_trainer()
-    theirs.train(tf.constant(7))
-    tf.train.CheckpointManager(theirs.checkpoint, str(tmp_path), max_to_keep=3).save()
-    ours = build(garden_config())
-    report = read_init_checkpoint(str(tmp_path), {"model": ours.model})
-    assert report.is_exact
-    toy.assert_bitwise_equal([v.numpy() for v in ours.model.variables], [v.numpy() for v in theirs.model.variables])

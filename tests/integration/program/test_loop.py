@@ -59,20 +59,6 @@ def steps_in(seen):
 # Hooks.
 
 
-def test_a_program_passes_arguments_and_reads_results_by_name():
-    """G17, B12: what hooks share, and what they hand back, goes on from call to call."""
-    loop = loop_of()
-    loop.on_step(
-        "total", 0, lambda loop, metrics: Result(value=loop.state.results.get("total", 0) + loop.state.shared["by"])
-    )
-    loop.state.shared["by"] = 3
-    loop.run_steps(endless(), 2)
-    assert loop.state.results == {"total": 6}
-    loop.state.shared["by"] = 10
-    loop.run_steps(endless(), 1)
-    assert loop.state.results == {"total": 16}
-
-
 def test_hooks_are_called_by_priority_and_then_in_the_order_they_were_added():
     """G17, G1: negative priorities too; one name may stand for a start, a step and an end."""
     loop, calls = loop_of(), []
@@ -196,14 +182,20 @@ def test_a_loss_that_is_not_finite_ends_the_call_before_the_hooks_see_the_state(
     assert seen == []
 
 
-def test_what_hooks_share_goes_on_from_call_to_call():
-    """G17, G7: a place for what tools leave for each other, and how long steps took."""
+def test_what_hooks_share_and_hand_back_goes_on_from_call_to_call():
+    """G17, G7, B12: a place for what tools leave for each other, results by name, and how long steps took."""
     loop, seen = loop_of(), []
-    loop.on_step("give", 0, lambda loop, _: loop.state.shared.update(sum=loop.state.shared.get("sum", 0) + 1))
-    loop.on_end("take", 0, lambda loop, _: seen.append((loop.state.shared["sum"], len(loop.state.step_durations))))
-    loop.run_steps(endless(), 2)
-    loop.run_steps(endless(), 3)
-    assert seen == [(2, 2), (5, 3)]
+
+    def total(loop, metrics):
+        return Result(value=loop.state.results.get("total", 0) + loop.state.shared["by"])
+
+    loop.on_step("total", 0, total)
+    loop.on_end("take", 0, lambda loop, _: seen.append((loop.state.shared["by"], len(loop.state.step_durations))))
+    for by, steps, expected in ((3, 2, 6), (10, 3, 36)):
+        loop.state.shared["by"] = by
+        loop.run_steps(endless(), steps)
+        assert loop.state.results == {"total": expected}
+    assert seen == [(3, 2), (10, 3)]
     durations = loop.state.step_durations
     assert 0 < durations.percentile(0.5) <= durations.percentile(0.9)
     assert sorted(durations) == list(durations) and list(durations)[1] == durations.percentile(0.5)

@@ -10,13 +10,14 @@ import pytest
 from official_trainer.lazy import keras, tf
 from official_trainer.program import Program
 from tests import ROOT
+from tests.support.cases import cases
 from tests.support.fits import COMBINATIONS, IN_SHORT, compare
 from tests.support.programs import generated, light, lightly
 
 
-@pytest.mark.parametrize("name", IN_SHORT)
+@pytest.mark.parametrize("name", cases(list(COMBINATIONS), *IN_SHORT))
 def test_what_comes_of_arguments_is_what_keras_makes_of_them(name, tmp_path):
-    """K2, K3, K4, K5: each number of the history to the last bit, and each call; the others in `tests/system`."""
+    """K2, K3, K4, K5: each number of the history to the last bit, each call, weights, outputs, files."""
     compare(name, tmp_path)
 
 

@@ -512,15 +512,19 @@ def test_what_was_compiled_can_be_compiled_again(data, tmp_path):
 # What has no gradient.
 
 
-def one_step(units, reward, estimator, x, y):
-    """Returns by how much a step of size 1 moved the kernel of a linear model, and its outputs before."""
+def one_step(layer, reward, estimator, x, y=None):
+    """Returns by how much a step of size 1 moved the kernel of a model of one layer, its kernel and outputs before."""
     keras.utils.set_random_seed(2)
     inputs = keras.Input([x.shape[1]])
-    program = Program(keras.Model(inputs, keras.layers.Dense(units, use_bias=False, name="out")(inputs)))
+    program = Program(keras.Model(inputs, layer(inputs)))
     program.compile(keras.optimizers.SGD(1.0), reward=reward, reward_estimator=estimator)
     before, outputs = program.model.get_weights()[0], program.model(x).numpy()
     program.train_on_batch(x, y)
-    return program.model.get_weights()[0] - before, outputs
+    return program.model.get_weights()[0] - before, before, outputs
+
+
+def linear(units):
+    return keras.layers.Dense(units, use_bias=False, name="out")
 
 
 def right_table(y_true, y_pred):
@@ -536,7 +540,8 @@ def test_drawn_classes_estimate_the_gradient_of_the_expected_reward(outputs, bas
     estimator = ScoreFunction(outputs=outputs, samples=20000, baseline=baseline)
     if outputs == "probabilities":
         x = np.array([[0.4, 0.6], [0.9, 0.1]], np.float32)
-    moved, before = one_step_of_a_policy(x, y, estimator)
+    layer = linear(3) if outputs == "logits" else Mixture()
+    moved, before, _ = one_step(layer, PythonReward(right_table), estimator, x, y)
     rewards = tf.constant([[right_table(t, c) for c in range(3)] for t in y], tf.float32)
     kernel = tf.Variable(before)
     with tf.GradientTape() as tape:
@@ -556,24 +561,13 @@ class Mixture(keras.layers.Layer):
         return inputs @ tf.nn.softmax(self.kernel)
 
 
-def one_step_of_a_policy(x, y, estimator):
-    keras.utils.set_random_seed(2)
-    inputs = keras.Input([x.shape[1]])
-    layer = keras.layers.Dense(3, use_bias=False) if estimator.outputs == "logits" else Mixture()
-    program = Program(keras.Model(inputs, layer(inputs)))
-    program.compile(keras.optimizers.SGD(1.0), reward=PythonReward(right_table), reward_estimator=estimator)
-    before = program.model.get_weights()[0]
-    program.train_on_batch(x, y)
-    return program.model.get_weights()[0] - before, before
-
-
 @pytest.mark.full
 def test_drawn_numbers_estimate_the_gradient_of_the_expected_reward():
     """K1: of Gaussians; also of a reward that is one number for the whole batch."""
     x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
     estimator = ScoreFunction(outputs="gaussian", samples=20000, sigma=0.5)
     for reward in (closeness, lambda y_true, y_pred: tf.reduce_mean(closeness(y_true, y_pred))):
-        moved, outputs = one_step(1, reward, estimator, x, y)
+        moved, _, outputs = one_step(linear(1), reward, estimator, x, y)
         gradient = x.T @ (-2 * (outputs - y)) / 2
         np.testing.assert_allclose(moved, gradient, atol=0.05 * abs(gradient).max())
 
@@ -583,7 +577,7 @@ def test_other_weights_estimate_the_gradient_of_the_reward(antithetic):
     """K1: beside the exact one."""
     x, y = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
     estimator = EvolutionStrategies(population=2000, sigma=0.01, antithetic=antithetic)
-    moved, outputs = one_step(1, PythonReward(lambda t, p: float(-np.sum((t - p) ** 2))), estimator, x, y)
+    moved, _, outputs = one_step(linear(1), PythonReward(lambda t, p: float(-np.sum((t - p) ** 2))), estimator, x, y)
     gradient = x.T @ (-2 * (outputs - y)) / 2
     np.testing.assert_allclose(moved, gradient, atol=0.2 * abs(gradient).max())
 
@@ -602,15 +596,13 @@ class Noisy(keras.layers.Layer):
 @pytest.mark.full
 def test_all_copies_draw_the_same_numbers():
     """K1: else noise of size 1 would drown what weights of size 0.01 change."""
-    keras.utils.set_random_seed(2)
-    inputs = keras.Input([1])
-    model = keras.Model(inputs, Noisy()(keras.layers.Dense(1, use_bias=False)(inputs)))
-    program = Program(model)
     estimator = EvolutionStrategies(population=64, sigma=0.01)
-    program.compile(keras.optimizers.SGD(1.0), reward=lambda t, p: tf.round(p * 1e4) / 1e4, reward_estimator=estimator)
-    before = model.get_weights()[0]
-    program.train_on_batch(np.ones([4, 1], np.float32))
-    assert (model.get_weights()[0] - before).item() == pytest.approx(1.0, abs=0.5)
+
+    def layer(inputs):
+        return Noisy()(linear(1)(inputs))
+
+    moved, _, _ = one_step(layer, lambda t, p: tf.round(p * 1e4) / 1e4, estimator, np.ones([4, 1], np.float32))
+    assert moved.item() == pytest.approx(1.0, abs=0.5)
 
 
 @pytest.mark.full

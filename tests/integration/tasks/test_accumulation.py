@@ -31,23 +31,6 @@ def test_micro_batches_train_like_one_batch(strategy, count, whole):
     assert int(cut.global_step.numpy()) == int(cut.optimizer.iterations.numpy()) == 9
 
 
-@pytest.mark.full
-def test_micro_batches_of_replicas_train_like_one_batch(whole):
-    """G14: the same; gradients are summed over replicas once for each update, not in the loop of micro-batches."""
-    calls = []
-    trainer = trainer_of(4, "mirrored2")
-    extended = trainer.strategy.extended
-    batch_reduce = extended._batch_reduce_to
-    extended._batch_reduce_to = lambda *args, **kwargs: calls.append(1) or batch_reduce(*args, **kwargs)
-    try:
-        found = curve(trainer)
-    finally:
-        del extended._batch_reduce_to
-    assert len(calls) == 1
-    assert_same_curve(found, whole)
-    assert int(trainer.global_step.numpy()) == int(trainer.optimizer.iterations.numpy()) == 9
-
-
 def test_sums_that_are_exact_give_the_same_bits():
     """G14: with numbers whose sums need no rounding, every bit is the same."""
 

@@ -21,7 +21,6 @@ from official_trainer.tasks import keyed_draws, random_streams, registry
 from official_trainer.tasks.random_streams import RandomStreams
 from tests.support import runs, toy
 from tests.support.cases import cases, full
-from tests.support.draws import category, noise, shuffled
 from tests.support.garden import data
 from tests.support.scripted_runs import killed
 
@@ -35,6 +34,18 @@ def crop(index):
 
 def crop_some(index):
     return tf.cond(index % 2 == 0, lambda: crop(index), lambda: tf.zeros([3], tf.int32))
+
+
+def shuffled(index):
+    return tf.random.shuffle(tf.range(8)) + tf.random.uniform([], maxval=100, dtype=tf.int32)
+
+
+def noise(index):
+    return tf.random.normal([3]) + tf.random.uniform([3]) + tf.random.truncated_normal([3])
+
+
+def category(index):
+    return tf.random.categorical(tf.math.log([[0.25, 0.25, 0.5]]), 20)
 
 
 def drawn_in_a_loop(index):
@@ -128,6 +139,25 @@ def test_a_step_draws_what_its_number_says():
     assert not np.array_equal(draws_of_steps(0, 1, "validation")[0], steps[0])
 
 
+def test_compiled_steps_draw_what_their_number_says():
+    """N1: under XLA too, which draws in its own way."""
+    streams = RandomStreams(toy.ToyTask(None).build_model(), seed=4)
+    place = tf.Variable(0, dtype=tf.int64)
+    drawn = []
+    for number in (3, 4, 3):
+        place.assign(number)
+
+        @tf.function(jit_compile=True)
+        def step():
+            with streams.named("train", place):
+                return noise(0), shuffled(0), category(0)
+
+        drawn.append([value.numpy() for value in step()])
+    for first, other, again in zip(*drawn, strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert not np.array_equal(first, other)
+
+
 def test_draws_in_a_loop_of_the_step_are_left_alone():
     """A key of its own for each turn is more than a key for each place in the code can give."""
     place = tf.Variable(0, dtype=tf.int64)
@@ -195,7 +225,7 @@ def train(model_dir, *, steps=20, mode="train_and_eval", **runtime):
     "runtime", [{}, full({"run_eagerly": True}), full({"distribution_strategy": "mirrored", "num_logical_cpus": 2})]
 )
 def test_a_killed_run_draws_in_maps_layers_and_steps_what_an_unbroken_one_does(runtime, monkeypatch, tmp_path):
-    """N1: each place of draws has its share in the weights; the numbers that the step returns are drawn, too."""
+    """N1, N32: each place of draws has its share in the weights; rows have the numbers that the step returns."""
     train(tmp_path / "whole", **runtime)
     with killed(monkeypatch, "after the save", 10):
         train(tmp_path / "killed", **runtime)

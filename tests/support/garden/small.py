@@ -104,7 +104,6 @@ _BIGBIRD = (
     "task.model.encoder={type: bigbird, bigbird: {vocab_size: 31, hidden_size: 16, num_layers: 1, "
     "num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 64, block_size: 2, num_rand_blocks: 1}}"
 )
-_MOVINET = "task.model.backbone={type: movinet, movinet: {model_id: a0}}"
 
 _ENCODER = (
     "task.model.encoder={type: bert, bert: {vocab_size: 31, hidden_size: 16, num_layers: 2, num_attention_heads: 2, "

@@ -3,14 +3,11 @@
 Owns: the columns of the table, what each of them means, and the words for what went wrong.
 """
 
-import contextlib
 import dataclasses
 import functools
-import os
 import re
 import resource
 import shutil
-import threading
 from pathlib import Path
 
 import yaml
@@ -23,7 +20,6 @@ LIMIT_CPU_SECONDS = 400
 LIMIT_WALL_SECONDS = 1500
 _LONGEST = 200
 LIMIT_BYTES = 20 << 30
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class FailedError(Exception):
@@ -39,14 +35,12 @@ class Trial:
       small: what makes it small.
       needed: what it cannot be resolved or built without at its real size.
       folder: where its runs are; `tiny_data` in it is the data.
-      cpu_seconds: what its processes have used so far.
     """
 
     experiment: str
     small: Small | None
     needed: tuple[str, ...]
     folder: Path
-    cpu_seconds: float = 0.0
 
     def flags(self):
         """Returns the words that name it, with what makes it small."""
@@ -59,16 +53,8 @@ class Trial:
 
     def call(self, target, killed=False):
         """Calls `target` in a process of its own, and returns what it printed; fails as it does."""
-        place = self.folder / f"process_{threading.get_ident()}"
-        place.mkdir(parents=True, exist_ok=True)
-        child = forked.Child(target, cwd=self.folder, folder=place, first=_bound)
-        left = LIMIT_WALL_SECONDS
-        seconds = 0.0
-        while left > 0 and child.process.exitcode is None:
-            seconds = max(seconds, _used(child.process.pid))
-            child.process.join(0.2)
-            left -= 0.2
-        self.cpu_seconds += seconds
+        child = forked.Child(target, cwd=self.folder, folder=self.folder, first=_bound)
+        child.process.join(LIMIT_WALL_SECONDS)
         if child.process.exitcode is None:
             child.process.kill()
             raise FailedError(f"not done within {LIMIT_WALL_SECONDS} s")
@@ -83,13 +69,6 @@ class Trial:
 def _bound():
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_SECONDS, LIMIT_CPU_SECONDS))
-
-
-def _used(pid):
-    """Returns the CPU seconds that a process has used."""
-    with contextlib.suppress(OSError):
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
-    return 0.0
 
 
 def _ended(code, err):

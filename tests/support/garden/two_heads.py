@@ -12,7 +12,6 @@ WORKSPACE = ROOT / "tests" / "support" / "garden" / "workspace"
 NAMES = ("two_heads", "mine/doubling", "points_on_sets", "points_alone")
 EMA = "trainer.optimizer_config.ema={average_decay: 0.9, trainable_weights_only: true}"
 JOINT, QUIET = "trainer.trainer_type=joint", "trainer.export.at_end=false"
-MIRRORED = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
 
 
 def resolved(name, **layers):

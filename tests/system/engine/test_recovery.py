@@ -36,13 +36,6 @@ def test_the_batch_that_fails_is_found_in_one_of_two_replicas(model_dir):
     assert_batch_is_found(model_dir, "mirrored")
 
 
-def test_skipping_goes_on_past_the_data_of_the_lost_steps(model_dir):
-    """T12: `skip`, Model Garden's way: none of the batches since the checkpoint is seen again."""
-    do(model_dir, "trainer.recovery_max_trials=1")
-    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
-    assert BAD_STEP - 30 <= lost <= 10
-
-
 def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
     """T12: `repeat` is for failures of the machine; a bad batch uses up the trials."""
     with pytest.raises(NonFiniteError, match="did it"):
@@ -118,31 +111,40 @@ def test_a_stop_while_the_batch_is_looked_for_loses_nothing(model_dir, tmp_path,
     assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
 
 
-def test_several_batches_that_fail_after_one_checkpoint_are_all_left_out(model_dir, tmp_path, stream):
-    """T12, N2: what was decided at a checkpoint holds when the run goes back there again, also two in a row."""
-    stream.bad_too = (BAD_STEP, BAD_STEP + 1)
-    do(model_dir, "trainer.recovery_max_trials=3", "trainer.recovery_data=skip_batch")
-    stream.without = (BAD_STEP - 1, BAD_STEP, BAD_STEP + 1)
+@pytest.mark.parametrize(
+    ("bad_too", "sets"),
+    [
+        ((BAD_STEP, BAD_STEP + 1), ("trainer.recovery_max_trials=3",)),  # also two in a row
+        ((45,), ("trainer.recovery_max_trials=2", "trainer.recovery_checkpoints_back=2")),  # an older checkpoint
+    ],
+)
+def test_several_batches_that_fail_are_all_left_out(model_dir, tmp_path, stream, bad_too, sets):
+    """T12, N2: what was decided at a checkpoint holds when the run goes back there again, or further."""
+    stream.bad_too = bad_too
+    do(model_dir, *sets, "trainer.recovery_data=skip_batch")
+    stream.without = (BAD_STEP - 1, *bad_too)
     do(tmp_path / "clean")
     assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
 
 
-def test_going_back_further_leaves_out_what_was_left_out_before(model_dir, tmp_path, stream):
-    """T12, N2: also when the checkpoint it goes back to is older than the one before."""
-    stream.bad_too = (45,)
-    sets = ("trainer.recovery_max_trials=2", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
+@pytest.mark.parametrize(
+    ("bad_too", "sets", "back", "most"),
+    [
+        ((), ("trainer.recovery_max_trials=1",), 30, 10),
+        ((50,), ("trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30"), 17, 40),  # 51, from step 30 again
+        ((), ("trainer.recovery_max_trials=1", "trainer.recovery_checkpoints_back=2"), 20, 20),
+    ],
+    ids=["once", "twice", "further back"],
+)
+def test_skipping_goes_on_past_the_data_of_the_lost_steps(model_dir, stream, caplog, bad_too, sets, back, most):
+    """T12: `skip`, Model Garden's way: no batch since the checkpoint is seen again; the steps are repeated."""
+    stream.bad_too = bad_too
     do(model_dir, *sets)
-    stream.without = (BAD_STEP - 1, 45)
-    do(tmp_path / "clean")
-    assert all("position" in found for found in differences(model_dir, tmp_path / "clean"))
-
-
-def test_skipping_twice_from_one_checkpoint_goes_on_past_both(model_dir, stream):
-    """T12: the second failure is further on in the data than its step says."""
-    stream.bad_too = (50,)
-    do(model_dir, "trainer.recovery_max_trials=2", "trainer.checkpoint_interval=30")
     lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
-    assert 51 - 30 <= lost <= 60 - 30 + 10
+    assert (51 - 30 if bad_too else BAD_STEP - back) <= lost <= most
+    assert f"back at step {30 if bad_too else back}, past the data of" in caplog.text
+    steps = [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
+    assert steps == [10, 20, 30, 40, 50, 60]
 
 
 def test_a_batch_whose_loss_is_above_the_bound_is_found(model_dir, tmp_path, stream, caplog):
@@ -242,13 +244,3 @@ def test_going_back_takes_back_the_best_of_later_steps(model_dir, tmp_path, stre
         assert sorted(path.name for path in (tmp_path / "run" / folder).iterdir()) == sorted(
             path.name for path in (tmp_path / "clean" / folder).iterdir()
         )
-
-
-def test_going_back_further_takes_the_later_checkpoints_away(model_dir, caplog):
-    """T12: they are what led to the failure; the steps are done again."""
-    do(model_dir, "trainer.recovery_max_trials=1", "trainer.recovery_checkpoints_back=2")
-    assert "recovery 1 of 1: back at step 20, past the data of" in caplog.text
-    lost = values(model_dir, 60)["training/position/skipped_steps/.ATTRIBUTES/VARIABLE_VALUE"]
-    assert BAD_STEP - 20 <= lost <= 20
-    steps = [row["step"] for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "train"]
-    assert steps == [10, 20, 30, 40, 50, 60]

@@ -6,7 +6,10 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.lazy import keras
+from tests import ROOT
 from tests.support import toy
+from tests.support.forked import run_command
+from tests.support.runs import differences
 
 LAYERS = {
     "penalties": lambda: keras.layers.Dense(16, "relu", kernel_regularizer="l2"),
@@ -45,3 +48,15 @@ def test_replicas_have_the_numbers_of_one_device_or_not(what):
         left, right = (each.evaluate(tf.constant(-1)) for each in (one, two))
         assert left["accuracy"] == right["accuracy"]
         assert float(left["validation_loss"]) == pytest.approx(float(right["validation_loss"]), rel=1e-5)
+
+
+def test_mirrored_over_one_device_costs_nothing(tmp_path):
+    """T16: it is no strategy, with the numbers that MirroredStrategy over that device gives."""
+    sets = ["trainer.train_steps=4", "trainer.validation_interval=4", "trainer.export.at_end=false"]
+    argv = ["train", "--experiment=digits_mlp", *(f"--set={word}" for word in sets)]
+    for name in ("mirrored", "off"):
+        words = [f"--model_dir={tmp_path / name}", f"--set=runtime.distribution_strategy={name}"]
+        done = run_command([*argv, *words, "--set=runtime.num_logical_cpus=1"], cwd=ROOT, folder=tmp_path)
+        assert done.code == 0, done.err
+        assert "on 1 CPU" in done.out
+    assert differences(tmp_path / "mirrored", tmp_path / "off") == []

@@ -1,6 +1,5 @@
 """Runs of experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
 
-import json
 import sys
 
 import numpy as np
@@ -12,13 +11,11 @@ from official.modeling.multitask import train_lib
 from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
-from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.garden import index, to_garden
 from official_trainer.garden.scan import Experiment
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
-from official_trainer.tracking.jsonl import read_rows
 from tests.support import runs
 from tests.support.forked import run_command
 from tests.support.garden.two_heads import EMA, JOINT, NAMES, QUIET, WORKSPACE, do, module, resolved
@@ -49,31 +46,6 @@ def test_the_command_line_knows_them(tmp_path):
 
 
 # Runs.
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run to its end by the command line, with averages, which tests only read: its directory and output."""
-    folder = tmp_path_factory.mktemp("garden_several")
-    argv = ["train", "--experiment=two_heads", f"--model_dir={folder}/run", f"--set={EMA}"]
-    done = run_command(argv, cwd=WORKSPACE, folder=folder)
-    assert done.code == 0, done.out + done.err
-    return folder / "run", done
-
-
-def test_a_run_evaluates_each_task_and_keeps_the_best(finished):
-    """T21, T11, T13, T19: by one task's metric; each is served under its name."""
-    model_dir, _ = finished
-    found = [row for row in read_rows(f"{model_dir}/metrics.jsonl") if row["split"] == "validation"]
-    assert [row["step"] for row in found] == [16, 30]
-    names = {"points/accuracy", "points/validation_loss", "sums/error", "sums/validation_loss"}
-    assert all(names <= row.keys() for row in found)
-    best = json.loads((model_dir / "run.json").read_text())["best"]
-    assert best["value"] == max(row["points/accuracy"] for row in found)
-    assert committed_steps(str(model_dir / "best")) == (best["step"],)
-    assert set(tf.saved_model.load(f"{model_dir}/export/30").signatures) == {"points", "sums"}
-    assert any("/.OPTIMIZER_SLOT/optimizer/average" in name for name in runs.values(model_dir, 30))
-    assert do(model_dir, EMA, mode="eval")["points/accuracy"] == found[-1]["points/accuracy"]
 
 
 def test_joint_training_gives_what_model_gardens_driver_gives(tmp_path, monkeypatch):
@@ -108,15 +80,6 @@ def test_joint_training_gives_what_model_gardens_driver_gives(tmp_path, monkeypa
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "annealing"])
-def test_every_sampler_trains(sampler, tmp_path):
-    """T21: as its shares say; proportional sampling is the experiment's own."""
-    metrics = do(tmp_path / "run", QUIET, f"trainer.task_sampler.type={sampler}", "trainer.validation_interval=30")
-    assert metrics["points/accuracy"] > 0.5
-    rows = [row for row in read_rows(f"{tmp_path}/run/metrics.jsonl") if row["split"] == "train"]
-    assert {name for row in rows for name in row} >= {"points/training_loss", "sums/training_loss"}
-
-
 @pytest.mark.parametrize(
     "name", ["points_on_sets", *(pytest.param(name, marks=pytest.mark.full) for name in ("two_heads", "mine/doubling"))]
 )
@@ -128,21 +91,6 @@ def test_a_run_that_is_continued_ends_as_an_unbroken_one(name, tmp_path):
         do(tmp_path / "broken", *sets, f"trainer.train_steps={steps}", "trainer.validation_interval=30", name=name)
     found = runs.differences(tmp_path / "broken", tmp_path / "whole")
     assert [each for each in found if "metrics.jsonl" not in each] == []
-
-
-def test_a_loss_that_is_not_finite_is_recovered_from(tmp_path, monkeypatch):
-    """T21, T12: by the fields that Model Garden's driver for several tasks does not read."""
-    resolved("two_heads")
-    features = module().FEATURES.copy()
-    features[93] = np.nan
-    monkeypatch.setattr(module(), "FEATURES", features)
-    monkeypatch.setattr(module(), "BUFFER", 1)
-    sets = (JOINT, QUIET, "trainer.validation_interval=30", "trainer.best_checkpoint_eval_metric=")
-    with pytest.raises(NonFiniteError, match=r"the batch of step 10 did it"):
-        do(tmp_path / "run", *sets)
-    more = ("trainer.recovery_max_trials=9", "trainer.recovery_data=skip_batch", "trainer.train_steps=12")
-    do(tmp_path / "run", *sets, *more)
-    assert committed_steps(str(tmp_path / "run"))[-1] == 12
 
 
 def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):

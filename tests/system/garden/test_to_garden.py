@@ -24,26 +24,6 @@ from tests.support.garden.driver import (
 from tests.support.garden.toy import GardenTask
 
 
-def test_a_run_of_theirs_that_is_broken_off_computes_what_an_unbroken_one_does(tmp_path):
-    """N1: exact resume, for a Task and params of Model Garden; weights, slots, dropout, data."""
-    whole, _ = call(tmp_path / "whole")
-    broken = tmp_path / "broken"
-    with pytest.raises(RuntimeError, match=r"power failure"):
-        call(broken, train_actions=[_failing_at(15)])
-    assert committed_steps(str(broken)) == (10,)
-    continued, _ = call(broken)
-    toy.assert_bitwise_equal(weights_of(continued), weights_of(whole))
-
-
-def _failing_at(step):
-    def fail(output, seen=[0]):  # noqa: B006 - counts its calls
-        seen[0] += 5
-        if seen[0] == step:
-            raise RuntimeError("power failure")
-
-    return fail
-
-
 def test_evaluates_checkpoints_of_the_run(tmp_path):
     """T10: eval the newest, continuous_eval each, with summaries and the best checkpoint."""
     params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
@@ -117,37 +97,6 @@ def test_what_the_caller_writes_into_the_run_directory_stays(tmp_path):
         assert (tmp_path / "params.yaml").read_bytes() == theirs
     assert not (tmp_path / "params.1.yaml").exists()
     assert committed_steps(str(tmp_path)) == (10, 20)
-
-
-def test_a_run_begun_by_their_driver_goes_on_in_ours(tmp_path):
-    """N4: step, weights and slots of the checkpoint that TensorFlow's pointer names."""
-    params = params_of(train_steps=10)
-    theirs = toy.weights(their_run(tmp_path, params))
-    ours = trainer_of(Trainer, params)
-    call(tmp_path, "train", params=params, trainer=ours)
-    assert int(ours.global_step.numpy()) == 10
-    toy.assert_bitwise_equal(toy.weights(ours), theirs)
-    assert committed_steps(str(tmp_path)) == (5, 10)
-    call(tmp_path, "train", params=params_of(train_steps=30))
-    assert committed_steps(str(tmp_path)) == (5, 10, 20, 30)
-    rows = read_rows(str(tmp_path / "metrics.jsonl"))
-    assert [row["step"] for row in rows if row["split"] == "train"] == [15, 20, 25, 30]
-
-
-def test_a_run_begun_here_goes_on_under_their_driver_and_comes_back(tmp_path):
-    """N4: their CheckpointManager finds ours by the pointer; ours finds theirs again."""
-    call(tmp_path, "train", params=params_of(train_steps=10))
-    first = tf.train.load_checkpoint(str(tmp_path / "ckpt-10"))
-    params = params_of(train_steps=20)
-    theirs = their_run(tmp_path, params)
-    assert int(theirs.global_step.numpy()) == 20
-    assert int(theirs.optimizer.iterations.numpy()) == 20, "they went on from the slots of step 10"
-    assert first.get_tensor("optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE") == 10
-    values = toy.weights(theirs)
-    ours = trainer_of(Trainer, params)
-    call(tmp_path, "train", params=params, trainer=ours)
-    toy.assert_bitwise_equal(toy.weights(ours), values)
-    assert not (tmp_path / "quarantine").exists()
 
 
 def test_averages_go_on_in_either_driver(tmp_path):

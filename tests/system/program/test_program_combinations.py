@@ -1,4 +1,4 @@
-"""Arguments of fit together, those that are not tried in each test run; replicas; data that does not say its size."""
+"""Arguments of fit together: replicas, data that does not say its size, runs whose data has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.fits import COMBINATIONS, IN_SHORT, compare
 from tests.support.programs import (
     examples,
     generated,
@@ -20,13 +19,6 @@ from tests.support.programs import (
 )
 
 X, Y = examples()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in COMBINATIONS if name not in IN_SHORT])
-def test_what_comes_of_arguments_is_what_keras_makes_of_them(name, tmp_path):
-    """K2, K3, K4, K5: history, calls, weights, evaluation, predictions, and what callbacks write."""
-    compare(name, tmp_path)
 
 
 def test_several_replicas_are_told_of_as_one():

@@ -70,15 +70,6 @@ def test_a_replica_without_an_example_changes_nothing():
     assert np.isfinite(program.train_on_batch(X[:1], Y[:1])).all()
 
 
-@pytest.mark.full
-def test_batches_of_a_dataset_are_divided():
-    """K4"""
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)
-    arguments = {"epochs": 2, "verbose": 0, "validation_data": dataset.take(2)}
-    one, two = on("off"), on("mirrored2")
-    assert_alike(two.fit(dataset, **arguments).history, one.fit(dataset, **arguments).history)
-
-
 def test_a_loss_that_is_a_sum_is_one_on_two_replicas():
     """K2: nothing is weighted by the size of a replica's part."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
@@ -91,9 +82,16 @@ def test_a_loss_that_is_a_sum_is_one_on_two_replicas():
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("weighting", cases(["sample_weight", "class_weight"], "sample_weight"))
-def test_weights_count_as_on_one_replica(weighting):
-    """K2"""
-    given = {"sample_weight": np.linspace(0.1, 2, len(X)).astype("float32"), "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}}
-    arguments = {weighting: given[weighting], "shuffle": False, "batch_size": 9, "epochs": 2, "verbose": 0}
-    assert_alike(on("mirrored2").fit(X, Y, **arguments).history, on("off").fit(X, Y, **arguments).history)
+GIVEN = {
+    "sample_weight": {"x": X, "y": Y, "sample_weight": np.linspace(0.1, 2, len(X)).astype("float32"), "batch_size": 9},
+    "class_weight": {"x": X, "y": Y, "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}, "batch_size": 9},
+    "dataset": {},
+}
+
+
+@pytest.mark.parametrize("given", cases(list(GIVEN), "sample_weight"))
+def test_weights_and_batches_of_a_dataset_count_as_on_one_replica(given):
+    """K2, K4"""
+    data = GIVEN[given] or {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)}
+    arguments = {**data, "shuffle": False, "epochs": 2, "verbose": 0}
+    assert_alike(on("mirrored2").fit(**arguments).history, on("off").fit(**arguments).history)

@@ -17,6 +17,16 @@ def test_steps_of_ones_own_accumulate_on_replicas():
 
 
 @pytest.mark.parametrize("count", cases([2, 3, 4], 3))
-def test_micro_batches_of_replicas_train_like_one_batch(count):
-    """G14: the same loss curve and metrics as whole batches on as many replicas."""
-    assert_trains_alike(trainer_of(1, "mirrored2"), trainer_of(count, "mirrored2"))
+def test_micro_batches_of_replicas_train_like_one_batch(count, monkeypatch):
+    """G14: the same curve and metrics as whole batches; gradients are summed over replicas once for each update."""
+    calls, trainer = [], trainer_of(count, "mirrored2")
+    batch_reduce = trainer.strategy.extended._batch_reduce_to
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return batch_reduce(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.strategy.extended, "_batch_reduce_to", counted)
+        assert_trains_alike(trainer, trainer_of(1, "mirrored2"))
+    assert len(calls) == 2, "one for each of the two trainers"

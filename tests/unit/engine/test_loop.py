@@ -105,15 +105,6 @@ def test_a_crash_in_the_evaluation_where_a_process_stops_does_not_lose_it():
     assert said == ["stopped at step 40 of 100, by --until_step; without it the same command goes on"]
 
 
-def test_order_at_a_step_where_everything_is_due():
-    """The summary, then the save, then the evaluation."""
-    disk = Disk()
-    loop, _ = start(disk, config_of(train_steps=10, summary_interval=5, checkpoint_interval=5, validation_interval=5))
-    loop.run()
-    at_5 = [kind for kind, step in disk.events if step == 5]
-    assert at_5 == ["train", "save", "validation"]
-
-
 @pytest.mark.parametrize(
     ("evaluate", "steps"), [("interval", [40, 80, 100]), ("end", [100]), ("never", [])]
 )  # fmt: skip
@@ -124,19 +115,6 @@ def test_modes_differ_in_when_they_evaluate(evaluate, steps):
     logs = loop.run()
     assert [s for split, s in disk.rows if split == "validation"] == steps
     assert ("accuracy" in logs) == bool(steps)
-
-
-def test_a_crash_in_the_last_evaluation_does_not_lose_it():
-    """T10: the last step is always evaluated."""
-    disk = Disk()
-    loop, _ = start(disk, config_of(), kill_at=("evaluate", 100))
-    with pytest.raises(Killed):
-        loop.run()
-    assert disk.checkpoints[-1] == 100
-    assert ("validation", 100) not in disk.rows
-    loop, trainer = start(disk, config_of())
-    assert loop.run() == {"accuracy": 0.1}
-    assert trainer.lengths == []
 
 
 def test_a_finished_run_does_nothing():
