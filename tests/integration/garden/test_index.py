@@ -201,16 +201,8 @@ AS_THERE = (
         ["trainer: {optimizer_config: {optimizer: {type: adamw, adamw: {include_in_weight_decay: kernel}}}}"],
         r"decay: .*a list of texts or null, and its code receives 'kernel'; write \['kernel'\], or each letter counts",
     ),
-    (
-        "resnet_imagenet",
-        ["runtime: {enable_xla: true}", "runtime: {distribution_strategy: tpu}"],
-        "enable_xla: has no",
-    ),
-    (
-        "resnet_imagenet",
-        ["runtime: {loss_scale: dynamic}"],
-        "loss_scale: has no effect unless mixed_precision",
-    ),
+    ("resnet_imagenet", ["runtime: {enable_xla: true}", "runtime: {distribution_strategy: tpu}"], "enable_xla: has no"),
+    ("resnet_imagenet", ["runtime: {loss_scale: dynamic}"], "loss_scale: has no effect unless mixed_precision"),
     (
         "resnet_imagenet",
         ["task: {train_data: {aug_type: {type: randaug}}}", "task: {train_data: {aug_type: autoaug}}"],

@@ -211,10 +211,7 @@ def test_two_workspaces_are_not_confused(tmp_path):
         (factory("a", "return {}"), "ExperimentConfig, got a dict"),
         (factory("a", "return None"), "must return an ExperimentConfig, got nothing; write `return` before the config"),
         (factory("a", "return 1 / 0"), "experiments/a.py:8: the factory of experiment 'a' failed: ZeroDivisionError"),
-        (
-            factory("a").replace("@", "if 0:\n  @").replace("def", "  def"),
-            "does not register 'a'; check whether",
-        ),
+        (factory("a").replace("@", "if 0:\n  @").replace("def", "  def"), "does not register 'a'; check whether"),
     ],
 )
 def test_broken_experiments_name_file_line_and_cause(tmp_path, text, said):

@@ -1,7 +1,4 @@
-"""Model Garden's own tests, from its wheel, run on our classes in place of theirs.
-
-    python -m tests.support.garden.contract             # all of them, each module in a process of its own
-    python -m tests.support.garden.contract MODULE      # one, such as official.core.train_lib_test
+"""Model Garden's own tests, from its wheel, run on our classes in place of theirs, each module in its own process.
 
 A test that fails is a failure, unless it is listed below with the reason why what it asserts is not wanted here. A
 listed test that passes is a failure too, and so is a class of ours that no test has used.
@@ -15,7 +12,6 @@ import importlib
 import os
 import pkgutil
 import socket
-import subprocess
 import sys
 import types
 import unittest
@@ -70,42 +66,9 @@ def _driver():
     }
 
 
-def _loops():
-    from tests.support.garden.adapters import OrbitEvaluator, OrbitTrainer
-
-    return {
-        ("orbit.standard_runner", "StandardTrainer"): OrbitTrainer,
-        ("orbit.standard_runner", "StandardEvaluator"): OrbitEvaluator,
-    }
-
-
-def _several() -> Mapping[tuple[str, str], object]:
-    from tests.support.garden import several
-
-    where = "official.modeling.multitask"
-    return {
-        (f"{where}.base_trainer", "MultiTaskBaseTrainer"): several.JointTrainer,
-        (f"{where}.interleaving_trainer", "MultiTaskInterleavingTrainer"): several.InterleavingTrainer,
-        (f"{where}.evaluator", "MultiTaskEvaluator"): several.SeveralEvaluator,
-        (f"{where}.train_lib", "run_experiment"): several.run_several,
-        (f"{where}.train_lib", "run_experiment_with_multitask_eval"): several.run_several_evaluations,
-    }
-
-
 def _only(*names: str, of: Callable[[], Mapping[tuple[str, str], object]]) -> Contract:
     return Contract(ours=lambda: {place: thing for place, thing in of().items() if place[1] in names})
 
-
-def _steps(task: str, *names: str) -> Contract:
-    def ours() -> Mapping[tuple[str, str], object]:
-        from tests.support.garden.steps import steps_of
-
-        return steps_of(task, names or ("train_step", "validation_step"))
-
-    return Contract(ours=ours)
-
-
-_NLP, _SEVERAL, _PROJECTS = "official.nlp.tasks", "official.modeling.multitask", "official.projects"
 
 CONTRACTS: Mapping[str, Contract] = {
     "official.core.base_trainer_test": Contract(ours=_trainer),
@@ -126,60 +89,22 @@ CONTRACTS: Mapping[str, Contract] = {
     ),
     # Their actions as they are: `test_to_garden.py` has them called by our runs.
     "official.core.actions_test": Contract(ours=dict),
-    "orbit.standard_runner_test": Contract(
-        ours=_loops,
-        defects={
-            "test_evaluator_with_repeat_dataset_not_recreate*": "an evaluation goes on in the data where the last one "
-            "ended, so that no two can be compared; ours begin at the first example",
-        },
-    ),
-    f"{_NLP}.dual_encoder_test": _steps(f"{_NLP}.dual_encoder:DualEncoderTask"),
-    f"{_NLP}.electra_task_test": _steps(f"{_NLP}.electra_task:ElectraPretrainTask"),
-    f"{_NLP}.masked_lm_determinism_test": dataclasses.replace(
-        _steps(f"{_NLP}.masked_lm:MaskedLMTask"), calls_first="tensorflow:config.experimental.enable_op_determinism"
-    ),
-    f"{_NLP}.masked_lm_test": _steps(f"{_NLP}.masked_lm:MaskedLMTask"),
-    f"{_NLP}.question_answering_test": _steps(f"{_NLP}.question_answering:QuestionAnsweringTask"),
-    f"{_NLP}.sentence_prediction_test": _steps(f"{_NLP}.sentence_prediction:SentencePredictionTask"),
-    f"{_NLP}.tagging_test": _steps(f"{_NLP}.tagging:TaggingTask"),
-    f"{_NLP}.translation_test": _steps(f"{_NLP}.translation:TranslationTask", "train_step"),
-    f"{_PROJECTS}.detr.tasks.detection_test": dataclasses.replace(
-        _steps(f"{_PROJECTS}.detr.tasks.detection:DetectionTask"),
-        defects={"test_validation_step": "their COCO evaluator does not work with NumPy 2.4, in any Trainer"},
-    ),
-    f"{_PROJECTS}.maxvit.train_test": _only("run_experiment", of=_driver),
-    f"{_PROJECTS}.movinet.train_test": _only("run_experiment", of=_driver),
-    f"{_PROJECTS}.qat.vision.tasks.image_classification_test": _steps(
-        "official.vision.tasks.image_classification:ImageClassificationTask"
-    ),
-    f"{_PROJECTS}.qat.vision.tasks.retinanet_test": _steps("official.vision.tasks.retinanet:RetinaNetTask"),
-    f"{_PROJECTS}.teams.teams_task_test": _steps(f"{_PROJECTS}.teams.teams_task:TeamsPretrainTask"),
-    f"{_PROJECTS}.video_ssl.tasks.pretrain_test": _steps(
-        f"{_PROJECTS}.video_ssl.tasks.pretrain:VideoSSLPretrainTask", "train_step"
-    ),
-    f"{_PROJECTS}.volumetric_models.tasks.semantic_segmentation_3d_test": _steps(
-        f"{_PROJECTS}.volumetric_models.tasks.semantic_segmentation_3d:SemanticSegmentation3DTask"
-    ),
-    f"{_PROJECTS}.volumetric_models.train_test": _only("run_experiment", of=_driver),
-    "official.recommendation.ranking.task_test": _steps("official.recommendation.ranking.task:RankingTask"),
+    "official.projects.maxvit.train_test": _only("run_experiment", of=_driver),
+    "official.projects.movinet.train_test": _only("run_experiment", of=_driver),
+    "official.projects.volumetric_models.train_test": _only("run_experiment", of=_driver),
     "official.recommendation.ranking.train_test": dataclasses.replace(
         _only("run_experiment", "Trainer", of=lambda: {**_trainer(), **_driver()}),
         defects={"test*TPU*": "needs a TPU, and does not skip itself"},
         calls_first="official.recommendation.ranking.common:define_flags",
     ),
     "official.nlp.continuous_finetune_lib_test": _only("run_experiment", of=_driver),
-    f"{_SEVERAL}.base_trainer_test": _only("MultiTaskBaseTrainer", of=_several),
-    f"{_SEVERAL}.evaluator_test": _only("MultiTaskEvaluator", of=_several),
-    f"{_SEVERAL}.interleaving_trainer_test": _only("MultiTaskInterleavingTrainer", of=_several),
-    f"{_SEVERAL}.train_lib_test": _only("run_experiment", "run_experiment_with_multitask_eval", of=_several),
 }
 
 LEFT_OUT: Mapping[str, str] = {
-    "official.nlp.data.pretrain_dynamic_dataloader_test": "its steps run on a TPU or a GPU only",
-    "official.projects.mobilebert.distillation_test": "the wheel lacks official.modeling.fast_training",
+    "official.modeling.multitask.train_lib_test": "`test_several.py` compares its weights with those of ours",
     "official.projects.yt8m.train_test": "the wheel lacks official.projects.yt8m.dataloaders",
 }
-"""Modules of theirs with steps or drivers that cannot run here, each with the reason."""
+"""Modules of theirs with drivers that do not run here, each with the reason."""
 
 
 @dataclasses.dataclass
@@ -232,7 +157,7 @@ def _counted(thing, name: str, used: collections.Counter):
     if isinstance(thing, types.FunctionType):
 
         def call(*arguments, **options):
-            used[name] += not getattr(thing, "is_inside", bool)()
+            used[name] += 1
             return thing(*arguments, **options)
 
         return call
@@ -305,15 +230,8 @@ def problems(contract: Contract, outcome: Outcome) -> list[str]:
     return found if outcome.tests["passed"] else [*found, "no test has passed"]
 
 
-def main(arguments: list[str]) -> int:
-    """Runs what the command line names, and returns the exit code."""
-    if not arguments:
-        codes = [subprocess.run([sys.executable, "-m", __spec__.name, module]).returncode for module in CONTRACTS]
-        return max(codes)
-    (module,) = arguments
-    if module not in CONTRACTS:
-        print(f"{module}: not one of {', '.join(CONTRACTS)}")
-        return 2
+def main(module: str) -> int:
+    """Runs the tests of a module, prints how they went, and returns the exit code."""
     outcome = run(module)
     found = problems(CONTRACTS[module], outcome)
     counts = ", ".join(f"{len(names)} {how}" for how, names in outcome.tests.items())
@@ -322,7 +240,3 @@ def main(arguments: list[str]) -> int:
     print(f"{module}: {counts} ({listed} of the failed as listed); ours: {used or 'nothing'}")
     print("".join(f"\n{problem}\n" for problem in found), end="")
     return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

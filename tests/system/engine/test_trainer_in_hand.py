@@ -173,10 +173,7 @@ def test_the_device_is_the_one_of_the_scope():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda t: t.train_on(examples(10), name="mine"),
-            "mine is a dataset, and one batch is wanted; ",
-        ),
+        (lambda t: t.train_on(examples(10), name="mine"), "mine is a dataset, and one batch is wanted; "),
         (lambda t: t.train_on((FEATURES[:3], LABELS[:2])), "batch: all parts .* need the same number .*(3, 6), (2,)"),
         (lambda t: t.eval_on((object(), LABELS[:2])), "batch cannot become tensors: "),
         (lambda t: t.evaluate_on(FEATURES, name="dev"), "dev is a ndarray; give a tf.data.Dataset of batches"),

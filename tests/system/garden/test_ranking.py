@@ -52,14 +52,6 @@ def test_an_experiment_trains_and_evaluates(experiment, folder):
     assert slots, "Adam's"
 
 
-def test_one_step_of_everything_is_tried_first(folder):
-    """N10: their optimizers have sections of their own."""
-    argv = ["check", *command("dlrm_criteo", folder / "checked")[1:]]
-    completed = run_command(argv, cwd=folder, folder=folder)
-    assert completed.code == 0, completed.out + completed.err
-    assert not (folder / "checked").exists()
-
-
 def test_a_run_goes_on_with_the_same_bits(folder):
     """N1: weights, and the slots and counts of both optimizers, which are created with the first step."""
     for steps, model_dir in (("8", "whole"), ("4", "broken"), ("8", "broken")):

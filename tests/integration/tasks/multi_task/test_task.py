@@ -319,10 +319,7 @@ def problems_of(config, *sets):
             r"task_routines\[1\].task_name: 'points' is the name of task_routines\[0\] too; give one an",
         ),
         ((POINTS.replace(task_name=""),), r"task_routines\[0\].task_name: is not set; name the task"),
-        (
-            (POINTS.replace(task_name="a|b"),),
-            r"task_routines\[0\].task_name: 'a\|b' contains '\|' or '/'",
-        ),
+        ((POINTS.replace(task_name="a|b"),), r"task_routines\[0\].task_name: 'a\|b' contains '\|' or '/'"),
         ((POINTS.replace(task_weight=0.0),), r"task_routines\[0\].task_weight: must be greater than 0, got 0.0"),
         ((POINTS.replace(task_weight=-1.0),), r"task_routines\[0\].task_weight: must be greater than 0, got -1.0"),
         ((POINTS.replace(eval_steps=0),), r"task_routines\[0\].eval_steps: must be -1 \(all data\) or at least 1"),
@@ -348,10 +345,7 @@ def test_routines_that_cannot_be(changes, said):
             ["trainer.task_sampler=annealing", "trainer.task_sampler.annealing.total_steps=5"],
             r"annealing.total_steps: must be more than steps_per_epoch=5: there is one epoch only",
         ),
-        (
-            ["trainer.train_steps=0", "trainer.train_epochs=2"],
-            r"trainer.train_epochs: is undefined for several tasks",
-        ),
+        (["trainer.train_steps=0", "trainer.train_epochs=2"], r"trainer.train_epochs: is undefined for several tasks"),
         (["runtime.distribution_strategy=tpu"], r"trainer_type: interleaving has batches of several shapes.*joint"),
         (
             [
