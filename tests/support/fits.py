@@ -76,15 +76,6 @@ def sequence(**arguments):
     return {"x": Halves((X, Y)), "epochs": 3, "shuffle": False, **arguments}
 
 
-def ragged():
-    rows = tf.RaggedTensor.from_row_lengths(np.ravel(X)[: EXAMPLES * 3], [1 + 4 * (i % 2) for i in range(EXAMPLES)])
-    return arrays(x=rows, y=WEIGHTS[:, None])
-
-
-def sparse_rows():
-    return arrays(x=tf.sparse.from_dense(X * (X > 0)), batch_size=8)
-
-
 # Models.
 
 
@@ -109,19 +100,6 @@ def of(*layers, seed=1):
         return keras.Sequential([keras.Input([FEATURES]), *[layer() for layer in layers], keras.layers.Dense(CLASSES)])
 
     return make
-
-
-def of_ragged():
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input([None], ragged=True)
-    means = keras.layers.Lambda(lambda rows: tf.ensure_shape(tf.reduce_mean(rows, axis=1, keepdims=True), [None, 1]))
-    return keras.Model(inputs, keras.layers.Dense(1)(means(inputs)))
-
-
-def of_sparse():
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input([FEATURES], sparse=True)
-    return keras.Model(inputs, keras.layers.Dense(CLASSES)(inputs))
 
 
 class OwnResults(keras.Model):
@@ -297,8 +275,6 @@ COMBINATIONS = {
     "doubles": Fit(data=lambda: arrays(x=X.astype(np.float64), y=Y.astype(np.int64))),
     "lists of numbers": Fit(data=lambda: arrays(x=X.tolist(), y=Y.tolist())),
     "tensors": Fit(data=lambda: arrays(x=tf.constant(X), y=tf.constant(Y))),
-    "ragged": Fit(data=ragged, model=of_ragged, settings=lambda: {"loss": "mse", "metrics": ["mae"]}),
-    "sparse": Fit(data=sparse_rows, model=of_sparse),
     "inputs in a list, outputs too": Fit(
         data=lambda: arrays(x=LISTED, y=[Y, Y], validation_split=0.2),
         model=two,

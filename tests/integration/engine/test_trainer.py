@@ -202,34 +202,14 @@ def test_override_points_are_called_in_order():
     """T3, T4: begin, fetch, step, end; begin and end eager, fetch and step traced."""
     calls = []
 
+    def recording(name):
+        def call(self, *arguments):
+            calls.append((name, tf.executing_eagerly()))
+            return getattr(Trainer, name)(self, *arguments)
+
+        return call
+
     class Recording(Trainer):
-        def train_loop_begin(self):
-            calls.append(("train_loop_begin", tf.executing_eagerly()))
-
-        def next_train_inputs(self, iterator):
-            calls.append(("next_train_inputs", tf.executing_eagerly()))
-            return super().next_train_inputs(iterator)
-
-        def train_step(self, iterator):
-            calls.append(("train_step", tf.executing_eagerly()))
-            super().train_step(iterator)
-
-        def train_loop_end(self):
-            calls.append(("train_loop_end", tf.executing_eagerly()))
-            return super().train_loop_end()
-
-        def eval_begin(self):
-            calls.append(("eval_begin", tf.executing_eagerly()))
-            return super().eval_begin()
-
-        def next_eval_inputs(self, iterator):
-            calls.append(("next_eval_inputs", tf.executing_eagerly()))
-            return super().next_eval_inputs(iterator)
-
-        def eval_step(self, iterator):
-            calls.append(("eval_step", tf.executing_eagerly()))
-            return super().eval_step(iterator)
-
         def eval_reduce(self, state=None, step_outputs=None):
             calls.append(("eval_reduce", tf.executing_eagerly()))
             return (state or 0) + 1
@@ -238,6 +218,10 @@ def test_override_points_are_called_in_order():
             calls.append(("eval_end", aggregated_logs))
             return super().eval_end()
 
+    for part in ("train_loop_begin", "train_step", "next_train_inputs", "train_loop_end"):
+        setattr(Recording, part, recording(part))
+    for part in ("eval_begin", "eval_step", "next_eval_inputs"):
+        setattr(Recording, part, recording(part))
     trainer = build(trainer_cls=Recording)
     trainer.train(3)
     trainer.evaluate(2)

@@ -124,52 +124,34 @@ def test_a_task_that_is_bound_to_its_config_is_built():
 
 OVERRIDES = {
     "resnet_imagenet": (
-        "trainer.train_steps=10",
         "trainer.train_steps=10,trainer.steps_per_loop=5,runtime.num_gpus=1",
         "task.train_data.input_path=gs://bucket/train*",
-        "task.train_data.input_path=/data/train-?????-of-01024",
         "task.model.backbone.type=mobilenet,task.model.backbone.mobilenet.model_id=MobileNetV2",
-        "task.model.backbone.resnet.model_id=101",
         "task.model.input_size=[64,64,3]",
         "task.model.num_classes=5,task.losses.one_hot=false",
-        "task.losses.l2_weight_decay=1e-4",
         "task.train_data.aug_type.type=randaug,task.train_data.aug_type.randaug.magnitude=5",
-        "runtime.mixed_precision_dtype=bfloat16",
         "runtime.mixed_precision_dtype=float16,runtime.loss_scale=dynamic",
-        "runtime.distribution_strategy=one_device",
-        "task.train_data.is_training=true",
-        "task.init_checkpoint_modules=backbone",
         "{task: {model: {num_classes: 7}}, trainer: {validation_steps: 3}}",
         "trainer.optimizer_config.optimizer.type=adam,trainer.optimizer_config.optimizer.adam.beta_1=0.8",
         "trainer.optimizer_config.learning_rate.type=cosine,"
         "trainer.optimizer_config.learning_rate.cosine.decay_steps=100",
         "trainer.optimizer_config.learning_rate.stepwise.values=[0.1,0.01]",
-        "trainer.optimizer_config.warmup.linear.warmup_steps=7",
-        "trainer.optimizer_config.ema.average_decay=0.9",
     ),
     "retinanet_resnetfpn_coco": (
         "task.model.min_level=4,task.model.max_level=6",
         "task.model.anchor.num_scales=1,task.model.anchor.aspect_ratios=[1.0]",
         "task.model.backbone.resnet.model_id=18,task.model.decoder.fpn.num_filters=32",
-        "task.train_data.parser.aug_scale_min=0.5",
         "task.annotation_file=null",
-        "task.losses.box_loss_weight=10",
-        "task.model.head.num_convs=1",
     ),
     "seg_deeplabv3_pascal": (
         "task.model.decoder.aspp.dilation_rates=[2,4]",
         "task.train_data.output_size=[64,64],task.train_data.crop_size=[64,64]",
-        "task.losses.ignore_label=0",
-        "task.model.backbone.dilated_resnet.model_id=50",
     ),
     "bert/sentence_prediction": (
-        "task.model.num_classes=3",
         "task.model.encoder.bert.num_layers=1,task.model.encoder.bert.hidden_size=16",
         "task.train_data.seq_length=32,task.train_data.global_batch_size=4",
         "task.hub_module_url=https://tfhub.dev/x/1",
-        "task.metric_type=matthews_corrcoef",
         "task.init_checkpoint=/a/b/ckpt-1",
-        "trainer.optimizer_config.optimizer.adamw.weight_decay_rate=0.02",
     ),
 }
 

@@ -28,8 +28,6 @@ def test_it_is_read_and_written_as_model_garden_does(name, tmp_path):
     [
         ("two_heads", "trainer.trainer_type=joint,trainer.train_steps=7"),
         ("two_heads", "trainer.task_sampler.type=uniform"),
-        ("two_heads", "trainer.task_sampler.type=annealing,trainer.task_sampler.annealing.steps_per_epoch=3"),
-        ("two_heads", "trainer.task_sampler.proportional.alpha=0.5,task.model.hidden=9"),
         ("two_heads", "{task: {task_routines: [{task_weight: 3.0}, {eval_steps: 1, task_config: {name: total}}]}}"),
         ("two_heads", "{task: {model: {heads: [{units: 4}, {task_name: total}]}}, runtime: {num_gpus: 0}}"),
         ("mine/doubling", "task.init_checkpoint=/a/b,task.model.dropout=0.5"),
@@ -58,10 +56,6 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["task.task_routines.2.task_weight=3"], r"routines.2: there is no such item; allowed: 0 to 1"),
         ("two_heads", ["task.model.hiden=3"], r"task.model.hiden: unknown field of TwoHeadsConfig; did you.*'hidden'"),
         ("two_heads", ["task.model.heads.0.unit=3"], r"heads\[0\].unit: unknown field of HeadConfig; did you.*'units'"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {total_steps: 5}}"],
-         r"annealing.total_steps: must be more than steps_per_epoch=5"),
-        ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: 0}}"],
-         r"annealing.steps_per_epoch: must be at least 1, got 0"),
         ("two_heads", ["trainer.task_sampler={type: annealing, annealing: {steps_per_epoch: null}}"],
          r"annealing.steps_per_epoch: must be at least 1, got null"),
         ("two_heads", ["trainer.task_sampler.proportional.alpha=null"], r"proportional.alpha: is null; set a value"),
@@ -70,12 +64,9 @@ def test_one_item_of_a_list_is_set_by_its_number():
         ("two_heads", ["task.task_routines=null"], r"task.task_routines: is null; set a value"),
         ("two_heads", ["task.task_routines.1=null"], r"task.task_routines\[1\]: is null; set a value"),
         ("points_on_sets", ["eval_tasks=null"], r"eval_tasks: is null; set a value"),
-        ("two_heads", ["task.task_routines.0.task_weight=-1"], r"\[0\].task_weight: must be greater than 0, got -1.0"),
         ("two_heads", ["task.task_routines.1.task_weight=null"], r"\[1\].task_weight: must be .* 0, got null"),
         ("two_heads", ["task.task_routines.1.task_config.name=null"], r"\[1\].task_name: is not set; name the task"),
         ("two_heads", ["task.task_routines.1.task_config=null"], r"\[1\].task_config: is not set; add the section"),
-        ("two_heads", ["task.task_routines.0.task_config.train_data.enable_tf_data_service=true"],
-         r"\[0\].task_config.train_data.enable_tf_data_service: batches of several tasks do not come from a tf.data"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(name, sets, said):

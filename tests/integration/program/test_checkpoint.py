@@ -13,7 +13,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program, ProgramCheckpoint
 from official_trainer.tasks.metrics import MetricDirectionError
 from tests.support.cases import cases
-from tests.support.programs import build, compiled, examples, light, lightly
+from tests.support.programs import Diary, build, compiled, examples, light, lightly
 
 STEPS = 5
 """Steps in an epoch: forty examples in batches of eight."""
@@ -115,26 +115,14 @@ def test_the_best_value_survives_by_itself(tmp_path):
 @pytest.mark.parametrize("steps_per_execution", cases([1, 4, 100], 4))
 def test_steps_are_exact_whatever_runs_at_once(tmp_path, steps_per_execution):
     """C2, C3: at multiples of the global step, over the ends of epochs; other callbacks hear what they always hear."""
-
-    class Batches(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self.seen.append(("begin", batch))
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.seen.append(("end", batch, logs["loss"]))
-
-    heard, expected = Batches(), Batches()
+    heard, expected = Diary(), Diary()
     settings = {"steps_per_execution": steps_per_execution}
     callback = ProgramCheckpoint(tmp_path / "{step:04d}-{epoch}-{batch}-{accuracy:.1f}", save_freq=3)
     fit(lightly(Program(light()), **settings), callback, heard)
     fit(lightly(Program(light()), **settings), expected)
     names = [name.rpartition("-")[0] for name in saved(tmp_path)]
     assert names == ["0003-1-3", "0006-2-1", "0009-2-4", "0012-3-2", "0015-3-5"]
-    assert heard.seen == expected.seen
+    assert heard.calls == expected.calls
 
 
 def test_a_step_that_ends_an_epoch_is_saved_before_the_next_begins(tmp_path):
@@ -175,15 +163,16 @@ def test_several_may_share_a_directory(tmp_path):
     assert saved(tmp_path) == {"newest": 3 * STEPS, "best": STEPS, "010": 2 * STEPS, "015": 3 * STEPS}
 
 
-def test_one_name_of_two_templates_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"5 belongs to '\{step\}', not to '5'; give one of them another"):
-        fit(lightly(Program(light())), ProgramCheckpoint(tmp_path / "{step}"), ProgramCheckpoint(tmp_path / "5"))
-
-
-def test_two_of_one_template_are_refused(tmp_path):
-    twice = [ProgramCheckpoint(tmp_path / "{step}", save_freq=2), ProgramCheckpoint(f"{tmp_path}/{{step}}")]
-    with pytest.raises(ArgumentError, match=r"two have filepath='.*/\{step\}'; give one of them another"):
-        fit(lightly(Program(light())), *twice)
+@pytest.mark.parametrize(
+    ("first", "second", "error", "said"),
+    [
+        ("{step}", "5", CheckpointError, r"5 belongs to '\{step\}', not to '5'; give one of them another"),
+        ("{step}", "{step}", ArgumentError, r"two have filepath='.*/\{step\}'; give one of them another"),
+    ],
+)
+def test_one_name_of_two_is_refused(tmp_path, first, second, error, said):
+    with pytest.raises(error, match=said):
+        fit(lightly(Program(light())), *(ProgramCheckpoint(f"{tmp_path}/{name}") for name in (first, second)))
 
 
 @pytest.mark.parametrize(
@@ -321,18 +310,6 @@ def test_variables_alone(tmp_path, save_weights_only):
     assert (float(program.optimizer.learning_rate), int(program.optimizer.iterations)) == (0.5, 0)
     fit(program, ProgramCheckpoint(tmp_path / "again" / "{step}"), epochs=1)
     assert saved(tmp_path / "again") == {str(STEPS): STEPS}
-
-
-@pytest.mark.full
-def test_checkpoints_of_a_run_directory_are_read_alike(tmp_path):
-    """C5: by its newest, or by a prefix."""
-    first = lightly(Program(light(), str(tmp_path / "run")))
-    fit(first, epochs=2)
-    program = lightly(Program(light(seed=7)))
-    for path in (tmp_path / "run", tmp_path / "run" / "ckpt-10"):
-        program.load(path)
-        assert program.model.optimizer.iterations == 10
-    assert all((a == b).all() for a, b in zip(program.model.get_weights(), first.model.get_weights(), strict=True))
 
 
 def test_latest_is_by_step(tmp_path):

@@ -460,15 +460,6 @@ def test_a_run_directory_has_what_a_run_leaves(tmp_path):
     assert [row["step"] for row in rows if row["split"] == "train"] == [6, 12]
 
 
-@pytest.mark.full
-def test_epochs_in_a_run_directory(tmp_path):
-    """G17: a call after one that has ended with the data begins it again."""
-    loop = loop_of(str(tmp_path))
-    loop.run_epochs(four(), 2)
-    loop.run_epochs(four(), 1)
-    assert loop.state.step == 12
-
-
 def test_hooks_ask_for_checkpoints_and_to_go_back(tmp_path):
     """G17: as actions do; in memory there is nothing to go back to."""
     loop = loop_of(str(tmp_path), checkpoint_interval=1000)

@@ -10,9 +10,55 @@ from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.accumulation import AccumulationError
-from tests.support.accumulation import BATCH, Custom, Plain, assert_same_curve, curve, losses, trainer_of
-from tests.support.cases import cases
+from tests.support.cases import cases, full
 from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
+
+BATCH = 24
+
+
+class Plain(ToyTask):
+    """Without dropout, so that what is learned does not depend on how a batch is cut."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        hidden = keras.layers.Dense(8, "tanh")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
+
+
+def trainer_of(count, strategy="off", task_cls=Plain, **options):
+    options = {"batch": BATCH, **options}
+    return build(experiment(gradient_accumulation_steps=count, **options), task_cls=task_cls, strategy=strategy)
+
+
+def losses(trainer, steps=6):
+    return [float(trainer.train(1)["batch_loss"]) for _ in range(steps)]
+
+
+def curve(trainer):
+    """Returns the losses of a few steps, then weights and slots, then the accuracy over three steps more."""
+    return losses(trainer), weights(trainer), float(trainer.train(3)["accuracy"])
+
+
+def assert_same_curve(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+    for a, b in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert found[2:] == expected[2:]
+
+
+class Custom(Plain):
+    """A step of one's own, with other words for the same."""
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        features, labels = inputs
+        with tf.GradientTape() as tape:
+            per_example = self.build_losses(labels, model(features, training=True))
+            if tf.reduce_max(features) > 1e9:  # only AutoGraph can make anything of it
+                per_example = per_example * 2
+            loss = tf.reduce_mean(per_example) / tf.distribute.get_strategy().num_replicas_in_sync
+        optimizer.minimize(loss, model.trainable_variables, tape=tape)
+        self.process_metrics(metrics, labels, model(features))
+        return {self.loss: tf.reduce_mean(per_example)}
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +75,31 @@ def test_micro_batches_train_like_one_batch(strategy, count, whole):
     cut = trainer_of(count, strategy)
     assert_same_curve(curve(cut), whole)
     assert int(cut.global_step.numpy()) == int(cut.optimizer.iterations.numpy()) == 9
+
+
+@pytest.mark.parametrize("count", cases([2, 3, 4], 3))
+def test_micro_batches_of_replicas_train_like_one_batch(count, monkeypatch):
+    """G14: the same curve and metrics as whole batches; gradients are summed over replicas once for each update."""
+    calls, trainer = [], trainer_of(count, "mirrored2")
+    batch_reduce = trainer.strategy.extended._batch_reduce_to
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return batch_reduce(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.strategy.extended, "_batch_reduce_to", counted)
+        assert_same_curve(curve(trainer), curve(trainer_of(1, "mirrored2")))
+    assert len(calls) == 2, "one for each of the two trainers"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "task_cls", "options"), [("off", Plain, {"enable_xla": True}), full(("mirrored2", Custom, {}))]
+)
+def test_micro_batches_under_xla_and_steps_of_ones_own_on_replicas(strategy, task_cls, options):
+    """G14: the same curve as without; whole windows are compiled."""
+    one, cut = (trainer_of(count, strategy, task_cls, **options) for count in (1, 4))
+    assert_same_curve(curve(cut), curve(one))
 
 
 def test_sums_that_are_exact_give_the_same_bits():

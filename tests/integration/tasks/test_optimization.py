@@ -1,5 +1,7 @@
 """What is put around an update changes nothing of it: an optimizer of Keras ends with the bits that it has alone."""
 
+import inspect
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,32 +9,104 @@ import tf_keras as keras
 
 from official_trainer.tasks import optimization
 from tests.support.cases import cases
-from tests.support.optimizers import (
-    QUICK_KINDS,
-    QUICK_SETTINGS,
-    by_gradients,
-    by_keras,
-    check_kind,
-    check_large_model,
-    check_setting,
-)
+
+STEPS = 3
+
+KINDS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": kind
+    for module in (keras.optimizers, keras.optimizers.legacy)
+    for name, kind in sorted(vars(module).items())
+    if inspect.isclass(kind) and name not in ("Optimizer", "LossScaleOptimizer")
+}
 
 
-@pytest.mark.parametrize("name", cases(list(QUICK_KINDS), *list(QUICK_KINDS)[::2]))
+def decaying(kind):
+    return kind(keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5))
+
+
+SETTINGS = {
+    "schedule": lambda: decaying(keras.optimizers.Adam),
+    "legacy schedule": lambda: decaying(keras.optimizers.legacy.Adam),
+    "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2),
+    "decay": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
+    "norm": lambda: keras.optimizers.Adam(0.1, global_clipnorm=0.1),
+    "legacy norm": lambda: keras.optimizers.legacy.SGD(0.1, global_clipnorm=0.1),
+    "compiled": lambda: keras.optimizers.Adam(0.1, jit_compile=True),
+    "loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(0.1)),
+    "legacy loss scale": lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.legacy.Adam(0.1)),
+}
+
+
+def a_model():
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Embedding(8, 4, input_length=3), keras.layers.Flatten(), keras.layers.Dense(2)]
+    return keras.Sequential([keras.Input([3], dtype="int32"), *layers])
+
+
+def trained(optimizer, apply):
+    """Returns weights and the counter after a few steps in one traced loop."""
+    model = a_model()
+    optimizer.build(model.trainable_variables) if hasattr(optimizer, "build") else None
+    batches = tf.constant(np.random.default_rng(0).integers(0, 8, [STEPS, 5, 3]))
+
+    @tf.function
+    def run():
+        for number in tf.range(STEPS):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(batches[number], training=True) ** 2)
+            apply(optimizer, loss, model.trainable_variables, tape)
+
+    run()
+    return [*(weight.numpy() for weight in model.weights), optimizer.iterations.numpy()]
+
+
+def by_keras(optimizer, loss, weights, tape):
+    optimizer.minimize(loss, weights, tape=tape)
+
+
+def by_gradients(optimizer, loss, weights, tape):
+    gradients = tape.gradient(loss, weights)
+    optimization.apply_gradients(optimizer, zip(gradients, weights, strict=True), after=loss)
+
+
+def check_alike(create, ways):
+    expected = trained(create(), by_keras)
+    assert expected[-1] == STEPS
+    for way in ways:
+        for ours, theirs in zip(trained(create(), way), expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def check_kind(name):
+    check_alike(KINDS[name], [optimization.minimize, by_gradients])
+
+
+def check_setting(name):
+    scales = "loss scale" in name  # by_gradients is for gradients that are not scaled
+    check_alike(SETTINGS[name], [optimization.minimize] if scales else [optimization.minimize, by_gradients])
+
+
+def check_large_model(kind, monkeypatch):
+    monkeypatch.setattr(optimization, "_SMALL_MODEL", 0)
+    check_alike(kind, [optimization.minimize, by_gradients])
+
+
+@pytest.mark.parametrize("name", cases(list(KINDS), "optimizers.Adam", "legacy.Adam"))
 def test_an_update_is_that_of_the_optimizer(name):
     """T3, K2: dense and sparse gradients."""
     check_kind(name)
 
 
-@pytest.mark.parametrize("name", cases(list(QUICK_SETTINGS), "averages", "loss scale"))
+@pytest.mark.parametrize("name", cases(list(SETTINGS), "averages", "loss scale"))
 def test_settings_of_an_optimizer_count(name):
-    """T3, K2: averages, loss scales, XLA."""
+    """T3, K2: schedules, decay, clipping, averages, loss scales, XLA."""
     check_setting(name)
 
 
-def test_a_large_model_is_updated_alike(monkeypatch):
+@pytest.mark.parametrize("kind", [keras.optimizers.Adam, keras.optimizers.legacy.Adam], ids=["new", "legacy"])
+def test_a_large_model_is_updated_alike(kind, monkeypatch):
     """T3: its updates wait until all gradients are there."""
-    check_large_model(keras.optimizers.Adam, monkeypatch)
+    check_large_model(kind, monkeypatch)
 
 
 class Counting(keras.optimizers.SGD):

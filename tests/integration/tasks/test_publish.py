@@ -6,14 +6,46 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_trainer.config.optimization import EMAConfig
 from official_trainer.lazy import keras
 from official_trainer.tasks import publish
 from official_trainer.tasks.publish import PublishError
 from official_trainer.tracking import Histogram, Image
 from tests.support import toy
 from tests.support.cases import cases, full
-from tests.support.publishing_task import EAGER, PublishingTask, check_publishing_changes_nothing
-from tests.support.toy import FEATURES, ToyTask, build, experiment
+from tests.support.toy import FEATURES, ToyTask, assert_bitwise_equal, build, experiment, weights
+
+STEP_BY_STEP = {"train_tf_while_loop": False}
+EAGER = {"train_tf_while_loop": False, "train_tf_function": False}
+
+
+class PublishingTask(ToyTask):
+    """Publishes of each kind, from the step and from inside the model."""
+
+    def build_model(self):
+        inputs = keras.Input((6,), name="features")
+        hidden = Publishing()(keras.layers.Dense(8, "tanh")(inputs))
+        hidden = keras.layers.Dropout(0.3)(hidden)
+        return keras.Model(inputs, keras.layers.Dense(3, name="logits")(hidden))
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        features, labels = inputs
+        publish.scalar("mean_label", tf.reduce_mean(tf.cast(labels, tf.float32)))
+        publish.histogram("features", features)
+        publish.image("pictures", tf.reshape(features, [-1, 2, 3, 1]))
+        return super().train_step(inputs, model, optimizer, metrics)
+
+
+class Publishing(keras.layers.Layer):
+    def call(self, inputs):
+        publish.histogram("hidden", inputs)
+        return inputs
+
+
+def everything(trainer):
+    """Returns all that steps change: weights, slots, averages, metrics, the step."""
+    metrics = [v for metric in [*trainer.train_metrics, trainer.train_loss] for v in metric.variables]
+    return [*weights(trainer), *[v.numpy() for v in [*metrics, *trainer.context.average.values, trainer.global_step]]]
 
 
 class DeterministicTask(PublishingTask):
@@ -24,10 +56,28 @@ class DeterministicTask(PublishingTask):
         return keras.Model(inputs, keras.layers.Dense(3, name="logits", kernel_initializer="ones")(inputs))
 
 
-@pytest.mark.parametrize("options", [{}, full(EAGER)])
-def test_a_run_that_publishes_is_the_same_bit_by_bit(options):
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("off", {}),
+        ("off", {"enable_xla": True}),
+        ("mirrored2", {}),
+        full(("off", EAGER)),
+        full(("off", STEP_BY_STEP)),
+        full(("off", {"enable_xla": True, **STEP_BY_STEP})),
+        full(("one_device", {"enable_xla": True})),
+        full(("mirrored2", STEP_BY_STEP)),
+    ],
+)
+def test_a_run_that_publishes_is_the_same_bit_by_bit(strategy, options):
     """B7: weights, slots, averages, metrics and the step count, with dropout, however steps are run."""
-    check_publishing_changes_nothing("off", options)
+    config = experiment(ema=EMAConfig(average_decay=0.9), **options)
+    plain, publishing = (build(config, task_cls=PublishingTask, strategy=strategy) for _ in range(2))
+    plain.run_steps(9)
+    for num_steps, is_wanted in ((1, True), (3, False), (1, True), (1, True), (3, False)):
+        assert publishing.run_steps(num_steps, publish=is_wanted) == num_steps
+        assert (publishing.windows.published is not None) == is_wanted
+    assert_bitwise_equal(everything(plain), everything(publishing))
 
 
 @pytest.mark.parametrize("strategy", cases(["off", "mirrored2"], "mirrored2"))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests import ROOT
-from tests.support.forked import Command, run_command
+from tests.support.forked import Command
 from tests.support.garden.operative_config import text
 from tests.support.runs import values
 
@@ -77,15 +77,3 @@ def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
     assert "GatedFeedforward.use_gate = False" in operative
     assert "width.units = 9" in operative
     assert "had no effect" not in done.err
-
-
-@pytest.mark.full
-def test_every_process_of_a_launched_job_binds(workspace, model_dir):
-    """T17: the flags reach workers and the evaluator; each builds the same model."""
-    argv = ["launch", "local", "--workers=2", "--evaluator", "lazily", f"--model_dir={model_dir}"]
-    argv += ["trainer.export.at_end=false", "--gin_params=width.units=9\nGatedFeedforward.use_gate=False"]
-    done = run_command(argv, cwd=workspace, folder=workspace.parent)
-    assert done.code == 0, done.err + done.out
-    assert "width.units = 9" in text(model_dir, "operative_config.train")
-    assert "width.units = 9" in text(model_dir, "operative_config.continuous_eval")
-    assert (6, 9) in {value.shape for value in values(model_dir, 40).values()}

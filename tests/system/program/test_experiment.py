@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from experiments import digits
@@ -134,18 +133,6 @@ def test_its_own_data_is_as_long_as_before_after_other_data():
     program.fit(images[:128], labels[:128], batch_size=64, verbose=0)
     program.fit(verbose=0, callbacks=[callback])
     assert callback.params["steps"] == expected
-
-
-def test_a_replica_without_an_example_counts_for_nothing():
-    """K6, N17: the last batch has one example, for two replicas."""
-    generator = np.random.default_rng(0)
-    pixels, digit = generator.random((9, 8, 8, 1), np.float32), np.arange(9)
-    dataset = tf.data.Dataset.from_tensor_slices((pixels, digit)).batch(8)
-    found = [
-        mlp(params_override=f"runtime.distribution_strategy={strategy}").evaluate(dataset, verbose=0, return_dict=True)
-        for strategy in ("off", "mirrored")
-    ]
-    assert found[1] == pytest.approx(found[0], rel=1e-5)
 
 
 def test_an_epoch_is_as_long_as_the_data():

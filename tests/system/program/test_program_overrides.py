@@ -7,7 +7,7 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
 from tests.support.cases import cases
 from tests.support.fits import BY_NAME, WEIGHTS, two
-from tests.support.programs import CLASSES, examples, light, lightly
+from tests.support.programs import examples, light, lightly
 
 X, Y = examples()
 
@@ -77,16 +77,6 @@ def test_an_override_of_the_loss_is_what_is_trained():
     before = program.model.get_weights()
     program.fit(X, Y, verbose=0)
     assert all((was == now).all() for was, now in zip(before, program.model.get_weights(), strict=True))
-
-
-def test_losses_and_metrics_are_computed_of_arrays():
-    """K8: NumPy as well as tensors, and nothing is added to the metrics of training."""
-    program = lightly(Program(light()), reward=confidence)
-    outputs = np.zeros([len(X), CLASSES], np.float32)
-    loss = float(program.compute_loss(X, Y, outputs))
-    assert loss == pytest.approx(np.log(CLASSES) - 1 / CLASSES, rel=1e-5)
-    assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(1 / CLASSES)
-    assert float(program.compute_metrics(X, Y, outputs)["accuracy"]) == pytest.approx(float(np.mean(Y == 0)))
 
 
 @pytest.mark.parametrize("is_by_name", cases([False, True], True))

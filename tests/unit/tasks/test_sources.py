@@ -190,15 +190,6 @@ def test_the_line_of_an_installed_package_counts_and_that_of_a_library_does_not(
     assert importing("mine").startswith("site-packages/mine.py:2: mine cannot be imported (named by --import=mine): ")
 
 
-def test_two_modules_with_one_name(tmp_path):
-    """T25: both places."""
-    write(tmp_path, one=registering("same"), two=registering("same"))
-    said = refusal(registry.get_config, "same", None, ["one", "two"])
-    assert said == (
-        f"experiment 'same' is registered twice, at {tmp_path}/one.py:5 and {tmp_path}/two.py:5; rename one"
-    )
-
-
 def test_a_module_that_registers_nothing(tmp_path):
     """T25: what its package registers is found, whether the module imports it or not."""
     write(tmp_path, mine__a__deep=registering("x", steps=9), mine__test_a=registering("tried"), silent="")

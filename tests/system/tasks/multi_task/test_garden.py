@@ -63,7 +63,7 @@ def test_interleaved_training_gives_the_weights_of_model_gardens_trainer(config,
 def test_evaluation_gives_the_results_of_model_gardens_evaluator(config, monkeypatch):
     """T21, T1: the same names and numbers; the model initializes itself once."""
     initialized = []
-    monkeypatch.setattr(module().TwoHeads, "initialize", initialized.append)
+    monkeypatch.setattr(module().TwoHeads, "initialize", lambda self: initialized.append(self))
     task, model, _ = parts(config)
     expected = evaluator.MultiTaskEvaluator(list(task.tasks.values()), model).evaluate(tf.constant(-1))
     trainer = ours(config)
