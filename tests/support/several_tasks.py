@@ -146,27 +146,6 @@ def assert_close(trainer, expected, rtol, atol):
         np.testing.assert_allclose(value, expected[name], rtol=rtol, atol=atol, err_msg=name)
 
 
-def check_windows_and_a_start_in_the_middle(joint, strategy, folder):
-    """Trains in two windows, and again from a checkpoint between them in other windows; every bit is the same."""
-    whole, rest = (build(experiment(joint=joint), strategy) for _ in range(2))
-    whole.train(11)
-    prefix = whole.checkpoint.write(str(folder / "ckpt"))
-    whole.train(12)
-    rest.checkpoint.read(prefix).assert_existing_objects_matched()
-    rest.train_iterator.reset()
-    for steps in (1, 4, 7):
-        rest.train(steps)
-    toy.assert_bitwise_equal(toy.weights(whole), toy.weights(rest))
-    assert len(whole.context.traces.take()) == 1
-
-
-def check_micro_batches(joint, expected):
-    """Trains ten steps of two micro-batches each; `expected` are the weights of as many whole batches."""
-    trainer = build(experiment(joint=joint, gradient_accumulation_steps=2), task_cls=NoDropout)
-    trainer.train(10)
-    assert_close(trainer, expected, rtol=1e-3, atol=1e-5)
-
-
 @registry.register_config_factory("several")
 def several():
     """Sixty steps with every kind of event."""

@@ -147,7 +147,10 @@ def torch_module():
             lambda keras3: keras3.Sequential([keras3.layers.Dense(1)]),
             r"Sequential is of Keras 3, .* or set TF_USE_LEGACY",
         ),
-        (lambda keras3: keras3.Sequential, r"which calls this function: Sequential is of Keras 3, .*set_weights\("),
+        (
+            lambda keras3: lambda: keras3.Sequential(),
+            r"which calls this function: Sequential is of Keras 3, .*set_weights\(",
+        ),
         (lambda keras3: lambda: None, r"is no Keras model, nor a function that builds one: it returned None"),
         (lambda keras3: "model.h5", r"'model.h5' is no Keras model, nor a function that builds one$"),
         (lambda keras3: torch_module(), r"Linear is of PyTorch, and this package trains with Keras 2"),

@@ -10,7 +10,6 @@ from tests.support.cases import cases
 from tests.support.forked import Command, run_command
 from tests.support.garden import data
 from tests.support.garden.families import FAMILIES
-from tests.support.garden.side_by_side import differences, saved
 
 OVERLAY = FAMILIES["dlrm"].overlay
 CASES = {
@@ -50,16 +49,6 @@ def test_an_experiment_trains_and_evaluates(experiment, folder):
     assert {"auc", "prediction_mean", "SGD_0_learning_rate", "Adam_1_learning_rate"} <= trained.keys()
     slots = [name for name, _ in tf.train.list_variables(str(folder / experiment / "ckpt-8")) if "_SLOT/" in name]
     assert slots, "Adam's"
-
-
-def test_a_run_goes_on_with_the_same_bits(folder):
-    """N1: weights, and the slots and counts of both optimizers, which are created with the first step."""
-    for steps, model_dir in (("8", "whole"), ("4", "broken"), ("8", "broken")):
-        words = [f"trainer.train_steps={steps}"]
-        argv = command("dlrm_criteo", folder / model_dir, *words, mode="train")
-        completed = run_command(argv, cwd=folder, folder=folder)
-        assert completed.code == 0, completed.err
-    assert differences(saved(folder / "whole", 8), saved(folder / "broken", 8)) == []
 
 
 def test_the_package_that_is_missing_is_named(folder):

@@ -80,19 +80,6 @@ def test_joint_training_gives_what_model_gardens_driver_gives(tmp_path, monkeypa
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "name", ["points_on_sets", *(pytest.param(name, marks=pytest.mark.full) for name in ("two_heads", "mine/doubling"))]
-)
-def test_a_run_that_is_continued_ends_as_an_unbroken_one(name, tmp_path):
-    """T21, N1: averages, shuffled data and dropout included; continued twice, at steps that are no event's."""
-    sets = [EMA, QUIET] + ([] if name == "points_on_sets" else ["task.model.dropout=0.3"])
-    do(tmp_path / "whole", *sets, name=name)
-    for steps in (11, 23, 30):
-        do(tmp_path / "broken", *sets, f"trainer.train_steps={steps}", "trainer.validation_interval=30", name=name)
-    found = runs.differences(tmp_path / "broken", tmp_path / "whole")
-    assert [each for each in found if "metrics.jsonl" not in each] == []
-
-
 def test_one_keras_model_for_all_tasks_is_interleaved(tmp_path, monkeypatch):
     """T21: a function that is bound to the class of the model's section."""
     resolved("two_heads")

@@ -14,22 +14,10 @@ from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support import several_tasks, toy
-from tests.support.cases import cases
 from tests.support.forked import Command
 from tests.support.runs import differences, values
 from tests.support.several_tasks import do
 from tests.support.tracking.readers import READERS
-
-
-@pytest.mark.parametrize("joint", cases([False, True], True))  # the others: kills/test_kills.py
-def test_a_run_that_is_continued_ends_as_an_unbroken_one(joint, tmp_path):
-    """T21, N1: also with averaged weights; continued twice, at steps that are no event's; bit for bit."""
-    sets = ["trainer.optimizer_config.ema={average_decay: 0.9}", "trainer.export.at_end=false"]
-    sets += ["trainer.trainer_type=joint"] if joint else []
-    do(tmp_path / "whole", *sets)
-    for steps in (17, 41, 60):
-        do(tmp_path / "broken", *sets, f"trainer.train_steps={steps}", "trainer.validation_interval=60")
-    assert [name for name in differences(tmp_path / "broken", tmp_path / "whole") if "metrics.jsonl" not in name] == []
 
 
 def test_a_batch_that_fails_is_found_reported_and_left_out(tmp_path, monkeypatch):
