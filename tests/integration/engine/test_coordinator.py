@@ -1,6 +1,7 @@
 """What a coordinator and its servers decide, without any of them; see `tests/system/distributed/` for the real ones."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -236,36 +237,6 @@ def test_evaluations_and_exports_take_the_devices_of_this_machine():
 NUM_EXAMPLES, BATCH = 26, 4
 
 
-class ArraysTask:
-    def build_inputs(self, params, input_context=None):
-        return inputs.from_arrays(np.arange(NUM_EXAMPLES), params, input_context, transform_fn=with_seeds)
-
-
-class StartingTask:
-    def build_inputs(self, params, input_context=None):
-        numbers = np.arange(input_context.start_step * BATCH, 1000) % NUM_EXAMPLES
-        return tf.data.Dataset.from_tensor_slices(numbers).batch(BATCH)
-
-
-class PlainTask:
-    def build_inputs(self, params, input_context=None):
-        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).repeat().batch(BATCH)
-
-
-class FiniteTask:
-    def build_inputs(self, params, input_context=None):
-        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).batch(BATCH, drop_remainder=True)
-
-
-class RecordsTask:
-    def __init__(self, path, cache):
-        self.path, self.cache = path, cache
-
-    def build_inputs(self, params, input_context=None):
-        params = params.replace(input_path=self.path, cache=self.cache)
-        return inputs.from_tfrecords(params, input_context, parse_fn=number_of, transform_fn=with_seeds)
-
-
 def with_seeds(batch, seeds):
     return tf.stack([tf.cast(batch, tf.int64), seeds[:, 1]], axis=1)
 
@@ -276,12 +247,34 @@ def number_of(record):
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("records")
-    with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
+    """Objects that build data as tasks of several kinds do."""
+    path = str(tmp_path_factory.mktemp("records") / "a.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
         for number in range(NUM_EXAMPLES):
             writer.write(str(number).encode())
-    records = {name: RecordsTask(str(folder / "*.tfrecord"), name == "cached") for name in ("records", "cached")}
-    return records | {"arrays": ArraysTask(), "starting": StartingTask(), "plain": PlainTask(), "finite": FiniteTask()}
+
+    def arrays(params, input_context=None):
+        return inputs.from_arrays(np.arange(NUM_EXAMPLES), params, input_context, transform_fn=with_seeds)
+
+    def starting(params, input_context=None):
+        numbers = np.arange(input_context.start_step * BATCH, 1000) % NUM_EXAMPLES
+        return tf.data.Dataset.from_tensor_slices(numbers).batch(BATCH)
+
+    def plain(params, input_context=None):
+        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).repeat().batch(BATCH)
+
+    def finite(params, input_context=None):
+        return tf.data.Dataset.from_tensor_slices(np.arange(NUM_EXAMPLES)).batch(BATCH, drop_remainder=True)
+
+    def records(params, input_context=None, cache=False):
+        params = params.replace(input_path=path, cache=cache)
+        return inputs.from_tfrecords(params, input_context, parse_fn=number_of, transform_fn=with_seeds)
+
+    def cached(params, input_context=None):
+        return records(params, input_context, cache=True)
+
+    kinds = (arrays, starting, plain, finite, records, cached)
+    return {kind.__name__: types.SimpleNamespace(build_inputs=kind) for kind in kinds}
 
 
 @pytest.mark.parametrize(
@@ -319,7 +312,7 @@ def test_the_workers_streams_are_the_batches_of_one_device(tasks, kind, num_work
             number, batch = next(stream)
             found[int(number)] = batch.numpy().tolist()
 
-    if isinstance(task, StartingTask):  # its start is right, and that is all it promises
+    if kind == "starting":  # its start is right, and that is all it promises
         expected = [[(step * BATCH + i) % NUM_EXAMPLES for i in range(BATCH)] for step in range(start + count)]
     assert sorted(found) == list(range(start, start + count))
     assert [found[number] for number in sorted(found)] == expected[start:]

@@ -18,7 +18,6 @@ from tests import ROOT
 from tests.support.programs import CONSTANT, mlp
 from tests.support.programs import build as build_plain
 from tests.support.toy import ToyTask, experiment
-from tests.support.toy import examples as toy_examples
 
 
 @pytest.fixture(autouse=True)
@@ -42,27 +41,6 @@ def endless_toy() -> ExperimentConfig:
 registry.register_task_cls(EndlessConfig)(EndlessTask)
 
 
-class EpochsTask(ToyTask):
-    """Data that ends with each epoch."""
-
-    def build_inputs(self, params, input_context=None):
-        return toy_examples(40).batch(10)
-
-
-class EpochsConfig(TaskConfig):
-    pass
-
-
-@registry.register_config_factory("epochs_toy")
-def epochs_toy() -> ExperimentConfig:
-    counted = experiment()
-    trainer = counted.trainer.replace(train_steps=0, train_epochs=3)
-    return counted.replace(task=EpochsConfig(train_data=DataConfig(global_batch_size=10)), trainer=trainer)
-
-
-registry.register_task_cls(EpochsConfig)(EpochsTask)
-
-
 def test_the_experiments_own_data_is_evaluated_and_predicted():
     """K3: a row for each example of the validation data."""
     program = mlp()
@@ -78,13 +56,13 @@ def test_the_experiments_own_data_is_evaluated_and_predicted():
 
 
 @pytest.mark.full
-def test_data_that_ends_with_each_epoch_begins_again():
-    """K2: in an experiment that counts epochs; what was tried counts steps."""
-    program = Program.from_experiment("epochs_toy")
+def test_an_experiment_that_counts_epochs_is_tried_in_steps():
+    """K2: and begins again with each call."""
+    program = mlp(params_override="trainer.train_steps=0,trainer.train_epochs=3")
     assert program.to_config().trainer.train_epochs == 3
     assert program.fit(epochs=2, verbose=0).epoch == [0, 1]
     trainer = program.to_config().trainer
-    assert (trainer.train_steps, trainer.train_epochs, trainer.on_data_end) == (8, None, "repeat")
+    assert (trainer.train_steps, trainer.train_epochs) == (2 * 23, None)
 
 
 def test_callbacks_stop_it_and_the_config_says_where():

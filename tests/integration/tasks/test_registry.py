@@ -11,6 +11,7 @@ from official_trainer.config import ConfigError, ExperimentConfig, TaskConfig, d
 from official_trainer.errors import ExitCode
 from official_trainer.tasks import Task, registry
 from tests import ROOT
+from tests.support import packages
 from tests.support.light import _clean_keras, _devices  # noqa: F401
 
 DIGITS = '''
@@ -45,26 +46,9 @@ DIGITS = '''
 
 
 @pytest.fixture(autouse=True)
-def _nothing_registered(monkeypatch):
-    """Names that other test modules register outside of a workspace do not count here."""
-    of_workspaces = {key: value for key, value in registry._factories.items() if key[0] is not None}
-    monkeypatch.setattr(registry, "_factories", of_workspaces)
-
-
-@pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
-    """Leaves the registry, `sys.path` and `experiments` modules as they were."""
-    for name in ("_factories", "_tasks", "_other_workspaces"):
-        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
-    own = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "experiments"}
-    for name in own:
-        del sys.modules[name]
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "experiments"]:
-        del sys.modules[name]
-    sys.modules.update(own)
+    with packages.as_it_was(monkeypatch):
+        yield
 
 
 def workspace(root, **files):

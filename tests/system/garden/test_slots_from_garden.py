@@ -2,6 +2,7 @@
 
 import shutil
 
+import pytest
 import tensorflow as tf
 from official.core import train_lib
 
@@ -41,8 +42,9 @@ def task_of(model_cls, params):
     return task
 
 
-def finished_here(model_cls, tmp_path):
-    """Returns what is different after 15 of 20 steps here, and whether slots of what is not used are saved there."""
+@pytest.mark.parametrize("model_cls", [Layered, Built])
+def test_slots_are_those_of_their_driver_whenever_they_are_created(model_cls, tmp_path):
+    """N4: with the first step or before; a variable that no gradient reaches, as BERT's pooler, has no slots there."""
     params, strategy = params_of(steps_per_loop=1, summary_interval=1), tf.distribute.get_strategy()
     seen = []
 
@@ -57,14 +59,5 @@ def finished_here(model_cls, tmp_path):
     )
     run_experiment(strategy, task_of(model_cls, params), "train", params, str(tmp_path / "copy"))
     theirs, ours = saved(tmp_path / "theirs"), saved(tmp_path / "copy")
-    return differences(theirs, ours), [name for name in theirs if "spare/kernel/.OPTIMIZER_SLOT" in name]
-
-
-def test_slots_that_are_created_with_the_first_step_are_restored(tmp_path):
-    """N4: count and slots of the optimizer, though the checkpoint lacks what only ours hold."""
-    assert finished_here(Layered, tmp_path) == ([], [])
-
-
-def test_a_variable_that_no_gradient_reaches_has_no_slots_there(tmp_path):
-    """N4: such a checkpoint, as of BERT with a pooler that is not used, is one of the same model."""
-    assert finished_here(Built, tmp_path) == ([], [])
+    assert differences(theirs, ours) == []
+    assert [name for name in theirs if "spare/kernel/.OPTIMIZER_SLOT" in name] == []

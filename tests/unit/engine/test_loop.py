@@ -35,38 +35,6 @@ def test_every_event_fires_at_exactly_its_steps(steps_per_loop, summary, checkpo
 
 
 @settings(max_examples=50)
-@given(
-    st.integers(1, 30),
-    intervals,
-    intervals,
-    intervals,
-    st.integers(1, 100),
-    st.lists(st.one_of(st.integers(1, 100), st.tuples(st.just("evaluate"), st.integers(1, 100))), max_size=4),
-)
-def test_rows_are_the_same_after_any_kills(steps_per_loop, summary, checkpoint, validation, total, kills):
-    """T10, N15: however often the run is killed, each row is there once, and the last step is evaluated."""
-    disk = Disk()
-    config = config_of(
-        train_steps=total,
-        steps_per_loop=steps_per_loop,
-        summary_interval=summary,
-        checkpoint_interval=checkpoint,
-        validation_interval=validation,
-    )
-    for kill_at in kills:
-        loop, _ = start(disk, config, kill_at=kill_at)
-        try:
-            loop.run()
-        except Killed:
-            continue
-    loop, _ = start(disk, config)
-    loop.run()
-    assert sorted(disk.rows) == sorted(
-        [("train", s) for s in multiples(summary, total)] + [("validation", s) for s in multiples(validation, total)]
-    )
-
-
-@settings(max_examples=50)
 @given(st.integers(1, 30), intervals, intervals, intervals, st.lists(st.integers(1, 110), max_size=4))
 def test_processes_that_stop_at_a_step_leave_the_rows_of_an_unbroken_run(
     steps_per_loop, summary, checkpoint, validation, stops

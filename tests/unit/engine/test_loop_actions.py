@@ -66,11 +66,12 @@ def run(disk, config, *actions, **kwargs):
 
 
 @settings(max_examples=50)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), KILLS)
-def test_actions_and_their_states_are_the_same_after_any_kills(checkpoint, validation, every, patience, seed, kills):
-    """B1, G2, G3, N2: also a kill between an evaluation's row and the next checkpoint."""
+@given(st.tuples(*[st.integers(1, 40)] * 3), st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**6), KILLS)
+def test_actions_rows_and_states_are_the_same_after_any_kills(intervals, every, patience, seed, kills):
+    """T10, N15, B1, G2, G3, N2: each row is there once; also a kill between an evaluation's row and a checkpoint."""
+    steps_per_loop, checkpoint, validation = intervals
     accuracies = {step: ((step * 7919 + seed) % 101) / 101 for step in range(1, 101)}
-    config = config_of(checkpoint_interval=checkpoint, validation_interval=validation, steps_per_loop=7)
+    config = config_of(checkpoint_interval=checkpoint, validation_interval=validation, steps_per_loop=steps_per_loop)
 
     def actions():
         when = [Every(every), NTimes(7), AnyOf((AtSteps((3, 50)), AtEnd())), AfterSummary()]
