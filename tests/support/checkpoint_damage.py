@@ -26,6 +26,9 @@ def cut(keep):
     return lambda path: path.write_bytes(path.read_bytes()[:keep] if keep < 0 else b"x" * keep)
 
 
+flipped, truncate = flip(1 / 2), cut(-1)
+
+
 def cut_in_half(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 

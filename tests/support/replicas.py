@@ -23,7 +23,7 @@ def on(strategy, make=build, model_dir=None, **settings):
         return lightly(Program(make(), model_dir), **settings)
 
 
-def assert_alike(found, expected):
+def assert_alike(found, expected, rtol=1e-6):
     assert found.keys() == expected.keys()
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], values, rtol=rtol, err_msg=name)

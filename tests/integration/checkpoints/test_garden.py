@@ -10,6 +10,7 @@ from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.store import CheckpointStore
+from tests.support.checkpoint_damage import contents, truncate
 
 
 def state(value=0.0, step=0):
@@ -32,10 +33,6 @@ def restored(directory, **options):
 
 def names(directory):
     return sorted(path.name for path in directory.iterdir())
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-1])
 
 
 def test_the_newest_of_theirs_is_restored_and_none_is_deleted(tmp_path):
@@ -108,10 +105,6 @@ def their_best(tmp_path):
     info = {"accuracy": 0.5, "validation_loss": 1.25, "best_ckpt_global_step": 7.0}
     (tmp_path / "info.json").write_text(json.dumps(info, indent=4) + "\n")
     return tmp_path
-
-
-def contents(directory):
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
 def test_their_best_ranks_with_ours(their_best):

@@ -10,6 +10,7 @@ from official_trainer.checkpoints.init_checkpoint import find
 from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.checkpoints.store import CheckpointStore
 from official_trainer.errors import ExitCode
+from tests.support.checkpoint_damage import cut_in_half, flipped
 
 
 def checkpoint():
@@ -22,23 +23,12 @@ def write(folder, *names):
         checkpoint().write(str(folder / name))
 
 
-def cut(path):
-    """Leaves the first half of a file, as an interrupted copy does."""
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 DATA = "data-00000-of-00001"
 DAMAGES = {
     "data gone": lambda prefix: pathlib.Path(f"{prefix}.{DATA}").unlink(),
-    "data cut": lambda prefix: cut(pathlib.Path(f"{prefix}.{DATA}")),
-    "a bit flipped": lambda prefix: flip(pathlib.Path(f"{prefix}.{DATA}")),
-    "index cut": lambda prefix: cut(pathlib.Path(f"{prefix}.index")),
+    "data cut": lambda prefix: cut_in_half(pathlib.Path(f"{prefix}.{DATA}")),
+    "a bit flipped": lambda prefix: flipped(pathlib.Path(f"{prefix}.{DATA}")),
+    "index cut": lambda prefix: cut_in_half(pathlib.Path(f"{prefix}.index")),
 }
 
 

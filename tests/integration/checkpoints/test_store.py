@@ -17,6 +17,8 @@ from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
 from official_trainer.errors import ExitCode
 from tests.support.cases import cases
 from tests.support.chaos.tiny import read_newest
+from tests.support.checkpoint_damage import flipped as flip
+from tests.support.checkpoint_damage import truncate
 
 OPTIMIZERS = {
     "legacy_adam": lambda: keras.optimizers.legacy.Adam(1e-2),
@@ -365,18 +367,8 @@ def test_long_lists_are_cut(model_dir):
 # Damage.
 
 
-def _truncate(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def _flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
 def test_a_quarantine_alone_stops_the_run(saved):
-    _flip(pathlib.Path(saved, "ckpt-3.index"))
+    flip(pathlib.Path(saved, "ckpt-3.index"))
     Program().store(saved).restore()
     for name in names(saved):
         if name.startswith("ckpt-"):
@@ -387,7 +379,7 @@ def test_a_quarantine_alone_stops_the_run(saved):
 
 def test_the_same_step_can_be_quarantined_twice(saved):
     for _ in range(2):
-        _flip(pathlib.Path(saved, "ckpt-3.index"))
+        flip(pathlib.Path(saved, "ckpt-3.index"))
         program = Program()
         program.store(saved).restore()
         program.store(saved).save(3)
@@ -403,7 +395,7 @@ def test_without_verification_only_checksums_are_skipped(saved, place, message):
     data.write_bytes(content)
     with pytest.raises(CheckpointError, match=f"ckpt-3 {message}"):
         Program().store(saved).restore(verify=False)
-    _truncate(data)
+    truncate(data)
     assert Program().store(saved).restore(verify=False).step == 2
 
 
@@ -517,7 +509,7 @@ def test_files_of_others_are_left_alone(saved):
 
 def test_a_reader_changes_nothing(saved):
     """Evaluation beside a running trainer must not touch what that one writes."""
-    _flip(pathlib.Path(saved, "ckpt-3.index"))
+    flip(pathlib.Path(saved, "ckpt-3.index"))
     pathlib.Path(saved, "ckpt-4.saving").touch()
     before = names(saved)
     assert read_newest(Program().checkpoint, saved) == 2

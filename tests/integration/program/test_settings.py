@@ -15,6 +15,7 @@ from official_trainer.program import ArgumentError, Program
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import full
 from tests.support.programs import CLASSES, FEATURES, examples, light, lightly
+from tests.support.replicas import assert_alike
 
 X, Y = (array[:48] for array in examples())
 IN_THREE = TrainerConfig(gradient_accumulation_steps=3)
@@ -35,12 +36,6 @@ def program(model_dir=None, make=build, compiling=(), **sections):
 def fit(owner, **arguments):
     settings = {"batch_size": 12, "epochs": 3, "shuffle": False, "validation_split": 0.25, "verbose": 0}
     return owner.fit(X, Y, **{**settings, **arguments}).history
-
-
-def assert_alike(found, expected, rtol):
-    assert found.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=rtol, err_msg=name)
 
 
 def weights(owner):

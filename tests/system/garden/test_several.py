@@ -1,24 +1,17 @@
 """Runs of experiments that users register with Model Garden's `exp_factory`: several tasks, several sets, one task."""
 
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from official.core import exp_factory
 from official.modeling.multitask import train_lib
 
-from official_trainer import config as configuration
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError
-from official_trainer.garden import index, to_garden
-from official_trainer.garden.scan import Experiment
 from official_trainer.lazy import keras
-from official_trainer.runs import run
-from official_trainer.tasks import registry
 from tests.support import runs
 from tests.support.forked import run_command
-from tests.support.garden.two_heads import EMA, JOINT, NAMES, QUIET, WORKSPACE, do, module, resolved
+from tests.support.garden.two_heads import EMA, JOINT, QUIET, WORKSPACE, do, module, resolved
 
 # The command line.
 
@@ -191,26 +184,3 @@ def test_differential_privacy_reaches_the_optimizer(name, tmp_path):
         kernels = [key for key in first if key.startswith("model/") and "kernel" in key]
         assert kernels
         assert all((first[key] == last[key]).all() for key in kernels) == (each == "stayed")
-
-
-def test_an_installed_release_may_have_them_too(tmp_path, monkeypatch):
-    """T14, T21: found by the index, kept as a description, its module imported when the run is built."""
-    source = (WORKSPACE / "experiments" / "two_heads.py").read_text()
-    for name in NAMES:
-        source = source.replace(f'"{name}"', f'"installed/{name}"')
-    (tmp_path / "their_project.py").write_text(source)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    name = "installed/two_heads"
-    entry = Experiment(name, "their_project", tmp_path / "their_project.py", 1, "")
-    monkeypatch.setattr(index, "entries", lambda: {name: entry})
-    experiment = registry.get_config(name, tmp_path)
-    index.experiment.cache_clear()
-    monkeypatch.setattr(index, "load", None)  # read from the cache from here on
-    found = configuration.resolve(registry.get_config(name), experiment=name, sets=[QUIET, "trainer.train_steps=6"])
-    assert to_garden.to_object(found.config.task).as_dict() == to_garden.to_object(experiment.task).as_dict()
-    monkeypatch.delitem(sys.modules, "their_project")
-    exp_factory._REGISTERED_CONFIGS.pop("installed")
-    metrics = run.run(name, found, mode="train_and_eval", model_dir=str(tmp_path / "run"), quiet=True)
-    assert "sums/error" in metrics
-    index.experiment.cache_clear()
