@@ -1,7 +1,6 @@
 """Model Garden's experiments as configurations: found, read, changed and written as Model Garden itself would."""
 
 import dataclasses
-import importlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 from official.common import flags as garden_flags
-from official.core import config_definitions, exp_factory
+from official.core import config_definitions
 from official.modeling import hyperparams
 
 from official_trainer import cli
@@ -21,7 +20,7 @@ from official_trainer.config import ConfigError
 from official_trainer.garden import index, spec, to_garden
 from official_trainer.tasks import registry
 from tests import ROOT
-from tests.support.garden.configs import assert_same
+from tests.support.garden.configs import assert_same, resolved, theirs
 from tests.support.light import LIGHT
 
 COMMON = (
@@ -47,15 +46,6 @@ UNREADABLE = {
     "teams/squad": "mutable default",
 }
 """Experiments that the installed release cannot import itself, and why."""
-
-
-def resolved(name, **layers):
-    return configuration.resolve(registry.get_config(name), experiment=name, **layers)
-
-
-def theirs(name):
-    importlib.import_module(index.entries()[name].module)
-    return exp_factory.get_exp_config(name)
 
 
 def experiments():

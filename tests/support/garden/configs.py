@@ -1,6 +1,22 @@
-"""Whether two configs are the same."""
+"""Experiments of Model Garden as both have them, and whether two configs are the same."""
 
-from official_trainer.garden import to_garden
+import importlib
+
+from official.core import exp_factory
+
+from official_trainer import config as configuration
+from official_trainer.garden import index, to_garden
+from official_trainer.tasks import registry
+
+
+def resolved(name, **layers):
+    return configuration.resolve(registry.get_config(name), experiment=name, **layers)
+
+
+def theirs(name):
+    importlib.import_module(index.entries()[name].module)
+    return exp_factory.get_exp_config(name)
+
 
 BETTER = ("distribution_strategy", "num_gpus", "task_index", "best_checkpoint_export_subdir")
 """Fields that have another default here, and are left at it by the experiment."""
