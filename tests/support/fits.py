@@ -293,8 +293,7 @@ COMBINATIONS = {
     "dataset that ends with an epoch": Fit(data=lambda: {"x": dataset().take(6), "steps_per_epoch": 3, "epochs": 3}),
     "generator with weights": Fit(data=lambda: {"x": generated(12, X, Y, WEIGHTS), "steps_per_epoch": 3, "epochs": 4}),
     "generator that ends": Fit(
-        data=lambda: {"x": generated(7), "steps_per_epoch": 3, "epochs": 4},
-        settings=lambda: {"steps_per_execution": 2},
+        data=lambda: {"x": generated(7), "steps_per_epoch": 3, "epochs": 4}, settings=lambda: {"steps_per_execution": 2}
     ),
     "generator of one epoch": Fit(data=lambda: {"x": generated(7)}),
     "sequence, validated by another": Fit(data=lambda: sequence(validation_data=Halves((X, Y)))),
@@ -428,9 +427,7 @@ COMBINATIONS = {
     # What differs.
     "shuffled": Fit(data=lambda: arrays(shuffle=True), differs="the order of an epoch follows from (`seed`, epoch)"),
     "dropout": Fit(
-        data=arrays,
-        model=of(lambda: keras.layers.Dropout(0.5)),
-        differs="what layers draw follows from (`seed`, step)",
+        data=arrays, model=of(lambda: keras.layers.Dropout(0.5)), differs="what layers draw follows from (`seed`, step)"
     ),
     "several epochs of unknown size": Fit(
         data=lambda: {"x": unknown(), "epochs": 3},

@@ -32,10 +32,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    "named",
-    ["ckpt-60", "ckpt-60.index", f"ckpt-60.{DATA}", "ckpt-60/", ".", "./"],
-)
+@pytest.mark.parametrize("named", ["ckpt-60", "ckpt-60.index", f"ckpt-60.{DATA}", "ckpt-60/", ".", "./"])
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_checkpoint_is_named_by_its_prefix_a_file_of_it_or_its_folder(tmp_path, named, scheme):
     """T6: with and without a slash at the end, as a path and as a URL."""

@@ -141,12 +141,7 @@ def test_the_manifest_tells_what_a_checkpoint_holds(model_dir):
     store = Program().store(model_dir, metadata={"experiment": "digits"})
     store.save(7, {"best": 0.5})
     assert store.manifest(7).step == 7
-    assert names(model_dir) == [
-        "checkpoint",
-        "ckpt-7.data-00000-of-00001",
-        "ckpt-7.index",
-        "ckpt-7.manifest.json",
-    ]
+    assert names(model_dir) == ["checkpoint", "ckpt-7.data-00000-of-00001", "ckpt-7.index", "ckpt-7.manifest.json"]
     on_disk = json.loads(pathlib.Path(model_dir, "ckpt-7.manifest.json").read_text())
     assert on_disk["format_version"] == 2
     assert on_disk["metadata"] == {"experiment": "digits"}

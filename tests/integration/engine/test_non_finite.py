@@ -53,10 +53,7 @@ BATCHES = {
         lambda: [tf.sparse.from_dense([[0.0, 0], [NAN, 0]])],
         ["batch float32[2,2]: 1 value is nan in column 0, in row 1"],
     ),
-    "bfloat16": (
-        lambda: [tf.cast(column(1, NAN), tf.bfloat16)],
-        ["batch bfloat16[2,1]: 1 value is nan, in row 1"],
-    ),
+    "bfloat16": (lambda: [tf.cast(column(1, NAN), tf.bfloat16)], ["batch bfloat16[2,1]: 1 value is nan, in row 1"]),
     "complex": (lambda: [tf.complex([1.0, 2.0], [0.0, NAN])], ["batch complex64[2]: 1 value is nan, in row 1"]),
     "second replica": (
         lambda: [(column(1, 2), labels()[:2]), (column(1, NAN), labels()[:2])],

@@ -13,14 +13,7 @@ from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from tests.support import toy
-from tests.support.engine_recovery import (
-    BAD_STEP,
-    HALVED,
-    BadBatchTask,
-    assert_batch_is_found,
-    choose_batches,
-    do,
-)
+from tests.support.engine_recovery import BAD_STEP, HALVED, BadBatchTask, assert_batch_is_found, choose_batches, do
 from tests.support.runs import differences, values
 
 

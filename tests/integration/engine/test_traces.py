@@ -57,10 +57,7 @@ LOOPS = {"windows": {}, "steps": {"train_tf_while_loop": False}, "compiled": {"e
 
 @pytest.mark.parametrize(
     ("strategy", "loop"),
-    cases(
-        [*(("off", loop) for loop in LOOPS), ("mirrored2", "windows"), ("mirrored2", "steps")],
-        ("off", "steps"),
-    ),
+    cases([*(("off", loop) for loop in LOOPS), ("mirrored2", "windows"), ("mirrored2", "steps")], ("off", "steps")),
 )
 def test_steps_are_traced_once(strategy, loop):
     """G12: whatever the number of replicas, windows and epochs is."""

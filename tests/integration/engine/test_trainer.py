@@ -115,8 +115,7 @@ def test_evaluate_a_number_of_steps():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "steps"),
-    cases([("off", 3), ("off", -1), ("mirrored2", 3), ("mirrored2", -1)], ("mirrored2", -1)),
+    ("strategy", "steps"), cases([("off", 3), ("off", -1), ("mirrored2", 3), ("mirrored2", -1)], ("mirrored2", -1))
 )
 def test_traced_evaluation_loop_gives_the_same(strategy, steps):
     """T2, T5: eval_tf_while_loop works with -1 too, and what a task aggregates after each step is the same."""

@@ -18,16 +18,7 @@ from official_trainer.lazy import tf
 from official_trainer.program import Loop, LoopError, every_n_steps, exponential, n_times_during_loop, periodic
 from official_trainer.stopping import PreemptedError
 from tests.support.cases import cases
-from tests.support.toy import (
-    FEATURES,
-    LABELS,
-    STRATEGIES,
-    Undropped,
-    assert_bitwise_equal,
-    build,
-    experiment,
-    weights,
-)
+from tests.support.toy import FEATURES, LABELS, STRATEGIES, Undropped, assert_bitwise_equal, build, experiment, weights
 
 
 def loop_of(model_dir="", strategy="off", task_cls=Undropped, **options):
@@ -307,10 +298,7 @@ def test_a_hook_is_not_called_for_steps_of_an_earlier_call():
     assert seen == [4, 5, 7]
 
 
-@pytest.mark.parametrize(
-    ("is_known", "expected"),
-    [(True, [2.25, 2.5, 2.75, 3.0]), (False, [2.0, 2.0, 2.0, 2.0])],
-)
+@pytest.mark.parametrize(("is_known", "expected"), [(True, [2.25, 2.5, 2.75, 3.0]), (False, [2.0, 2.0, 2.0, 2.0])])
 def test_the_epoch_is_the_passes_so_far(is_known, expected):
     """G17, G7: with the part of the one that is under way, where the length is known: from the first end on."""
     loop, epochs = loop_of(), []

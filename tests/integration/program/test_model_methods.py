@@ -83,10 +83,7 @@ LEFT_OUT = {
     "save": ["save_format"],
 }
 """Parameters of Keras that a Program refuses; those of `load_weights` and `save` are there on its model."""
-OTHER_DEFAULTS = {
-    "compute_metrics": {"sample_weight": None},
-    "predict": {"x": None},
-}
+OTHER_DEFAULTS = {"compute_metrics": {"sample_weight": None}, "predict": {"x": None}}
 """Where Keras has None, which means the same, or no default."""
 
 

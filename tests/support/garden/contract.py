@@ -77,7 +77,7 @@ CONTRACTS: Mapping[str, Contract] = {
         defects={
             "test_recovery_test_*": "goes back to a checkpoint without a step, and so ends at the last step with the "
             "first weights, as if all were well; ours refuses such a checkpoint, and fails where every loss is above "
-            "the bound",
+            "the bound"
         },
     ),
     "official.core.train_utils_test": Contract(

@@ -74,11 +74,7 @@ class Family:
             clip, voxels = task.train_data.get("feature_shape", None), task.model.get("num_channels", None)
             size = list(clip)[:3] if clip else list(task.model.input_size)[: 3 if voxels else 2]
             exported = make(
-                params=params,
-                input_type="image_tensor",
-                batch_size=1,
-                input_image_size=size,
-                num_channels=voxels or 3,
+                params=params, input_type="image_tensor", batch_size=1, input_image_size=size, num_channels=voxels or 3
             )
             keys = ["image_tensor"]
         if name == "MaskedLM":  # its heads have no variables before they are called

@@ -4,11 +4,7 @@ import numpy as np
 
 from tests.support.garden import data
 
-SHAPES = {
-    (4, 3): [data.SIZE, data.SIZE, 3],
-    (5, 3): [4, 32, 32, 3],
-    (5, 1): [data.VOLUME, data.VOLUME, data.VOLUME, 1],
-}
+SHAPES = {(4, 3): [data.SIZE, data.SIZE, 3], (5, 3): [4, 32, 32, 3], (5, 1): [data.VOLUME, data.VOLUME, data.VOLUME, 1]}
 """Of an image, a clip and a volume, by the rank of a batch and the channels."""
 
 

@@ -110,14 +110,7 @@ SMALL = {
     "retinanet": _after("retinanet", *_OPTIMIZER),
     "maskrcnn_resnetfpn_coco": _after("maskrcnn"),
     **dict.fromkeys(
-        (
-            "coco_yolov7",
-            "coco_yolov7tiny",
-            "coco91_yolov7tiny",
-            "coco_yolov7_nano",
-            "coco_yolov7_pico",
-            "coco_yolov7x",
-        ),
+        ("coco_yolov7", "coco_yolov7tiny", "coco91_yolov7tiny", "coco_yolov7_nano", "coco_yolov7_pico", "coco_yolov7x"),
         _yolo(*_NANO),
     ),
     # clips

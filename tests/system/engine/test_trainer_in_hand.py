@@ -88,8 +88,7 @@ def test_the_override_points_of_model_garden_are_called():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "batch"),
-    cases([(s, b) for s in STRATEGIES for b in (1, 10, 101)], ("off", 1), ("mirrored2", 101)),
+    ("strategy", "batch"), cases([(s, b) for s in STRATEGIES for b in (1, 10, 101)], ("off", 1), ("mirrored2", 101))
 )
 def test_a_dataset_in_hand_is_evaluated_exactly(strategy, batch):
     """G18, N17: each example once, at any batch size; a short last batch too."""

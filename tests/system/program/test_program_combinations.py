@@ -10,13 +10,7 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.lazy import tf
 from official_trainer.program import Program
 from tests.support.cases import cases
-from tests.support.programs import (
-    examples,
-    generated,
-    light,
-    lightly,
-    with_own_steps,
-)
+from tests.support.programs import examples, generated, light, lightly, with_own_steps
 
 X, Y = examples()
 

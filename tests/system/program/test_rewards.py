@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 
 from official_trainer.lazy import keras
-from official_trainer.program import (
-    Program,
-    PythonReward,
-    ScoreFunction,
-)
+from official_trainer.program import Program, PythonReward, ScoreFunction
 from tests.support.cases import cases
-from tests.support.rewards import (
-    ESTIMATORS,
-    assert_alike,
-    examples,
-    is_right,
-    rewarded,
-    under_a_strategy,
-    weights_of,
-)
+from tests.support.rewards import ESTIMATORS, assert_alike, examples, is_right, rewarded, under_a_strategy, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +47,7 @@ def test_digits_are_learned_from_being_told_right_or_wrong(name):
     inputs = keras.Input([64])
     program = Program(keras.Model(inputs, keras.layers.Dense(10)(inputs)))
     program.compile(
-        keras.optimizers.Adam(rate),
-        reward=PythonReward(is_right),
-        reward_estimator=estimator,
-        metrics=["accuracy"],
+        keras.optimizers.Adam(rate), reward=PythonReward(is_right), reward_estimator=estimator, metrics=["accuracy"]
     )
     assert program.evaluate(x, y, verbose=0, return_dict=True)["accuracy"] < 0.2
     history = program.fit(x, y, batch_size=64, epochs=3, validation_split=0.2, verbose=0).history

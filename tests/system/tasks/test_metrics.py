@@ -24,8 +24,7 @@ def of_batches(count, strategy):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "summaries"),
-    cases([(s, n) for s in STRATEGIES for n in ((6,), (2, 4))], ("off", (2, 4))),
+    ("strategy", "summaries"), cases([(s, n) for s in STRATEGIES for n in ((6,), (2, 4))], ("off", (2, 4)))
 )
 def test_the_moving_average_of_a_metric_goes_on_from_summary_to_summary(strategy, summaries):
     """G19: of the values of all batches, weighted by age, and not reset."""

@@ -76,8 +76,7 @@ class Norms(ToyTask):
 @pytest.mark.parametrize(
     ("strategy", "xla"),
     cases(  # XLA compiles no step of two CPUs
-        [(s, xla) for s in STRATEGIES for xla in (False, True) if not xla or s != "mirrored2"],
-        ("off", False),
+        [(s, xla) for s in STRATEGIES for xla in (False, True) if not xla or s != "mirrored2"], ("off", False)
     ),
 )
 def test_windows_and_restarts_do_not_change_a_bit(tmp_path, strategy, xla):

@@ -66,9 +66,7 @@ def test_tasks_come_as_often_as_their_shares_say(name):
 @pytest.mark.parametrize("name", cases(list(SECTIONS), "annealing"))
 @settings(max_examples=2)
 @given(
-    seed=st.integers(0, 2**31),
-    cuts=st.lists(st.integers(0, 300), min_size=1, max_size=4),
-    at_once=st.integers(1, 200),
+    seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 300), min_size=1, max_size=4), at_once=st.integers(1, 200)
 )
 def test_choices_do_not_depend_on_restarts_or_windows(name, seed, cuts, at_once):
     """T21: begun anywhere, in pieces of any length, the sequence is the same, and so are the counts before a step."""

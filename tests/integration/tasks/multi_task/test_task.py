@@ -153,8 +153,7 @@ def test_training_logs_are_nested_by_task(trained):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "batch"),
-    cases([("off", 7), ("off", 40), ("mirrored2", 7), ("mirrored2", 40)], ("mirrored2", 7)),
+    ("strategy", "batch"), cases([("off", 7), ("off", 40), ("mirrored2", 7), ("mirrored2", 40)], ("mirrored2", 7))
 )
 def test_every_set_is_evaluated_whole_and_each_example_once(strategy, batch):
     """T21, N17: whatever the batch size and the number of replicas; what the host adds up too."""
