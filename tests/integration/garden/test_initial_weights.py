@@ -78,21 +78,6 @@ class HalfBuilt(GardenTask):
         return model
 
 
-class Building(Subclassed):
-    """Has a `build` of its own, as DETR of Model Garden, and so no variables before its first call."""
-
-    def build(self, input_shape=None):
-        self.built = True
-
-
-class LayersBuilt(GardenTask):
-    def build_model(self):
-        model = Building()
-        for layer, size in zip([*model.layers_in_order, model.last], (6, 8, 8, 4), strict=True):
-            layer.build([None, size])
-        return model
-
-
 def of_keras():
     keras.utils.set_random_seed(7)
 
@@ -126,12 +111,10 @@ CASES = {
     "of each": {"task_cls": Layered, "seed": of_each},
     "unbuilt": {"task_cls": Unbuilt},
     "half built": {"task_cls": HalfBuilt},
-    "layers built": {"task_cls": LayersBuilt},
     "averaged": {"task_cls": Layered, "ema": True},
     "mirrored": {"task_cls": Layered, "strategy": "mirrored2"},
     "unbuilt, mirrored": {"task_cls": Unbuilt, "strategy": "mirrored2"},
     "half built, mirrored": {"task_cls": HalfBuilt, "strategy": "mirrored2"},
-    "layers built, mirrored": {"task_cls": LayersBuilt, "strategy": "mirrored2"},
 }
 
 

@@ -21,7 +21,6 @@ from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.cases import cases
 from tests.support.garden.driver import (
-    Dropping,
     _untouched_process,  # noqa: F401
     call,
     logged_steps,
@@ -29,6 +28,7 @@ from tests.support.garden.driver import (
     trainer_of,
     weights_of,
 )
+from tests.support.garden.toy import GardenTask
 
 # What a caller sees.
 
@@ -71,7 +71,7 @@ def test_returns_the_model_and_the_last_evaluation_if_asked(tmp_path, mode, run_
 def test_results_are_nested_and_off_the_device(tmp_path):
     """T5: what reduce_aggregated_logs returns comes back as it is."""
 
-    class Nested(Dropping):
+    class Nested(GardenTask):
         def aggregate_logs(self, state=None, step_outputs=None):
             return (state or 0) + 1
 
@@ -167,7 +167,7 @@ def test_a_trainer_of_the_caller_is_used_and_left_as_it_was(tmp_path):
 def test_datasets_of_the_caller(tmp_path):
     """T1: a trainer that was given its data needs none of the task's."""
     params = params_of()
-    task = Dropping(params.task)
+    task = GardenTask(params.task)
     data = [
         task.build_inputs(each, tf.distribute.InputContext())
         for each in (params.task.train_data, params.task.validation_data)
@@ -233,12 +233,12 @@ class Controller(orbit.Controller):
             ArgumentError,
             r"distribution_strategy is 'mirrored', a str; give a tf.distribute.Strategy",
         ),
-        ({"task": Dropping}, ArgumentError, r"task is the class Dropping; give a task: Dropping\(params.task\)"),
+        ({"task": GardenTask}, ArgumentError, r"task is the class GardenTask; give a task: GardenTask\(params.task\)"),
     ],
 )
 def test_what_cannot_mean_anything_is_refused(tmp_path, options, error, message):
     """N7: at once, with what to do instead."""
-    arguments = {"task": Dropping(params_of().task), "mode": "train", "params": params_of(), **options}
+    arguments = {"task": GardenTask(params_of().task), "mode": "train", "params": params_of(), **options}
     with pytest.raises(error, match=message):
         run_experiment(**{"distribution_strategy": None, "model_dir": str(tmp_path / "run"), **arguments})
     assert not (tmp_path / "run").exists()
@@ -280,7 +280,7 @@ def test_wrong_values_are_refused_before_anything_is_built(tmp_path, trainer, me
 def test_a_loss_that_is_not_finite_is_the_error_that_theirs_raises(tmp_path):
     """G8: their programs catch RuntimeError."""
 
-    class Diverging(Dropping):
+    class Diverging(GardenTask):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             return super().build_losses(labels, model_outputs) * float("nan")
 
@@ -303,7 +303,7 @@ def test_our_task_and_trainer_in_their_driver(tmp_path):
     keras.backend.clear_session()
     params = params_of(best_checkpoint_eval_metric="accuracy", best_checkpoint_export_subdir="best_ckpt")
     task = toy.ToyTask(params.task)
-    optimizer = Dropping(params.task).create_optimizer(params.trainer.optimizer_config, params.runtime)
+    optimizer = GardenTask(params.task).create_optimizer(params.trainer.optimizer_config, params.runtime)
     best = BestCheckpoint(str(tmp_path / "best_ckpt"), metric="accuracy", comp="higher")
     trainer = Trainer(params, task, task.build_model(), optimizer, checkpoint_exporter=best)
     strategy = tf.distribute.get_strategy()

@@ -26,14 +26,10 @@ def params_of(**trainer):
     return params
 
 
-class Dropping(GardenTask):
-    """Model Garden's toy task with dropout, so that a step depends on more than weights and batch."""
-
-
 def call(model_dir, mode="train_and_eval", params=None, task=None, strategy=None, **options):
     keras.backend.clear_session()
     params = params or params_of()
-    return run_experiment(strategy, task or Dropping(params.task), mode, params, str(model_dir), **options)
+    return run_experiment(strategy, task or GardenTask(params.task), mode, params, str(model_dir), **options)
 
 
 def weights_of(model):
@@ -47,7 +43,7 @@ def logged_steps(directory, tag):
 
 def trainer_of(cls, params, **options):
     random_streams.enable(0)
-    task = Dropping(params.task)
+    task = GardenTask(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     return cls(params, task, task.build_model(), optimizer, **options)
 

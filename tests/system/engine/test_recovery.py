@@ -1,5 +1,6 @@
 """What follows a loss that is not finite: runs that recover, and what they are compared with, bit by bit."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -31,6 +32,25 @@ def stream(monkeypatch):
     return choose_batches(monkeypatch)
 
 
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@contextlib.contextmanager
+def killed_after_a_save(monkeypatch, is_due):
+    """Ends the run that the block does after the first save for which a loop `is_due`."""
+    save = Loop.save
+
+    def save_and_die(loop):
+        save(loop)
+        if is_due(loop):
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Loop, "save", save_and_die)
+        yield
+
+
 def test_the_batch_that_fails_is_found_in_one_of_two_replicas(model_dir):
     """T12, G8: exit code 4, with the report that a single device would leave."""
     assert_batch_is_found(model_dir, "mirrored")
@@ -48,21 +68,10 @@ def test_the_same_data_again_fails_again_and_then_gives_up(model_dir):
 def test_a_run_that_left_out_a_batch_still_does_after_a_restart(model_dir, tmp_path, stream, monkeypatch):
     """T12, N2: what was left out is part of the checkpoint, and so is how often the run recovered."""
 
-    class Killed(BaseException):
-        pass
-
     sets = ("trainer.recovery_max_trials=1", "trainer.recovery_data=skip_batch", "trainer.recovery_checkpoints_back=2")
-    save = Loop.save
-
-    def save_and_die(loop):
-        save(loop)
-        if loop.state.step == 30 and loop._recovery.state():  # saved again on the way to the bad batch
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "save", save_and_die)
-        with pytest.raises(Killed):
-            do(model_dir, *sets)
+    # Saved again on the way to the bad batch.
+    with killed_after_a_save(monkeypatch, lambda loop: loop.state.step == 30 and loop._recovery.state()):
+        do(model_dir, *sets)
     do(model_dir, *sets)
     stream.without = (BAD_STEP - 1,)
     do(tmp_path / "clean")
@@ -175,20 +184,8 @@ def test_the_rate_is_scaled_from_the_recovery_on_also_after_a_kill(rate, model_d
     assert all(scaled[step] == pytest.approx(plain[step] / 2) for step in (40, 50, 60))
     assert values(model_dir, 60).keys() == values(tmp_path / "plain", 60).keys()
 
-    class Killed(BaseException):
-        pass
-
-    save = Loop.save
-
-    def save_and_die(loop):
-        save(loop)
-        if loop.state.step == 40:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "save", save_and_die)
-        with pytest.raises(Killed):
-            do(tmp_path / "killed", *sets)
+    with killed_after_a_save(monkeypatch, lambda loop: loop.state.step == 40):
+        do(tmp_path / "killed", *sets)
     do(tmp_path / "killed", *sets)
     assert differences(tmp_path / "killed", model_dir) == []
 
