@@ -18,6 +18,7 @@ from official_trainer.config.optimization import (
 )
 from official_trainer.distributed import strategy as distribute
 from official_trainer.engine.trainer import Trainer
+from official_trainer.inputs import from_arrays
 from official_trainer.lazy import keras
 from official_trainer.tasks import random_streams
 from official_trainer.tasks.task import Task
@@ -63,6 +64,24 @@ class Undropped(ToyTask):
     def build_model(self):
         inputs = keras.Input((6,), name="features")
         return keras.Model(inputs, keras.layers.Dense(3, name="logits")(inputs))
+
+
+class Exact(ToyTask):
+    """Its sums need no rounding, so that no bit depends on how a batch is divided; give it batches of 16."""
+
+    def build_model(self):
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
+
+    def build_inputs(self, params, input_context=None):
+        features = np.random.RandomState(0).randint(-2, 3, (16, 6)).astype("float32")
+        return from_arrays((features, features[:, :1]), params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return (labels - model_outputs) ** 2
+
+    def build_metrics(self, training=True):
+        return []
 
 
 def experiment(batch=10, eval_batch=10, enable_xla=False, ema=None, **trainer):

@@ -1,35 +1,17 @@
 """The numbers of a run do not depend on how its work is divided: over replicas, into batches."""
 
-import numpy as np
 import pytest
 
 from official_trainer.config.schema import RuntimeConfig
 from official_trainer.distributed import strategy as distribute
 from official_trainer.distributed.strategy import DeviceError
 from official_trainer.engine import process
-from official_trainer.inputs import from_arrays
-from official_trainer.lazy import keras, tf
-from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, strategy_of, weights
+from official_trainer.lazy import tf
+from tests.support.toy import Exact, assert_bitwise_equal, build, experiment, strategy_of, weights
 
 
 def test_sums_that_are_exact_give_the_same_bits_on_two_replicas():
     """T16: where nothing has to be rounded, no bit differs."""
-
-    class Exact(ToyTask):
-        def build_model(self):
-            inputs = keras.Input((6,))
-            return keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
-
-        def build_inputs(self, params, input_context=None):
-            features = np.random.RandomState(0).randint(-2, 3, (16, 6)).astype("float32")
-            return from_arrays((features, features[:, :1]), params, input_context)
-
-        def build_losses(self, labels, model_outputs, aux_losses=None):
-            return (labels - model_outputs) ** 2
-
-        def build_metrics(self, training=True):
-            return []
-
     one, two = (build(experiment(batch=16), task_cls=Exact, strategy=name) for name in ("off", "mirrored2"))
     assert float(one.train(1)["batch_loss"]) == float(two.train(1)["batch_loss"])
     assert_bitwise_equal(weights(one), weights(two))

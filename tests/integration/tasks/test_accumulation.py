@@ -11,7 +11,7 @@ from official_trainer.lazy import keras
 from official_trainer.tasks import publish, random_streams
 from official_trainer.tasks.accumulation import AccumulationError
 from tests.support.cases import cases, full
-from tests.support.toy import ToyTask, assert_bitwise_equal, build, experiment, weights
+from tests.support.toy import Exact, ToyTask, assert_bitwise_equal, build, experiment, weights
 
 BATCH = 24
 
@@ -104,22 +104,6 @@ def test_micro_batches_under_xla_and_steps_of_ones_own_on_replicas(strategy, tas
 
 def test_sums_that_are_exact_give_the_same_bits():
     """G14: with numbers whose sums need no rounding, every bit is the same."""
-
-    class Exact(Plain):
-        def build_model(self):
-            inputs = keras.Input((6,))
-            return keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="zeros")(inputs))
-
-        def build_inputs(self, params, input_context=None):
-            features = np.random.RandomState(0).randint(-2, 3, (16, 6)).astype("float32")
-            return tf.data.Dataset.from_tensor_slices((features, features[:, :1])).repeat().batch(16)
-
-        def build_losses(self, labels, model_outputs, aux_losses=None):
-            return tf.square(labels - model_outputs)
-
-        def build_metrics(self, training=True):
-            return []
-
     whole, cut = (trainer_of(count, task_cls=Exact, batch=16) for count in (1, 4))
     assert losses(whole, 1) == losses(cut, 1)
     assert_bitwise_equal(weights(whole), weights(cut))

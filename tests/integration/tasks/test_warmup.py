@@ -84,13 +84,3 @@ def test_a_request_that_a_server_would_refuse_is_an_error(tmp_path, model, reque
     with pytest.raises(WarmupError, match=message):
         saved(tmp_path / "1", model, requests)
     assert not files.exists(tmp_path / "1")
-
-
-def test_the_messages_are_those_of_tensorflow_serving(tmp_path, model):
-    """T19: read by its own package, where that is installed."""
-    logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-    folder = saved(tmp_path / "1", model, {"serving_default": [{"features": np.ones([2, 6])}]})
-    (record,) = tf.data.TFRecordDataset(f"{folder}/assets.extra/tf_serving_warmup_requests").as_numpy_iterator()
-    request = logs.PredictionLog.FromString(record).predict_log.request
-    assert request.model_spec.signature_name == "serving_default"
-    assert tf.make_ndarray(request.inputs["features"]).tolist() == [[1.0] * 6] * 2

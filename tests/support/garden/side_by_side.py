@@ -12,7 +12,6 @@ TensorFlow's graph optimizer adds terms up in another order where a sum has anot
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -209,7 +208,6 @@ def compare(name, folder):
             "losses": list(side.losses.values()),
             "weights": differences(saved(folder / "theirs"), last),
             "changed": len(differences(first, last)),
-            "variables": len(last),
         }
     (folder / "found.json").write_text(json.dumps(found))
 
@@ -225,7 +223,3 @@ def compare_partial_batches(name, folder):
         sides = [Side(family, drive, batches, "", validation_data=data) for data in (whole, partial)]
         found[key] = [side("eval", folder / "ours")["validation_loss"][0] for side in sides]
     (folder / "found.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    compare(*sys.argv[1:])
