@@ -43,15 +43,14 @@ class CheckpointState:
         self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers)
         self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
         self._backups: list[replicas.ValueBackup] = []
-        self._configured = [(value, value.numpy()) for value in self._settings]
+        self._configured = [
+            (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
+        ]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
-        self._model = kerases.of(context.model).trackable(context.model)
         items = dict(getattr(context.model, "checkpoint_items", {}))
         if context.optimizer is not None:
-            items["optimizer"] = self._optimizer = kerases.of(context.optimizer).trackable_optimizer(
-                context.optimizer, context.model
-            )
+            items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:
             items |= context.average.items
         training = tf.train.Checkpoint(
@@ -66,7 +65,10 @@ class CheckpointState:
         if self._numbers_of_replicas.state is not None:
             step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(
-            global_step=context.global_step, model=self._model, training=training, **items
+            global_step=context.global_step,
+            model=kerases.of(context.model).trackable(context.model),
+            training=training,
+            **items,
         )
 
     @collective
@@ -76,7 +78,9 @@ class CheckpointState:
         self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
         state = self.checkpoint
         if "average" in (averages := self._averages_in(prefix)):  # averages go where that checkpoint holds them
-            items = {**tf.train.TrackableView.children(state), "optimizer": self._optimizer}
+            optimizer = self._context.optimizer
+            own = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
+            items = {**tf.train.TrackableView.children(state), "optimizer": own}
             state = tf.train.Checkpoint(**items, **averages)
         return restore.read_exactly(state, prefix, step, allow_mismatch)
 
@@ -97,7 +101,7 @@ class CheckpointState:
         The weights of a best checkpoint are averages already, so the averages start from them.
         """
         context, prefix = self._context, manifest.find(directory, step)
-        items = {"global_step": context.global_step, "model": self._model}
+        items = {"global_step": context.global_step, "model": self.checkpoint.model}
         averages = self._averages_in(prefix)
         restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*",))
         if context.average is not None and not averages:
@@ -236,19 +240,13 @@ class CheckpointState:
 
     # Values that actions hand back.
 
-    @property
-    def _settings(self) -> list[tf.Variable]:
-        """The variables that hold settings of the optimizer."""
-        optimizer = self._context.optimizer
-        return kerases.of(optimizer).settings(optimizer)
-
     def named_variables(self) -> dict[str, tf.Variable]:
         """Returns what an action may change, by path: `model/…`, `optimizer/…` and, if the run averages, `average/…`.
 
         The optimizer's settings are not among them: every process takes them from the config.
         """
         context = self._context
-        settings = {id(variable) for variable in self._settings}
+        settings = {id(variable) for variable, _ in self._configured}
         parts = {"model": context.model, "optimizer": [] if context.optimizer is None else context.optimizer}
         found = variables.flatten(parts)
         if context.average is not None:

@@ -9,22 +9,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.scopes import during
+
+_model: ContextVar[Any] = ContextVar("model", default=None)
 
 
-def build_optimizer(optimizer_config: Any, runtime_config: Any = None, model: Any = None) -> Any:
+def of_model(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which optimizers are built for a model: of its Keras."""
+    return during(_model, model)
+
+
+def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> Any:
     """Returns the optimizer with its learning-rate schedule, wrapped for loss scaling under float16.
+
+    It is of the Keras of the model that is trained; outside of `of_model`, of the one that the process uses.
 
     Args:
       optimizer_config: the section `trainer.optimizer_config`.
       runtime_config: the section `runtime`; None for no loss scaling.
-      model: whose Keras the optimizer is of; None for the one that the process uses.
     """
-    kind = kerases.in_use()[0] if model is None else kerases.of(model)
+    model = _model.get()
+    kind = kerases.of(model) if model is not None else kerases.in_use()[-1]
     return kind.build_optimizer(optimizer_config, runtime_config)
 
 

@@ -14,10 +14,9 @@ from typing import Any
 from official_trainer.errors import UserError
 from official_trainer.lazy import keras, tf
 from official_trainer.nearest import nearest
-from official_trainer.tasks import arguments
+from official_trainer.tasks import arguments, optimization
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.explained import at_method
-from official_trainer.tasks.optimization import build_optimizer
 from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
 
@@ -149,15 +148,13 @@ def _variables_of_others(model: Any) -> Iterator[Any]:
 
 
 def optimizer_of(task: Any, config: Any, model: Any) -> Any:
-    """Returns the optimizer of `create_optimizer`, for a whole config; where no class defines it, of the model's Keras.
+    """Returns the optimizer of `create_optimizer`, for a whole config and a model.
 
     Raises:
       TaskError: it is no optimizer, or one of another Keras.
     """
-    sections = config.trainer.optimizer_config, config.runtime
-    with during(method="create_optimizer"):
-        is_default = getattr(type(task).create_optimizer, "__func__", None) is Task.create_optimizer.__func__  # type: ignore[attr-defined]
-        optimizer = build_optimizer(*sections, model) if is_default else task.create_optimizer(*sections)
+    with during(method="create_optimizer"), optimization.of_model(model):
+        optimizer = task.create_optimizer(config.trainer.optimizer_config, config.runtime)
     if isinstance(optimizer, type) or not hasattr(optimizer, "apply_gradients") or other_library(optimizer):
         fix = "return an object, such as keras.optimizers.Adam(1e-3)"
         if isinstance(optimizer, str):

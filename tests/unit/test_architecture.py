@@ -165,7 +165,8 @@ print(json.dumps({"done": done, "heavy": heavy}))
 NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py"),
     *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/worker.py"),
-    *("tasks/keras/garden3.py", "tasks/metrics.py", "tasks/multi_task/model.py", "tasks/optimization.py"),
+    *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py"),
+    "tasks/multi_task/model.py",
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
 

@@ -39,7 +39,10 @@ class Averages:
 
 
 class Keras(Protocol):
-    """The contract; each implementation is a module."""
+    """The contract; each implementation is a module.
+
+    Size: it is all that the engine knows of a Keras.
+    """
 
     NAME: str
     """For messages."""

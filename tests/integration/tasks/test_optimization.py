@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
-from official_trainer.tasks import optimization
+from official_trainer.tasks.keras import keras2
 from tests.support.cases import cases
 
 STEPS = 3
@@ -66,7 +66,7 @@ def by_keras(optimizer, loss, weights, tape):
 
 def by_gradients(optimizer, loss, weights, tape):
     gradients = tape.gradient(loss, weights)
-    optimization.apply_gradients(optimizer, zip(gradients, weights, strict=True), after=loss)
+    keras2.apply(optimizer, list(zip(gradients, weights, strict=True)), after=loss)
 
 
 def check_alike(create, ways):
@@ -78,17 +78,17 @@ def check_alike(create, ways):
 
 
 def check_kind(name):
-    check_alike(KINDS[name], [optimization.minimize, by_gradients])
+    check_alike(KINDS[name], [keras2.minimize, by_gradients])
 
 
 def check_setting(name):
     scales = "loss scale" in name  # by_gradients is for gradients that are not scaled
-    check_alike(SETTINGS[name], [optimization.minimize] if scales else [optimization.minimize, by_gradients])
+    check_alike(SETTINGS[name], [keras2.minimize] if scales else [keras2.minimize, by_gradients])
 
 
 def check_large_model(kind, monkeypatch):
-    monkeypatch.setattr(optimization, "_SMALL_MODEL", 0)
-    check_alike(kind, [optimization.minimize, by_gradients])
+    monkeypatch.setattr(keras2, "_SMALL_MODEL", 0)
+    check_alike(kind, [keras2.minimize, by_gradients])
 
 
 @pytest.mark.parametrize("name", cases(list(KINDS), "optimizers.Adam", "legacy.Adam"))
@@ -137,7 +137,7 @@ def test_an_optimizer_that_does_otherwise_is_left_alone(create):
     model, x = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), tf.constant([[1.0, 2.0]])
     start = [weight.numpy() for weight in model.weights]
     found = []
-    for apply in (by_keras, optimization.minimize, by_gradients):
+    for apply in (by_keras, keras2.minimize, by_gradients):
         model.set_weights(start)
         optimizer = create()
         step = tf.function(lambda optimizer=optimizer, apply=apply: _step(model, x, optimizer, apply))
@@ -166,7 +166,7 @@ def test_a_step_without_data_does_not_count(create):
     @tf.function
     def run(iterator):
         for _ in tf.range(5):
-            _step(model, next(iterator), optimizer, optimization.minimize)
+            _step(model, next(iterator), optimizer, keras2.minimize)
 
     with pytest.raises(tf.errors.OutOfRangeError):
         run(iterator)
@@ -176,7 +176,7 @@ def test_a_step_without_data_does_not_count(create):
 def test_a_variable_is_read_as_ever_after_an_update():
     model, optimizer = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
-    step = tf.function(lambda: _step(model, tf.ones([1, 2]), optimizer, optimization.minimize))
+    step = tf.function(lambda: _step(model, tf.ones([1, 2]), optimizer, keras2.minimize))
     step()
     optimizer.learning_rate.assign(0.5)
     assert tf.convert_to_tensor(optimizer.learning_rate).numpy() == 0.5
