@@ -2,7 +2,8 @@
 
 Owns: the cases, and the weights that every training of a case begins with. Does not own: who trains them (`sides.py`).
 
-A case has no dropout where losses are compared, because Keras's `fit` and the engine draw different masks. Models of KerasHub are built from their configs; nothing is downloaded.
+A case has no dropout where losses are compared, because Keras's `fit` and the engine draw different masks. Models of
+KerasHub are built from their configs; nothing is downloaded.
 """
 
 import dataclasses

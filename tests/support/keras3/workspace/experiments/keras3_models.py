@@ -1,4 +1,4 @@
-"""`keras3_models`: one of the small models of Keras 3 in `tests/support/keras3/models.py`, trained on its arrays in order."""
+"""`keras3_models`: one of the models in `tests/support/keras3/models.py`, trained on its arrays in their order."""
 
 import dataclasses
 
@@ -12,6 +12,7 @@ from official_trainer.config import (
     TrainerConfig,
 )
 from official_trainer.config import optimization as opt
+from official_trainer.lazy import tf
 
 STEPS = 50
 
@@ -57,8 +58,8 @@ class Keras3Task(Task):
             import keras
 
             return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, model_outputs)
-        if isinstance(losses, dict):
-            return sum(loss(labels[name], model_outputs[name]) for name, loss in losses.items())
+        if isinstance(losses, dict):  # the sum of their means, as `fit` has it
+            return sum(tf.reduce_mean(loss(labels[name], model_outputs[name])) for name, loss in losses.items())
         return losses(labels, model_outputs)
 
     def build_metrics(self, training=True):
@@ -96,6 +97,7 @@ def keras3_models() -> ExperimentConfig:
         task=Keras3Config(train_data=data, validation_data=data),
         trainer=TrainerConfig(
             train_steps=STEPS, steps_per_loop=STEPS, summary_interval=1, checkpoint_interval=STEPS,
-            validation_interval=STEPS, export=ExportConfig(at_end=False), on_data_end="repeat", optimizer_config=required,
+            validation_interval=STEPS, export=ExportConfig(at_end=False), on_data_end="repeat",
+            optimizer_config=required,
         ),
     )  # fmt: skip

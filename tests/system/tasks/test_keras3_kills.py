@@ -1,0 +1,102 @@
+"""Runs of Keras 3 models that are killed, and started again, end with the bits and the examples of an unbroken run."""
+
+import functools
+import random
+import shutil
+
+import pytest
+
+from tests.support.cases import cases
+from tests.support.chaos import inside
+from tests.support.chaos.contract import RUN, Broken, Case, Instant, Part, Shared, Step, check
+from tests.support.chaos.summary import Tally
+from tests.support.forked import Command
+from tests.support.keras3.sides import WORKSPACE
+
+FP16 = "runtime.mixed_precision_dtype=float16"
+MIRRORED = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2}"
+MIRRORED_FP16 = "runtime={distribution_strategy: mirrored, num_logical_cpus: 2, mixed_precision_dtype: float16}"
+EXPORTS = "trainer.export={at_end: true, best: true}"
+
+SETS = {
+    "all": (),
+    "all-mirrored": (MIRRORED,),
+    "flips": ("task.parts=[flip]",),
+    "translations": ("task.parts=[translation]",),
+    "batch_norm": ("task.parts=[batch_norm]",),
+    "seeded_noise": ("task.parts=[seeded_noise]",),
+    "noise": ("task.parts=[noise]",),
+    "dropout": ("task.parts=[dropout]",),
+    "lstm": ("task.parts=[lstm]",),
+    "float16": (FP16, "task.optimizer=scaling"),
+    "float16-mirrored": (MIRRORED_FP16, "task.optimizer=scaling"),
+    "bfloat16": ("runtime.mixed_precision_dtype=bfloat16",),
+    "averaging": ("task.optimizer=averaging",),
+    "averages": ("trainer.optimizer_config.ema={average_decay: 0.9}",),
+    "averages-mirrored": (MIRRORED, "trainer.optimizer_config.ema={average_decay: 0.9}"),
+    "accumulation": ("trainer.gradient_accumulation_steps=2",),
+    "accumulation-mirrored": (MIRRORED, "trainer.gradient_accumulation_steps=2"),
+    "own_accumulation": ("task.optimizer=accumulating",),
+    "exports": (EXPORTS,),
+    "xla": ("runtime.enable_xla=true", "task.parts=[dropout, seeded_noise, noise]", "task.writes=false"),
+}
+"""What is killed: settings of `keras3_chaos` by a name."""
+
+STEPS_PER_LOOP = 1, 7, 50
+
+
+def start(sets, shared, folder, *more, first=None):
+    words = [f"--set={word}" for word in (*sets, *more)]
+    argv = ["train", "--experiment=keras3_chaos", f"--model_dir={folder}/{RUN}", "--mode=train_and_eval", *words]
+    return Command(argv, cwd=WORKSPACE, folder=folder, first=first)
+
+
+CASES = {name: Case(f"keras3-{name}", functools.partial(start, sets)) for name, sets in SETS.items()}
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory, worker_id):
+    base = tmp_path_factory.getbasetemp()
+    return Shared((base if worker_id == "master" else base.parent) / "keras3-kills")
+
+
+@pytest.fixture
+def tally(record_property):
+    tally = Tally()
+    yield tally
+    record_property("chaos", vars(tally) | {"phases": dict(tally.phases)})
+
+
+STEPS_AND_NAMES = [(steps_per_loop, name) for name in CASES for steps_per_loop in STEPS_PER_LOOP]
+QUICK = (1, "all"), (7, "all-mirrored"), (50, "float16")
+
+
+@pytest.mark.parametrize(("steps_per_loop", "name"), cases(STEPS_AND_NAMES, *QUICK))
+def test_killed_anywhere(steps_per_loop, name, shared, tally, tmp_path, request):
+    """N38, N1: at a step, before a change on disk, and at any instant; the unbroken run has windows of seven steps."""
+    seed = request.config.getoption("--chaos-seed")
+    chance = random.Random(f"{seed}/{name}/{steps_per_loop}")
+    is_whole = "full" in [mark.name for mark in request.node.iter_markers()]
+    strikes = [Step(chance.randint(7, 49)), Part(chance.random())]
+    if is_whole:
+        strikes += [Part(chance.random()), Instant(chance.random())]
+    check(shared, CASES[name], strikes, tmp_path, (f"trainer.steps_per_loop={steps_per_loop}",), tally)
+    assert tally.kills == len(strikes)
+
+
+FORGOTTEN = {
+    "random streams": (inside.forget_random, {"variables", "ids"}),
+    "data position": (inside.forget_position, {"variables", "ids"}),
+}
+
+
+@pytest.mark.parametrize("item", FORGOTTEN)
+def test_a_run_that_forgets_is_found_out(item, shared, tally, tmp_path):
+    """N38: leave one item of state out, and the comparison says so."""
+    forget, kinds = FORGOTTEN[item]
+    folder = shutil.copytree(shared.struck(CASES["all"], Step(23)), tmp_path / "copy")
+    broken = Broken(shared, CASES["all"], folder)
+    broken.finish(first=forget)
+    found = broken.differences()
+    tally.trials, tally.found_out = 1, len(found) > 0
+    assert kinds <= found.keys(), found
