@@ -255,19 +255,44 @@ OPTIMIZERS = {
 """Optimizers whose weights tell what was done to gradients; each clips in nearly every step."""
 
 
+OVERFLOWS_AT = 20
+"""The step whose last example makes gradients that float16 cannot hold, with a loss that is finite."""
+
+
+def large_example():
+    features = learnable((6,))
+    features[OVERFLOWS_AT * BATCH - 1] = 3000
+    return features
+
+
+def linear(dropout=0.0):
+    features = keras.Input((6,), name="features")
+    outputs = keras.layers.Dense(CLASSES)(features)
+    return keras.Model(features, keras.layers.Activation("linear", dtype="float32")(outputs))
+
+
+def scaling_once():
+    """Its scale changes where gradients overflow, and nowhere else."""
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**10)
+
+
+ALL = {**CASES, "overflow": ModelCase(linear, large_example, classes, optimizer=scaling_once, dtype="float16")}
+"""With those that only some tests use."""
+
+
 @functools.cache
 def first_weights(name):
     """Returns the weights that every training of a case begins with."""
     keras.utils.set_random_seed(0)
     rng = np.random.RandomState(6)
     # Zeros and ones (the second matrix of LoRA, those of batch norm) would hide a mistake.
-    values = CASES[name].build().get_weights()
+    values = ALL[name].build().get_weights()
     return [v if v.dtype == "int32" else v + 0.05 * rng.rand(*v.shape).astype(v.dtype) for v in values]
 
 
 def built(name, dropout=0.0):
     """Returns a new model of a case with its first weights."""
     first = first_weights(name)
-    model = CASES[name].build(dropout)
+    model = ALL[name].build(dropout)
     model.set_weights(first)
     return model

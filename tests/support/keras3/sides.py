@@ -25,7 +25,7 @@ def reference_losses(name, **options):
 
 def fitted(name, *, dropout=0.0, optimizer=""):
     """Trains a case by `fit` with its defaults, in order; returns the loss of each batch, and the model."""
-    case, losses = models.CASES[name], []
+    case, losses = models.ALL[name], []
 
     class Each(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -73,7 +73,7 @@ def model_of(name, model_dir, *sets):
 
 def words(name, *sets):
     """Returns the settings of a case's run."""
-    case = models.CASES[name]
+    case = models.ALL[name]
     dtype = (f"runtime.mixed_precision_dtype={case.dtype}",) if case.dtype else ()
     return (f"task.model={name}", *dtype, *sets)
 

@@ -42,7 +42,7 @@ class Keras3Task(Task):
     def case(self):
         from tests.support.keras3 import models
 
-        return models.CASES[self.task_config.model]
+        return models.ALL[self.task_config.model]
 
     def build_model(self):
         from tests.support.keras3 import models
