@@ -23,6 +23,7 @@ from benchmarks import (
     growth,
     halving,
     job,
+    keras3,
     models,
     pages,
     processes,
@@ -47,6 +48,7 @@ README = processes.ROOT / "benchmarks" / "README.md"
 PARTS: dict[str, tuple[Callable[[int], list[Comparison]], int]] = {
     "steps": (steps.compare, 15),
     "models": (models.compare, 7),
+    "keras3": (keras3.compare, 9),
     "gpu": (gpu.compare, 5),
     "job": (job.compare, 7),
     "start": (start.compare, 7),

@@ -20,6 +20,7 @@ from benchmarks import (
     gpu,
     growth,
     halving,
+    keras3,
     models,
     pages,
     processes,
@@ -48,6 +49,34 @@ def test_each_variant_trains(name):
     last = train(2, 25, lambda: calls.append("window"))
     assert len(calls) == 3
     assert last < first < 4, "the loss of ten digits starts at ln 10 = 2.3 and falls"
+
+
+@pytest.mark.parametrize("name", keras3.VARIANTS)
+def test_each_variant_of_keras_3_trains(name, monkeypatch):
+    """Same weights, same batches in order: each ends with the loss of a loop by hand."""
+    import keras
+
+    images, labels = steps.digits()
+    in_order = steps.tf.data.Dataset.from_tensor_slices((images[:1792], labels[:1792])).repeat().batch(steps.BATCH)
+    monkeypatch.setattr(steps, "shuffle_batch", lambda: in_order)
+    fit = keras.Model.fit
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **options: fit(*args, shuffle=False, **options))
+    subject, build_model = keras3.SUBJECTS["64 units"], keras3.build_model
+    keras.utils.set_random_seed(0)
+    start = build_model(subject).get_weights()
+    monkeypatch.setattr(keras3, "build_model", lambda subject: with_weights(build_model(subject), start))
+    if name == keras3.OURS_MEMORY:  # in an order of its own
+        assert keras3.VARIANTS[name](subject)(2, 28, lambda: None) < 2.3
+        return
+    windows = []
+    loss = keras3.VARIANTS[name](subject)(2, 28, lambda: windows.append(name))
+    expected = keras3.VARIANTS[keras3.HAND](subject)(2, 28, lambda: None)
+    assert (len(windows), loss) == (2, pytest.approx(expected, abs=1e-5))
+
+
+def with_weights(model, weights):
+    model.set_weights(weights)
+    return model
 
 
 def test_variants_compute_the_same_steps(monkeypatch):
