@@ -198,7 +198,7 @@ def bert_features():
 
 
 def kinds_and_sizes():
-    return {"kind": classes(), "size": random(1, seed=4)}
+    return {"kind": classes(), "size": 0.5 * random(1, seed=4)}
 
 
 def averaging():
@@ -226,7 +226,7 @@ CASES = {
         lambda: {"left": learnable((6,)), "right": random(6, seed=5)},
         kinds_and_sizes,
         {"kind": cross_entropy, "size": keras.losses.mean_squared_error},
-        lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, STEPS), momentum=0.9),
+        lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.05, STEPS), momentum=0.9),
     ),
     "subclassed": ModelCase(subclassed, _features(6), classes),
     "averaged": ModelCase(dense, _features(6), classes, optimizer=averaging),
