@@ -255,7 +255,7 @@ class RandomStreams:
         """Takes a model whose generators are set, `runtime.seed`, and the task's `random_streams`."""
         self._seed, self._required = seed, tuple(required)
         self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # neighbouring seeds have distant keys
-        self._generators = find_generators(model)
+        self._keras, self._generators = kerases.of(model), find_generators(model)
 
     def begin_step(self, step: tf.Tensor) -> None:
         """Sets every generator's state for `step` (scalar int64); called in replica context, traced."""
@@ -268,6 +268,7 @@ class RandomStreams:
         for index, generator in enumerate(self._generators):
             stream = place * len(self._generators) + index
             _set_state(generator, stream, self._key)
+        self._keras.use(self._generators)
 
     def named(self, domain: str, place: tf.Variable | tf.Tensor) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""

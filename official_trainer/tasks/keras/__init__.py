@@ -77,6 +77,9 @@ class Keras(Protocol):
     def generators(self, model: Any) -> list[Any]:
         """Returns the random generators of all layers, each once; each has a `state` to assign."""
 
+    def use(self, generators: Sequence[Any]) -> None:
+        """Has draws without a seed use one of `generators`, in the thread of the replica that is traced."""
+
     def trackable(self, part: Any) -> Any:
         """Returns what a checkpoint holds of a model or a metric."""
 

@@ -92,6 +92,10 @@ def generators(model: Any) -> list[tf.random.Generator]:
     return list(found.values())
 
 
+def use(generators: Sequence[Any]) -> None:
+    """Does nothing: draws without a seed are those of TensorFlow (`tasks/keyed_draws.py`)."""
+
+
 def trackable(part: Any) -> Any:
     """Returns the model or metric itself: its object graph is that of Model Garden's checkpoints."""
     return part

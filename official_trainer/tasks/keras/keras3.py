@@ -137,6 +137,13 @@ def generators(model: Any) -> list[Any]:
     return unique
 
 
+def use(generators: Sequence[Any]) -> None:
+    """Has draws without a seed use the last of `generators`: Keras has one for each thread, and replicas have theirs."""
+    from keras.src.backend.common import global_state  # there is no public way
+
+    global_state.set_global_attribute("global_seed_generator", generators[-1])
+
+
 def _let_differ(generator: Any) -> None:
     """Gives a generator a state that each replica has for itself."""
     if generator.state.synchronization != "on_read":
