@@ -29,6 +29,7 @@ from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.tasks import kept_tensors, metrics
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import TaskError, metrics_of
 from official_trainer.tracking import monitored
@@ -88,7 +89,7 @@ class ValidationSet:
           ValueError: two metrics share a name.
         """
         name = self.name
-        self.metrics[:] = [*metrics_of(self.task, training=False), *getattr(self.model, "metrics", [])]
+        self.metrics[:] = [*metrics_of(self.task, training=False), *kerases.of(self.model).metrics(self.model)]
         self.is_built = True
         with during(method="build_metrics"):
             metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")

@@ -21,6 +21,7 @@ from official_trainer.engine.traces import batch_of_block, batch_signature
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, variables_of
 from official_trainer.tasks.returned import metrics_of
@@ -59,7 +60,7 @@ class TrainStep:
         """
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
         self.loss = Mean("training_loss")
-        of_model = list(getattr(context.model, "metrics", []))
+        of_model = kerases.of(context.model).metrics(context.model)
         self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
         self._kept = of_model if context.options.keeps_model_metrics else []
         self._shared = of_model if trains and not self._kept else []

@@ -80,6 +80,9 @@ class Keras(Protocol):
     def use(self, generators: Sequence[Any]) -> None:
         """Has draws without a seed use one of `generators`, in the thread of the replica that is traced."""
 
+    def metrics(self, model: Any) -> list[Any]:
+        """Returns the metrics that a model has itself, without those of Keras's own `fit`."""
+
     def trackable(self, part: Any) -> Any:
         """Returns what a checkpoint holds of a model or a metric."""
 

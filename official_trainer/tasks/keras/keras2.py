@@ -96,6 +96,11 @@ def use(generators: Sequence[Any]) -> None:
     """Does nothing: draws without a seed are those of TensorFlow (`tasks/keyed_draws.py`)."""
 
 
+def metrics(model: Any) -> list[Any]:
+    """Returns the metrics of a model; those of `compile` are there after the first `fit` only."""
+    return list(getattr(model, "metrics", ()))
+
+
 def trackable(part: Any) -> Any:
     """Returns the model or metric itself: its object graph is that of Model Garden's checkpoints."""
     return part
