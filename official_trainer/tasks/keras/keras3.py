@@ -138,7 +138,7 @@ def generators(model: Any) -> list[Any]:
 
 
 def use(generators: Sequence[Any]) -> None:
-    """Has draws without a seed use the last of `generators`: Keras has one for each thread, and replicas have theirs."""
+    """Has draws without a seed use the last of `generators`; Keras has one for each thread, and so for each replica."""
     from keras.src.backend.common import global_state  # there is no public way
 
     global_state.set_global_attribute("global_seed_generator", generators[-1])
