@@ -98,6 +98,7 @@ class StepContext:
         self.options = options = options or TrainerOptions()
         self.optimizer = optimization.without_averaging(optimizer)
         self.process_group = ProcessGroup(self.strategy, options.stop)
+        kerases.of(model).prepare(model)
         self.global_step = orbit.utils.create_global_step()
         tasks = [task, *(part.task for part in (*parts_in(task), *options.eval_tasks))]
         self.streams = RandomStreams(model, runtime_field(config, "seed", 0), required_by(*tasks))

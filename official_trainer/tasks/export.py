@@ -74,7 +74,7 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
             "inputs; define build_signatures(model)"
         )
     specs = {}
-    for name, tensor in zip(kerases.of(model).input_names(model), model.inputs, strict=True):
+    for name, tensor in zip(kerases.of(model).signature_names(model)[0], model.inputs, strict=True):
         specs[name] = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name)
     names, step = list(specs), predict_step_of(task)
 
@@ -296,7 +296,7 @@ def by_name(outputs: Any, model: Any) -> dict[str, tf.Tensor]:
     if isinstance(outputs, Mapping):
         return dict(_leaves(outputs, ""))
     values = tf.nest.flatten(outputs)
-    names = kerases.of(model).output_names(model)
+    names = kerases.of(model).signature_names(model)[1]
     if len(names) != len(values) or len(set(names)) != len(names):
         names = [f"output_{i}" for i in range(len(values))]
     return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True) if value is not None}

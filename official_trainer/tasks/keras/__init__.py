@@ -62,14 +62,17 @@ class Keras(Protocol):
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
         """Yields the name of each value of a model, optimizer or metric with the value; `dense/kernel`."""
 
+    def prepare(self, model: Any) -> None:
+        """Makes statistics of layers, such as those of batch norm, read as their mean over replicas."""
+
+    def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for a step in which a loss object returns the loss of its replica, not a share of it."""
+
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers inside a model, and the model itself."""
 
-    def input_names(self, model: Any) -> list[str]:
-        """Returns a name for each of `model.inputs`."""
-
-    def output_names(self, model: Any) -> list[str]:
-        """Returns a name for each output, of its layer; none if they are not known."""
+    def signature_names(self, model: Any) -> tuple[list[str], list[str]]:
+        """Returns a name for each of `model.inputs`, and for each output, of its layer, if they are known."""
 
     def saving(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which TensorFlow saves the values of a model and no functions of its layers."""

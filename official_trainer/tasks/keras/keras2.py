@@ -51,6 +51,15 @@ def _of(tree: Any, attribute: str) -> list[tf.Variable]:
     return list(found() if callable(found) else found)  # it is a method of some of Keras's optimizers
 
 
+def prepare(model: Any) -> None:
+    """Does nothing: tf_keras's statistics are of that kind."""
+
+
+def whole_losses() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context without effect: tf_keras refuses loss objects that would divide."""
+    return contextlib.nullcontext()
+
+
 def layers(model: Any) -> list[Any]:
     """Returns all layers of a model, or of all models and layers inside a module; some more than once."""
     if hasattr(model, "_flatten_layers"):
@@ -60,14 +69,10 @@ def layers(model: Any) -> list[Any]:
     return [model, *(layer for each in inside for layer in each)]
 
 
-def input_names(model: Any) -> list[str]:
-    """Returns the names of the inputs."""
-    return [tensor.name.split(":")[0] for tensor in model.inputs]
-
-
-def output_names(model: Any) -> list[str]:
-    """Returns the names of the output layers."""
-    return list(getattr(model, "output_names", []))
+def signature_names(model: Any) -> tuple[list[str], list[str]]:
+    """Returns the names of the inputs and of the output layers."""
+    inputs = [tensor.name.split(":")[0] for tensor in getattr(model, "inputs", None) or ()]
+    return inputs, list(getattr(model, "output_names", []))
 
 
 def saving() -> contextlib.AbstractContextManager[Any]:

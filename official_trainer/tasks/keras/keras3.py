@@ -20,8 +20,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.keras import Averages, Pairs
+from official_trainer.tasks.keyed_draws import Replaced
 
 NAME = "Keras 3"
 
@@ -93,24 +95,57 @@ def _snake_case(name: str) -> str:
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
+def prepare(model: Any) -> None:
+    """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
+
+    Keras gives each replica its own, and reads, evaluates and saves those of the first. They are values that no
+    gradient changes; those of frozen layers stay.
+    """
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return
+    for variable in {id(each): each for layer in layers(model) for each in layer._non_trainable_variables}.values():
+        value = variable.value
+        if value.dtype.is_floating and value.aggregation == tf.VariableAggregation.NONE:
+            mean = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
+            # There is no public way to tell a layer what kind of variable it creates.
+            variable._value = tf.Variable(value.numpy(), trainable=False, name=variable.name, **mean)
+
+
+def _undivided(original: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(self, *args, **kwargs)
+        is_divided = self.reduction not in (None, "none")
+        return loss * tf.distribute.get_strategy().num_replicas_in_sync if is_divided else loss
+
+    return call
+
+
+_LOSSES = Replaced(lambda: [(keras.losses.Loss, "__call__", _undivided)])
+
+
+def whole_losses() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which a loss object returns the loss of its replica.
+
+    Keras divides it by the number of replicas, and the engine does so for any loss: twice, and the weights would be
+    others without a word. There is no public way to tell Keras, nor to see whether a loss is such a share.
+    """
+    is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+    return contextlib.nullcontext() if is_alone else _LOSSES.in_place()
+
+
 def layers(model: Any) -> list[Any]:
     """Returns a model and all layers inside it, each once."""
     return list({id(layer): layer for layer in model._flatten_layers()}.values())  # `layers` has those of one level
 
 
-def input_names(model: Any) -> list[str]:
-    """Returns the names of the inputs; `inputs`, `inputs_1` for those that the user has not named."""
-    names: dict[str, Any] = {}
-    for tensor in model.inputs:
+def signature_names(model: Any) -> tuple[list[str], list[str]]:
+    """Returns the names of the inputs, `inputs`, `inputs_1` where the user gave none, and of the output layers."""
+    inputs: dict[str, Any] = {}
+    for tensor in getattr(model, "inputs", None) or ():
         is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
-        names[_free("inputs" if is_unnamed else tensor.name, names)] = tensor
-    return [*names]
-
-
-def output_names(model: Any) -> list[str]:
-    """Returns the names of the output layers, which count within the model."""
+        inputs[_free("inputs" if is_unnamed else tensor.name, inputs)] = tensor
     names = _StableNames(model)
-    return [names.stable(name) for name in getattr(model, "output_names", [])]
+    return [*inputs], [names.stable(name) for name in getattr(model, "output_names", [])]
 
 
 def saving() -> contextlib.AbstractContextManager[Any]:
@@ -226,10 +261,22 @@ def build_slots(optimizer: Any, model: Any) -> None:
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1 and inner.gradient_accumulation_steps:
+        raise AccumulationError(
+            f"{type(inner).__name__} has gradient_accumulation_steps={inner.gradient_accumulation_steps}, and Keras "
+            "cannot accumulate on several replicas (keras#20582): leave it out, and set "
+            f"trainer.gradient_accumulation_steps={inner.gradient_accumulation_steps}"
+        )
     clips = any(getattr(inner, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
     checks = inner is not optimizer
     if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
+
+
+class AccumulationError(UserError, ValueError):
+    """An optimizer is to accumulate by itself where it cannot."""
+
+    exit_code = ExitCode.CONFIG
 
 
 @do_not_convert

@@ -92,7 +92,7 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize("item", FORGOTTEN)
 def test_a_run_that_forgets_is_found_out(item, shared, tally, tmp_path):
-    """N38: leave one item of state out, and the comparison says so."""
+    """N37: leave one item of state out, and the comparison says so."""
     forget, kinds = FORGOTTEN[item]
     folder = shutil.copytree(shared.struck(CASES["all"], Step(23)), tmp_path / "copy")
     broken = Broken(shared, CASES["all"], folder)

@@ -66,19 +66,27 @@ UPDATES = {name: ((f"task.optimizer={name}",), name) for name in models.OPTIMIZE
 }
 """What is done to gradients: settings, and the optimizer of `fit` on one device that does the same."""
 
-EVERY = [(update, place) for update in UPDATES for place in PLACES]
+REFUSED = [("accumulating", place) for place in SEVERAL]
+EVERY = [(update, place) for update in UPDATES for place in PLACES if (update, place) not in REFUSED]
 QUICK = ("global_clipnorm", "2 processes"), ("clipnorm", "2 devices"), ("micro-batches, clipped", "2 devices")
 
 
 @pytest.mark.parametrize(("update", "place"), cases(EVERY, *QUICK))
 def test_weights_are_those_of_fit_on_one_device(update, place, tmp_path):
-    """N39: gradients are added up over replicas and micro-batches before they are clipped."""
+    """N37: gradients are added up over replicas and micro-batches before they are clipped."""
     sets, optimizer = UPDATES[update]
     assert_close(trained_weights(place, tmp_path / "run", "dense", *sets), weights_of_fit(optimizer))
 
 
+@pytest.mark.parametrize("place", cases(SEVERAL[:2], "2 devices"))
+def test_an_optimizer_that_accumulates_by_itself_is_refused_on_several_replicas(place, tmp_path):
+    """N37: Keras cannot, and the message says what can."""
+    with pytest.raises(AssertionError, match=r"set\s+trainer\.gradient_accumulation_steps="):
+        train(place, tmp_path / "run", *sides.words("dense", "task.optimizer=accumulating"))
+
+
 def test_each_optimizer_changes_what_it_says():
-    """N39: without that, the comparison above would compare plain SGD with itself."""
+    """N37: without that, the comparison above would compare plain SGD with itself."""
     plain = weights_of_fit("sgd")
     for optimizer in models.OPTIMIZERS:
         if optimizer != "sgd":
@@ -87,7 +95,7 @@ def test_each_optimizer_changes_what_it_says():
 
 @pytest.mark.parametrize("place", cases([*PLACES], "2 devices"))
 def test_gradients_that_overflow_on_one_replica_are_skipped_by_all(place, tmp_path):
-    """N39: weights stay as they were, and the loss scale is halved on each replica."""
+    """N37: weights stay as they were, and the loss scale is halved on each replica."""
     at = models.OVERFLOWS_AT
     sets = (
         "trainer.checkpoint_interval=1",
@@ -114,7 +122,7 @@ def test_gradients_that_overflow_on_one_replica_are_skipped_by_all(place, tmp_pa
 
 @pytest.mark.parametrize("place", cases(SEVERAL, "2 devices"))
 def test_masks_of_dropout_differ_by_replica_and_step(place, tmp_path):
-    """N39: each replica of each step drops others, and half of them."""
+    """N37: each replica of each step drops others, and half of them."""
     train(place, tmp_path / "run", "trainer.train_steps=12", experiment="keras3_chaos")
     lines = [line.split() for line in (tmp_path / "run.masks").read_text().splitlines()]
     replicas = 4 if place == "4 devices" else 2

@@ -6,6 +6,7 @@ the model has augmented, numbers of the examples; and to `<model_dir>.masks` wha
 
 import dataclasses
 import os
+import threading
 import zlib
 from typing import Literal
 
@@ -49,7 +50,8 @@ class Keras3ChaosConfig(TaskConfig):
 class Keras3ChaosTask(Task):
     """Says which of three kinds an image is of."""
 
-    _log = _masks = _step = None
+    _log = _masks = None
+    _of_replica = threading.local()  # replicas are traced in threads
 
     def build_model(self):
         from tests.support.keras3 import drawing
@@ -77,9 +79,10 @@ class Keras3ChaosTask(Task):
     def process_metrics(self, metrics, labels, model_outputs):
         if isinstance(labels, dict):  # of a training step
             seen = [model_outputs["augmented"], model_outputs["mask"], labels["number"]]
-            if self.task_config.writes and self._step is not None:  # the trace that only builds layers has no step
+            step = getattr(self._of_replica, "step", None)
+            if self.task_config.writes and step is not None:
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-                tf.numpy_function(self._write_lines, [self._step, replica, *seen], [])
+                tf.numpy_function(self._write_lines, [step, replica, *seen], [])
             labels = labels["label"]
         super().process_metrics(metrics, labels, model_outputs["logits"])
 
@@ -88,9 +91,13 @@ class Keras3ChaosTask(Task):
 
         return drawing.OPTIMIZERS[self.task_config.optimizer]()
 
-    def build_actions(self, trainer):
-        self._step = trainer.global_step
-        return ()
+    def train_step(self, inputs, model, optimizer=None, metrics=None):
+        if optimizer is not None:  # the trace that only builds layers has none
+            self._of_replica.step = tf.convert_to_tensor(optimizer.iterations)  # before the update adds 1
+        try:
+            return super().train_step(inputs, model=model, optimizer=optimizer, metrics=metrics)
+        finally:
+            self._of_replica.step = None
 
     def _write_lines(self, step, replica, augmented, mask, numbers):
         if self._log is None:
