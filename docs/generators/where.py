@@ -1,6 +1,6 @@
 """The page `design/where.md`: what each module owns, as its docstring says, so that a change finds its file.
 
-Owns: the layout of that page. Does not own: its sentences, which are the `Owns:` of the modules.
+Owns: the layout of that page. Does not own: its sentences, which are the first line and the `Owns:` of the modules.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "official_trainer"
 _HEAD = """\
 # Where to change what
 
-What each module owns, as its docstring says; [Architecture](architecture.md) shows how the packages belong together."""
+What each module is and owns, as its docstring says; [Architecture](architecture.md) shows how the packages belong together."""
 
-_OWNS = re.compile(r"Owns: (.*?)(?=\n *Does not\s+own|\n\n|\Z|\. Does not\s+own)", re.DOTALL)
+_OWNS = re.compile(r"Owns:\s+(.*?)(?=\s+Does\s+not\s+own|\n\n|\Z)", re.DOTALL)
 
 
 def page() -> str:
@@ -35,10 +35,13 @@ def _sections() -> Iterator[str]:
 
 
 def _table(title: str, paths: list[Path]) -> str:
-    rows = [f"| {owned} | `{path.relative_to(PACKAGE)}` |" for path in paths if (owned := _owned(path))]
-    return "\n".join([f"## {title}", "", "| to change | open |", "|---|---|", *rows])
+    return "\n".join([f"## {title}", "", "| open | which is | to change |", "|---|---|---|", *_rows(paths)])
 
 
-def _owned(path: Path) -> str:
-    found = _OWNS.search(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
-    return "" if found is None else " ".join(found[1].split()).rstrip(".").replace("|", "\\|")
+def _rows(paths: list[Path]) -> Iterator[str]:
+    for path in paths:
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if (found := _OWNS.search(text)) is not None:
+            cells = (text.partition("\n")[0], found[1])
+            what, owned = (" ".join(cell.split()).rstrip(".").replace("|", "\\|") for cell in cells)
+            yield f"| `{path.relative_to(PACKAGE)}` | {what} | {owned} |"
