@@ -32,7 +32,7 @@ from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.multi_task import garden
+from official_trainer.tasks.multi_task import garden as garden_multi_task
 from official_trainer.tasks.multi_task.task import Part, parts_of
 from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
@@ -127,7 +127,7 @@ def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:
 def _task_of(job: Job, config: Any) -> Any:
     """Returns the Task of a job, which reads `config`: live objects where the job is of Model Garden."""
     if isinstance(config, GardenMultiTask):
-        return garden.build(config.task, job.model_dir)
+        return garden_multi_task.build(config.task, job.model_dir)
     if ranking.is_ranking(job.config.task):
         return ranking.build_task(config, job.model_dir)
     evaluates = TRAINING_MODES.get(job.mode) != "never"

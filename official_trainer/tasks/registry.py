@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
-from official_trainer.garden import index as garden
+from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import FOLDER, Experiment, Scanned, scan
 from official_trainer.garden.spec import garden_class, is_config_class
 from official_trainer.lazy import load
@@ -109,10 +109,10 @@ def register_config_factory(name: str) -> Callable[[F], F]:
             what = f"a factory is a function without arguments, and {getattr(factory, '__name__', factory)} is not one"
             fix = "read values from the configuration, inside the Task"
             raise ConfigError([Problem(what, fix=fix, origin=calling_line())])
-        function, origin = garden.function_of(factory), sources.place_of(factory)
+        function, origin = garden_index.function_of(factory), sources.place_of(factory)
         key = _workspace_of(function), name
         known = _factories.get(key)
-        if known is not None and _place(garden.function_of(known.value)) != _place(function):
+        if known is not None and _place(garden_index.function_of(known.value)) != _place(function):
             raise ConfigError([sources.registered_twice(f"experiment '{name}'", known.origin, origin)])
         _factories[key] = _Registered(factory, function.__module__, origin)
         return factory
@@ -340,7 +340,7 @@ def listed(workspace: Path | None, imports: Sequence[str] = ()) -> tuple[dict[st
 
 
 def _of_factory(name: str, factory: Factory) -> Experiment:
-    place, function = sources.place_of(factory), garden.function_of(factory)
+    place, function = sources.place_of(factory), garden_index.function_of(factory)
     summary = (function.__doc__ or "").strip().partition("\n")[0]
     return Experiment(name, function.__module__, Path(place.name), place.line, summary)
 
@@ -389,7 +389,7 @@ def _load_given(workspace: Path | None, imports: Sequence[str]) -> None:
 
 def _imported(workspace: Path | None) -> dict[str, Factory]:
     """Returns the factories that imported modules have registered, with us or with Model Garden, by name."""
-    return {**garden.imported(), **registered(workspace)}
+    return {**garden_index.imported(), **registered(workspace)}
 
 
 # Getting.
@@ -433,8 +433,8 @@ def get_config(name: str, workspace: Path | None = None, imports: Sequence[str] 
         place = sources.place_of(factory)
         get = functools.partial(_call, name, factory, place, workspace)
         places.setdefault(os.path.realpath(place.name), (place, get))
-    if (theirs := garden.entries().get(name)) is not None:
-        get = functools.partial(garden.experiment, name)
+    if (theirs := garden_index.entries().get(name)) is not None:
+        get = functools.partial(garden_index.experiment, name)
         places.setdefault(os.path.realpath(theirs.path), (theirs.origin, get))
     if not places and (factory := _computed(name, index, workspace)) is not None:
         return _call(name, factory, sources.place_of(factory), workspace)
@@ -494,7 +494,7 @@ def registered(workspace: Path | None) -> dict[str, Factory]:
 
 def _unknown(name: str, index: _Index, imported: Mapping[str, Factory], workspace: Path | None) -> Problem:
     names = list(dict.fromkeys([*(each.name for each in index.found), *imported]))
-    near = nearest(name, [*names, *garden.entries()])
+    near = nearest(name, [*names, *garden_index.entries()])
     what = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     reasons = [each.message for each in [*index.unread, *index.problems, *([] if imported else index.silent)]]
@@ -518,7 +518,7 @@ def _from_source(experiment: Experiment, index: _Index, workspace: Path | None) 
         sources.load(source, workspace)  # what names the package first: it may register Tasks, too
     factory = _imported(workspace).get(experiment.name)
     if _is_own(experiment) and experiment.name not in registered(workspace):  # Model Garden has it from any module
-        factory = factory if garden.function_of(factory).__module__ == experiment.module else None
+        factory = factory if garden_index.function_of(factory).__module__ == experiment.module else None
     if factory is None:
         what = f"importing it does not register '{experiment.name}'"
         raise ConfigError([Problem(what, fix="check whether the factory is inside an 'if'", origin=experiment.origin)])
@@ -569,7 +569,7 @@ def enter(workspace: Path) -> None:
 def _call(name: str, factory: Factory, origin: Origin, workspace: Path | None) -> ExperimentConfig:
     from official_trainer.config import ExperimentConfig  # with all sections, which a list of names does not need
 
-    module = garden.function_of(factory).__module__
+    module = garden_index.function_of(factory).__module__
     try:
         config = factory()
     except ConfigError:
@@ -578,8 +578,8 @@ def _call(name: str, factory: Factory, origin: Origin, workspace: Path | None) -
         what = f"the factory of experiment '{name}' failed"
         place = explained.line_of(error, module, workspace) or origin
         raise ConfigError([explained.problem(what, error, place)]) from error
-    if garden.is_experiment(config):
-        config = garden.from_object(config, module)
+    if garden_index.is_experiment(config):
+        config = garden_index.from_object(config, module)
     if not isinstance(config, ExperimentConfig):
         what = f"the factory of experiment '{name}' must return an ExperimentConfig"
         got = "nothing" if config is None else f"a {type(config).__name__}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from official_trainer.config import ConfigError, Origin, Problem, components, installed
-from official_trainer.garden import index as garden
+from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import DECORATOR, FOLDER, Scanned, scan
 from official_trainer.lazy import importing_users_module
 from official_trainer.nearest import mistyped, nearest
@@ -35,7 +35,7 @@ PYPROJECT = "pyproject.toml"
 _TABLE = "official-trainer"
 _KEY = "experiments"
 _IMPORTED = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
-_NOT_READ = {"official_trainer", garden.PACKAGE, FOLDER, *components.FOLDERS, *sys.stdlib_module_names}
+_NOT_READ = {"official_trainer", garden_index.PACKAGE, FOLDER, *components.FOLDERS, *sys.stdlib_module_names}
 """Packages in which no experiment of a user's is searched."""
 
 
@@ -233,7 +233,7 @@ def load(source: Source, workspace: Path | None = None) -> None:
         if isinstance(error, ModuleNotFoundError) and (problem := _missing(source, workspace)):
             raise ConfigError([problem]) from error
         line = explained.line_of(error, source.module, workspace)
-        if (again := garden.taken(error)) is not None:
+        if (again := garden_index.taken(error)) is not None:
             twice = registered_twice(f"experiment '{again[0]}'", place_of(again[1]), line or source.named_by)
             raise ConfigError([twice]) from error
         named_by = f" (named by {source.named_by.brief})" if line is not None else ""
@@ -249,7 +249,7 @@ def registered_twice(what: str, first: Origin, second: Origin) -> Problem:
 
 def place_of(factory: Any) -> Origin:
     """Returns the place of a factory."""
-    function = garden.function_of(factory)
+    function = garden_index.function_of(factory)
     code = getattr(function, "__code__", None)
     named = Origin("file", f"{function.__module__}.{function.__qualname__}")
     return Origin("file", code.co_filename, code.co_firstlineno) if code else named
