@@ -16,7 +16,7 @@
          │     tracking/      console, metrics.jsonl, TensorBoard, run.json, …
          │     actions/       what happens at a step
          ▼
-    engine/loop.py   restore → [ train window → summary → check finite → actions → save → evaluate ]* → export
+    engine/loop.py   restore → [ window → check loss → summary → actions → check weights → save → evaluate ]* → export
 
 The names below are what experiments and programs need most. Each is imported when it is first used, so importing this
 package imports nothing else.
