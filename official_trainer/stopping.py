@@ -3,6 +3,9 @@
 Owns: the signal handlers while a run lasts, what a second signal does, and the end of the grace period.
 Does not own: saving (`engine/loop.py`), or when the state can be saved during a step (`engine/windows.py`).
 
+From a signal to a checkpoint: `runs/run.py` → `StopRequest._handle` → `PreemptedError` → `Loop._save_at_stop`; while
+the main thread hangs: `StopRequest._watch` → `InputWait.rescuer` (`engine/windows.py`) → `Loop._save_while_hanging`.
+
 Python runs a signal's handler in the main thread, between two of its own instructions, so not while TensorFlow
 computes. The operating system's part of the handler writes to a pipe at once, and a thread of ours reads that.
 """
