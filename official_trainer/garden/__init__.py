@@ -1,6 +1,9 @@
 """Model Garden inside: the experiments and configurations of `tf-models-official`, on this engine.
 
-Owns: everything that knows Model Garden's code. Importing it imports neither TensorFlow nor `official`.
-Does not own: names and contracts that both share (`tasks/task.py`, `engine/trainer.py`), its driver function
-(`program/run_experiment.py`).
+Owns: finding its experiments, our sections for its configurations, its objects made of these again, gin. Its Tasks are
+not wrapped: `runs/build.py` has `to_garden.py` make one, and the engine calls it as it is, by the contract that both
+share (`tasks/task.py`, `engine/trainer.py`). Importing this package imports neither TensorFlow nor `official`.
+Does not own: that contract; other code that imports `official`, for its optimizers (`tasks/keras/keras2.py`), its
+`MultiTask` (`tasks/multi_task/garden.py`) and its driver function (`program/run_experiment.py`); checkpoints and run
+directories of its driver (`checkpoints/garden.py`, `runs/resume/garden_run.py`).
 """

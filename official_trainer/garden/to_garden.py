@@ -1,7 +1,8 @@
-"""Converts our sections for Model Garden's classes back to Model Garden's objects.
+"""Model Garden's own objects and Tasks, made from our sections for `runs/build.py`, which trains such a Task as it is.
 
 Owns: the objects that are passed to code of Model Garden, finding its Task classes. Its functions import `official`,
-and with it TensorFlow. Does not own: the opposite direction (`from_garden.py`).
+and with it TensorFlow. Does not own: the opposite direction (`from_garden.py`), several tasks as one
+(`tasks/multi_task/garden.py`).
 """
 
 from __future__ import annotations
