@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "official_trainer"
 _HEAD = """\
 # Where to change what
 
-What each module is and owns, as its docstring says; [Architecture](architecture.md) shows how the packages belong together."""
+What each module is and owns, as its docstring says. [Architecture](architecture.md) shows how they belong together."""
 
 _OWNS = re.compile(r"Owns:\s+(.*?)(?=\s+Does\s+not\s+own|\n\n|\Z)", re.DOTALL)
 
