@@ -1,7 +1,10 @@
-"""Jobs that an engine runs, as `launch TARGET` shows and submits them.
+"""Jobs for an engine, as `launch TARGET` shows and submits them.
 
-Owns: showing rendered jobs; refusing those that the engine would refuse; the message about a submitted job.
-Does not own: `launch` (`verbs/launch.py`), rendering (`launch/`), running jobs (`verbs/job.py`).
+Owns: submitting a job, in this order: check its flags and processes, plan the copy of its code, refuse what the engine
+would refuse, render it; then, as the only command for this job: see that the last one of its name has ended, copy the
+code, write the files, run the engine's commands, record it, say so. Without `--submit` the rendered job is shown.
+Does not own: `launch` (`verbs/launch.py`), the checks of processes (`job_spec.py`), rendering (`targets/`), the
+commands of engines (`engines.py`), the record (`launches.py`), the copy (`snapshot.py`), submitted jobs (`verbs/job.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode
-from official_trainer.launch import job_spec, snapshot, submission, targets
+from official_trainer.launch import engines, job_spec, launches, snapshot, targets
+from official_trainer.launch.engines import EngineError
+from official_trainer.launch.launches import Record
 from official_trainer.launch.spec import JobSpec, is_in, with_code
-from official_trainer.launch.submission import EngineError, Record
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
 from official_trainer.runs.job import check_ready
 from official_trainer.runs.resume import config_changes
@@ -49,7 +53,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
     engine, job = checked(arguments, target_class)
     if arguments.submit:
-        ask = functools.partial(submission.run_detached, engine, folder=job.cwd, seconds=submission.ANSWER_SECONDS)
+        ask = functools.partial(engines.run_detached, engine, folder=job.cwd, seconds=engines.ANSWER_SECONDS)
         engine = engine.pinned(ask)
     folder = folder_of(arguments, job.name)
     job = _with_code(arguments, engine, job, folder)
@@ -64,7 +68,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         name=job.name,
         id=job.name,
         model_dir=job.model_dir,
-        submitted_at=submission.now(),
+        submitted_at=launches.now(),
         argv=arguments.argv,
         submit=rendered.submit,
         files=tuple(rendered.files),
@@ -72,15 +76,15 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         is_sweep=job.is_sweep,
         code="" if job.code is None else job.code.path,
     )
-    with submission.alone(folder):
-        if (last := submission.read(folder)) is not None:  # this job takes the place of one of its name that has ended
-            before = submission.target_of(last)
+    with launches.alone(folder):
+        if (last := launches.read(folder)) is not None:  # this job takes the place of one of its name that has ended
+            before = launches.target_of(last)
             refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
             if before.query(()) == engine.query(()):  # in the same cluster, for example, which may still have it
                 rendered = dataclasses.replace(rendered, submit=engine.resume(last.id, rendered.submit))
         with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
             try:
-                submitted = submission.submit(folder, engine, rendered, record)
+                submitted = engines.submit(folder, engine, rendered, record)
             except KeyboardInterrupt:
                 what = f"{engine.name} may have {record.name} all the same; look there, and cancel it"
                 terminal.report_error(what, "note", "dim")
@@ -155,16 +159,16 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
             snapshot.pack(code)
         yield
     except BaseException:
-        if submission.read(folder) is None:  # else `job resume` may need it
+        if launches.read(folder) is None:  # else `job resume` may need it
             for path in {taken.path, taken.archive} - {os.path.join(folder, name) for name in before}:
                 files.remove(path)
-            submission.remove_if_empty(folder)
+            launches.remove_if_empty(folder)
         raise
 
 
 def folder_of(arguments: argparse.Namespace, name: str) -> str:
     """Returns the folder of a job."""
-    return os.path.join(root(arguments), submission.FOLDER, name)
+    return os.path.join(root(arguments), launches.FOLDER, name)
 
 
 def root(arguments: argparse.Namespace) -> str:
@@ -220,7 +224,7 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     if job.predicts:  # beside the training of the run, and its record
         experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
     place = place if files.is_url(place) else os.path.realpath(place)  # a directory has one name by all links to it
-    return engine, dataclasses.replace(job, name=submission.job_name(profile.name, experiment, place))
+    return engine, dataclasses.replace(job, name=launches.job_name(profile.name, experiment, place))
 
 
 def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
@@ -249,7 +253,7 @@ def refuse_unless_ended(folder: str, engine: Target[Any], record: Record, so: st
       UsageError: it has not ended.
       EngineError: the engine does not say whether it has.
     """
-    state = submission.state_of(folder, engine, record)
+    state = engines.state_of(folder, engine, record)
     submitted = f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}"
     cancel = f"`official-trainer job cancel {record.name}` ends it"
     if state.phase is Phase.RUNNING:

@@ -2,7 +2,7 @@
 
 Owns: `Target` and its values. A target is one file in `targets/`; it is pure: it returns files and argument lists,
 reads the answers of its engine, and starts nothing.
-Does not own: writing the files and running the commands (`submission.py`).
+Does not own: writing the files and running the commands (`engines.py`).
 """
 
 from __future__ import annotations

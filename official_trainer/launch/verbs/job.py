@@ -19,8 +19,9 @@ from typing import Any
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import submission, submit
-from official_trainer.launch.submission import EngineError, Record
+from official_trainer.launch import engines, launches, submit
+from official_trainer.launch.engines import EngineError
+from official_trainer.launch.launches import Record
 from official_trainer.launch.target import GONE, Host, Phase, Target
 from official_trainer.nearest import did_you_mean
 from official_trainer.processes.signals import Signals
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.action != "logs":
         raise UsageError(f"--follow would have no effect with `job {arguments.action}`; leave it out")
     root = submit.root(arguments)
-    records, unreadable = submission.read_all(root)
+    records, unreadable = launches.read_all(root)
     for problem in unreadable:
         terminal.report_error(problem, "warning", "yellow")
     if arguments.action == "list":
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(records, root)
     record = _find(arguments.name, records)
     folder = submit.folder_of(arguments, record.name)
-    engine = submission.target_of(record)
+    engine = launches.target_of(record)
     if arguments.follow:
         return _logs(folder, engine, record, follow=True)
     return _ACTIONS[arguments.action](folder, engine, record)
@@ -106,7 +107,7 @@ def _list(records: list[Record], root: str) -> int:
         how = "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one"
         terminal.report_error(f"no job was submitted from {root}; {how}", "note", "dim")
         return int(ExitCode.DONE)
-    states = submission.states_of(records, root, _LIST_SECONDS)
+    states = engines.states_of(records, root, _LIST_SECONDS)
     rows = [("name", "target", "id", "state", "submitted (UTC)", "run directory")]
     reasons: dict[str, list[str]] = {}
     for record, state in zip(records, states, strict=True):
@@ -123,12 +124,12 @@ def _list(records: list[Record], root: str) -> int:
 
 def _status(folder: str, target: Target[Any], record: Record) -> int:
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
-    code = submission.run(target, target.status(record.id), folder).returncode
+    code = engines.run(target, target.status(record.id), folder).returncode
     if code:
         what = f"{record.target} has no status to show; the run's own is in {record.model_dir}"
         terminal.report_error(what, "note", "dim")
     elif (argv := target.ask_why(record.id)) is not None:
-        asked = submission.run_detached(target, argv, folder, submission.ANSWER_SECONDS)
+        asked = engines.run_detached(target, argv, folder, engines.ANSWER_SECONDS)
         for reason in target.reasons(record.id, asked.stdout) if not asked.returncode else ():  # it may be forbidden
             print(reason)
     return code
@@ -142,7 +143,7 @@ def _watch(folder: str, target: Target[Any], record: Record) -> int:
     failures, last = 0, None
     with Signals() as signals:
         while True:
-            state = submission.state_of(folder, target, record)
+            state = engines.state_of(folder, target, record)
             is_unknown = state.phase is Phase.UNKNOWN
             if state != last:
                 _say(f"unknown: {state.text}" if is_unknown else state.text)
@@ -168,7 +169,7 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
     missing = [] if follow else [name for name in names if not os.path.exists(os.path.join(folder, name))]
     argv = tuple(word for word in target.logs(record.id, follow=follow) if word not in missing)
     try:
-        code = submission.run(target, argv, folder).returncode
+        code = engines.run(target, argv, folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
     return _INTERRUPTED if code == -signal.SIGINT else code  # the program may end before this process gets the signal
@@ -176,7 +177,7 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
 
 def _cancel(folder: str, target: Target[Any], record: Record) -> int:
     """Ends a job that has not ended; of a supervised one, deletes what is left, which costs money also afterwards."""
-    state = submission.state_of(folder, target, record)
+    state = engines.state_of(folder, target, record)
     if state is GONE:
         print(f"{record.target} no longer has {record.name}, so it has ended; nothing was cancelled")
         return int(ExitCode.DONE)
@@ -184,11 +185,11 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
         print(f"{record.name} has ended already ({state.text}); nothing was cancelled")
         return int(ExitCode.DONE)
     commands = target.cancel(record.id)
-    failed = [argv for argv in commands if submission.run(target, argv, folder).returncode]  # all, also after a failure
+    failed = [argv for argv in commands if engines.run(target, argv, folder).returncode]  # all, also after a failure
     if failed:
-        raise EngineError(f"{record.name}: {submission.shown(failed[0])} failed; its error is above")
+        raise EngineError(f"{record.name}: {engines.shown(failed[0])} failed; its error is above")
     if state.phase is Phase.UNKNOWN:  # a job that may cost money is ended all the same
-        what = f"{submission.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
+        what = f"{engines.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
         terminal.report_error(f"{record.name}: {what}: {state.text}", "note", "dim")
     else:  # one that Slurm is still completing may have ended by itself
         print(f"{record.name} was {'deleted' if target.is_supervised else 'cancelled'}; it was {state.text} before")
@@ -197,8 +198,8 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _resume(folder: str, target: Target[Any], record: Record) -> int:
-    with submission.alone(folder):
-        submit.refuse_unless_ended(folder, target, submission.read(folder) or record, "so there is nothing to resume")
+    with launches.alone(folder):
+        submit.refuse_unless_ended(folder, target, launches.read(folder) or record, "so there is nothing to resume")
         if record.code:
             code = code_files.at(record.code)
             changed = [] if code is None else code.changed(code.as_it_is().sums)
@@ -207,7 +208,7 @@ def _resume(folder: str, target: Target[Any], record: Record) -> int:
                 fix = f"submit the job again: {shlex.join(record.argv)}"
                 raise UsageError(f"{record.name} runs the code in {record.code}, {what}; {fix}")
         commands = target.resume(record.id, record.submit)
-        again = submission.start(folder, target, commands, dataclasses.replace(record, submitted_at=submission.now()))
+        again = engines.start(folder, target, commands, dataclasses.replace(record, submitted_at=launches.now()))
     submit.report_submitted(again, folder, target)
     return int(ExitCode.DONE)
 
@@ -216,8 +217,8 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
     if not target.is_supervised:
         raise UsageError(f"{record.name}: {record.target} itself restarts a job; `job supervise` is not needed")
     with Signals() as signals:
-        run = functools.partial(submission.run_detached, target, folder=folder)
-        ask = functools.partial(run, seconds=submission.ANSWER_SECONDS)
+        run = functools.partial(engines.run_detached, target, folder=folder)
+        ask = functools.partial(run, seconds=engines.ANSWER_SECONDS)
         host = Host(run=run, ask=ask, say=_say, wait=signals.wait)
         outcome = target.supervise(record.id, record.submit, record.model_dir, host)
     if outcome.note:
@@ -226,7 +227,7 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
 
 
 def _say(text: str) -> None:
-    terminal.show(f"{submission.now()} {text}")
+    terminal.show(f"{launches.now()} {text}")
 
 
 _ACTIONS = {

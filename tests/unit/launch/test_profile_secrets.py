@@ -8,7 +8,7 @@ import pytest
 from official_trainer import cli, config, files
 from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import submission, targets
+from official_trainer.launch import launches, targets
 from official_trainer.launch.profile import Profile
 from official_trainer.shown import secret_in, without_secrets
 from tests.support.launch import engine as scripted
@@ -226,7 +226,7 @@ def test_the_job_of_another_user(workspace, capfd, monkeypatch):
             raise PermissionError(13, "Permission denied", path)
         return read_text(path)
 
-    monkeypatch.setattr(submission.files, "read_text", denied)
+    monkeypatch.setattr(launches.files, "read_text", denied)
     capfd.readouterr()
     assert cli.main(["job", "list"]) == 0
     assert "no job was submitted from" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.config import ConfigError, resolve
-from official_trainer.launch import submission, targets
+from official_trainer.launch import launches, targets
 from official_trainer.launch.target import GONE, JobState, Phase, last_error
 from official_trainer.shown import shorten
 from tests.support.launch.rendered_google import TPU, VERTEX
@@ -199,7 +199,7 @@ def test_why_a_command_has_failed():
     assert last_error(CompletedProcess((), 7, "", "a\nb\n\n")) == "b"
 
 
-RECORD = submission.Record(
+RECORD = launches.Record(
     target="slurm", name="", id="", model_dir="", submitted_at="", argv=(), submit=(), files=(), profile={}
 )
 
@@ -214,9 +214,9 @@ RECORD = submission.Record(
 def test_jobs_that_an_earlier_version_submitted(target, before, kept, other):
     """N20: are managed, though fields are gone; one of another kind is not taken for one of these."""
     record = dataclasses.replace(RECORD, target=target, profile={"workers": 1, **before, **kept})
-    assert submission.target_of(record).status("digits")[0] in ("kubectl", "gcloud")
+    assert launches.target_of(record).status("digits")[0] in ("kubectl", "gcloud")
     with pytest.raises(ConfigError, match=f"{next(iter(other))}: this field was removed"):
-        submission.target_of(dataclasses.replace(record, profile={**before, **other}))
+        launches.target_of(dataclasses.replace(record, profile={**before, **other}))
 
 
 LAB = """
@@ -274,8 +274,8 @@ def test_a_target_of_an_installed_package_that_is_wrong(text, said, package, cap
     package(text)
     assert cli.main(["launch", "lab", "digits_cnn"]) == 2
     assert capsys.readouterr().err == said
-    with pytest.raises(submission.RecordError, match="x-1: the launch target lab"):
-        submission.target_of(dataclasses.replace(RECORD, target="lab", name="x-1"))
+    with pytest.raises(launches.RecordError, match="x-1: the launch target lab"):
+        launches.target_of(dataclasses.replace(RECORD, target="lab", name="x-1"))
     assert [target.name for target in targets.importable()] == list(targets.own_names())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.launch import submission, targets
+from official_trainer.launch import engines, launches, targets
 from official_trainer.launch.target import Rendered, Target
 from official_trainer.launch.verbs import job as verb
 from tests import ROOT
@@ -133,12 +133,12 @@ def test_a_job_is_submitted_with_a_record(workspace, capfd):
 
 def test_names_tell_run_directories_apart():
     """Always the same for one, and valid wherever a name of a host is."""
-    names = [submission.job_name("", "bert/Pretraining_v2", f"/runs/{i}") for i in range(50)]
+    names = [launches.job_name("", "bert/Pretraining_v2", f"/runs/{i}") for i in range(50)]
     assert len(set(names)) == 50 and all(name.startswith("bert-pretraining-v2-") for name in names)
-    assert submission.job_name("", "x", "/r") == submission.job_name("", "x", "/r")
-    assert submission.job_name("", "9" * 80, "/r").startswith("job-99999")
-    assert len(submission.job_name("", "9" * 80, "/r")) <= 39
-    assert submission.job_name("mine", "x", "/r").startswith("mine-")
+    assert launches.job_name("", "x", "/r") == launches.job_name("", "x", "/r")
+    assert launches.job_name("", "9" * 80, "/r").startswith("job-99999")
+    assert len(launches.job_name("", "9" * 80, "/r")) <= 39
+    assert launches.job_name("mine", "x", "/r").startswith("mine-")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_submission_that_is_interrupted(workspace, capfd, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(submission, "run", interrupted)
+    monkeypatch.setattr(engines, "run", interrupted)
     assert launch("--submit", "--", "digits_mlp", "--model_dir=run") == 130
     said = capfd.readouterr().err.splitlines()
     assert re.fullmatch(
@@ -314,16 +314,16 @@ def test_a_profile_that_cannot_be_read_is_one_problem(workspace, capfd, monkeypa
 def test_commands_at_the_same_time_start_a_job_once(workspace, capfd, monkeypatch):
     """N20: the others are refused; else the engine would have jobs of which there is no record."""
     words = ["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"]
-    name, start, codes = submit(capfd), submission.start, []
+    name, start, codes = submit(capfd), engines.start, []
     assert cli.main(["job", "cancel", name]) == 0
 
     def meanwhile(*args):
         with monkeypatch.context() as original:
-            original.setattr(submission, "start", start)
+            original.setattr(engines, "start", start)
             codes.extend([cli.main(words), cli.main(["job", "resume", name])])
         return start(*args)
 
-    monkeypatch.setattr(submission, "start", meanwhile)
+    monkeypatch.setattr(engines, "start", meanwhile)
     for again in (words, ["job", "resume", name]):
         capfd.readouterr()
         assert cli.main(again) == 0
@@ -378,7 +378,7 @@ def unknown(request, workspace, capfd, monkeypatch):
     """The name of a job whose engine cannot be asked, and what is said of that; no process of the engine is left."""
     environ, why = UNKNOWN[request.param]
     name = submit(capfd)
-    monkeypatch.setattr(submission, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(engines, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(verb, "_LIST_SECONDS", 1.0)
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
@@ -683,9 +683,7 @@ def test_ctrl_c_leaves_the_logs(workspace, capfd):
 def test_logs_that_ctrl_c_ends_first(workspace, capfd, monkeypatch):
     """N20: the engine's program may get the signal, and end, before we do."""
     name = submit(capfd)
-    monkeypatch.setattr(
-        submission, "run", lambda target, argv, folder: subprocess.CompletedProcess(argv, -signal.SIGINT)
-    )
+    monkeypatch.setattr(engines, "run", lambda target, argv, folder: subprocess.CompletedProcess(argv, -signal.SIGINT))
     assert cli.main(["job", "logs", name]) == 130
 
 
