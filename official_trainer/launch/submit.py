@@ -3,8 +3,8 @@
 Owns: submitting a job, in this order: check its flags and processes, plan the copy of its code, refuse what the engine
 would refuse, render it; then, as the only command for this job: see that the last one of its name has ended, copy the
 code, write the files, run the engine's commands, record it, say so. Without `--submit` the rendered job is shown.
-Does not own: `launch` (`verbs/launch.py`), the checks of processes (`job_spec.py`), rendering (`targets/`), the
-commands of engines (`engines.py`), the record (`launches.py`), the copy (`snapshot.py`), submitted jobs (`verbs/job.py`).
+Does not own: `launch` (`verbs/launch.py`), the checks of processes (`job_spec.py`), rendering (`targets/`), commands of
+engines (`engines.py`), the record (`launches.py`), the copy (`snapshot.py`), submitted jobs (`verbs/job.py`).
 """
 
 from __future__ import annotations
