@@ -1,6 +1,7 @@
 """From the flags of `launch` to a job: how many processes, in which mode, and what each of them runs.
 
-Owns: reading the profile, what is refused before anything starts, `JobSpec` with its commands.
+Owns: reading the profile, which verbs a job can run, what is refused before anything starts, `JobSpec` with its
+commands.
 Does not own: the flags and a job on this machine (`verbs/launch.py`), jobs of engines (`submit.py`).
 """
 
@@ -10,6 +11,7 @@ import argparse
 import dataclasses
 import os
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,7 @@ MODES = (*modes.TRAINING_MODES, "predict")
 PLACEHOLDER = "change-me"
 """In a value of a profile to copy: what its user has to replace. It is valid in names, URLs and names of images."""
 
+_SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
 _PROFILES = "launch"  # the folder of a workspace
 _NAME_OF_PROFILE = re.compile(r"[\w-]+")
 
@@ -140,13 +143,18 @@ def read_mode(arguments: argparse.Namespace, profile: Profile) -> str:
     return mode
 
 
+def load_shared() -> dict[str, types.ModuleType]:
+    """Imports the verbs whose work the workers of a job can share."""
+    return verbs.load_some(_SHARED)
+
+
 def refuse_idle(arguments: argparse.Namespace) -> None:
     """Refuses flags of `train` for a verb whose work is shared, and those of such a verb for another command.
 
     Raises:
       UsageError: such a flag is given.
     """
-    shared = verbs.load_shared()
+    shared = load_shared()
     if arguments.command in shared:
         kept = _words(arguments, flags.add_run_flags)
         given = [word for word in _words(arguments, train.add_flags) if word not in kept]
@@ -173,7 +181,7 @@ def check_shared(arguments: argparse.Namespace, profile: Profile) -> JobSpec:
     verb = arguments.command
     if idle := [role for role, count in profile.counts.items() if count and role != WORKER]:
         raise UsageError(f"each worker of a {verb} trains and evaluates alone; leave {' and '.join(idle)} out")
-    found = verbs.load_shared()[verb].worker_command(arguments)
+    found = load_shared()[verb].worker_command(arguments)
     grace = found.grace_seconds + _GRACE_MARGIN_SECONDS
     job = shared_job(profile.workers, [verb, *found.words], grace_seconds=grace)
     return dataclasses.replace(job, model_dir=found.directory, cwd=os.getcwd())

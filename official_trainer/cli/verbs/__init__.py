@@ -19,7 +19,7 @@ A package adds a verb in its pyproject.toml:
     [project.entry-points."official_trainer.verbs"]
     audit = "my_package.audit"
 
-A verb whose work the workers of a job can share is in `_SHARED`, and has
+A verb whose work the workers of a job can share is named in `launch/job_spec.py`, and has
 
     add_worker_flags(parser: official_trainer.cli.flags.Parser) -> None      its own flags that each worker gets
     worker_command(arguments: argparse.Namespace) -> WorkerCommand           refuses what the workers would refuse
@@ -39,7 +39,6 @@ from official_trainer.cli.flags import Parser
 from official_trainer.errors import UserError, describe_error
 
 GROUP = "official_trainer.verbs"
-_SHARED = ("sweep",)  # their names, because the import of all verbs takes longer than the rest of a command
 
 
 class WorkerCommand(NamedTuple):
@@ -91,11 +90,6 @@ def load_some(wanted: Iterable[str]) -> dict[str, types.ModuleType]:
             if (module := load(name)) is not None:
                 found[name] = module
     return found
-
-
-def load_shared() -> dict[str, types.ModuleType]:
-    """Imports the verbs whose work the workers of a job can share."""
-    return load_some(_SHARED)
 
 
 def parser_of(module: types.ModuleType, program: str) -> Parser:

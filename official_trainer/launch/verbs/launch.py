@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from official_trainer import files
-from official_trainer.cli import flags, help_text, process, terminal, verbs
+from official_trainer.cli import flags, help_text, process, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
 from official_trainer.errors import ExitCode
@@ -107,7 +107,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.switch("isolated", "give the processes a network of their own, which nothing else can reach (Linux)")
     parser.value("data_workers", "N", "add a tf.data service with N data workers")
     parser.value("log_dir", "DIR", "write the output of each process to a file there")
-    shared = verbs.load_shared()
+    shared = job_spec.load_shared()
     parser.accept_command("train", *shared, "predict")
     train.add_flags(parser, job_spec.MODES)
     for name, verb in shared.items():
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{what}\ntry: official-trainer launch {near[0]} --help")
     job_spec.refuse_idle(arguments)
     if arguments.target == LOCAL:
-        if arguments.command in verbs.load_shared():
+        if arguments.command in job_spec.load_shared():
             verb = arguments.command
             fix = f"`official-trainer {verb}` itself runs one here, with --parallel=N trials at the same time"
             raise UsageError(f"launch local does not run a {verb}; {fix}")
@@ -174,7 +174,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         if files.is_url(arguments.model_dir or ""):
             what = f"the processes cannot reach --model_dir={arguments.model_dir}"
             raise UsageError(f"--isolated: {what}; use a directory of this machine")
-        isolation.check()
+        isolation.check_possible()
     mode = job_spec.read_mode(arguments, profile)
     ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
