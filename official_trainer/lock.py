@@ -131,7 +131,7 @@ class DirectoryLock:
         """
         return None if (loss := self._loss()) is None else str(loss)
 
-    def check(self) -> None:
+    def check_held(self) -> None:
         """Returns if this object holds the lock.
 
         Raises:
@@ -234,7 +234,7 @@ class DirectoryLock:
         with self._mutex:
             if self._values is None or self.lost_to is not None:
                 return
-            text = _read(self._path)
+            text = _read_if_there(self._path)
             owner = _owner(text)
             was_silent = self._clock() - self._renewed_seconds > LEASE_SECONDS
             # Another holder may have come and gone while this process was stopped: silence without the file is a loss.
@@ -261,7 +261,7 @@ class DirectoryLock:
             assert self._values is not None
             owner, self._values = self._values["owner"], None
             try:
-                if not self._flock.was_moved() and _owner(_read(self._path)) == owner:
+                if not self._flock.was_moved() and _owner(_read_if_there(self._path)) == owner:
                     files.remove(self._path)
             except Exception as error:  # of any file system; an error here would hide the one that ended the run
                 _logger.warning("%s could not be removed: %s", self._path, error)
@@ -450,7 +450,7 @@ def _identity(directory: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _read(path: str) -> bytes | None:
+def _read_if_there(path: str) -> bytes | None:
     try:
         return files.read_bytes(path)
     except FileNotFoundError:
@@ -460,7 +460,7 @@ def _read(path: str) -> bytes | None:
 def _look(path: str) -> bytes | None:
     """Reads the lock file of any process: what cannot be read is not free either."""
     try:
-        return _read(path)
+        return _read_if_there(path)
     except Exception:  # TensorFlow's errors of URLs are no OSErrors
         return b""
 

@@ -48,7 +48,7 @@ class Call:
             gate.acquire(timeout=-1 if seconds is None else seconds)
         return self.is_done
 
-    def check(self) -> None:
+    def raise_error(self) -> None:
         """Raises the error of the call, if it has one."""
         if self.error is not None:
             raise self.error

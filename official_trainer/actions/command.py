@@ -65,7 +65,7 @@ class CommandConfig(ActionConfig):
     wait: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from events.problems(self.events, self.when)
+        yield from events.field_problems(self.events, self.when)
         if not self.argv or not self.argv[0]:
             yield "argv", "must name a program, for example [notify-send, '{event} at step {step}']"
 

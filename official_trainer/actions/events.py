@@ -44,7 +44,7 @@ run has ended, unless it simply reached its last step.
 """
 
 
-def problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, str]]:
+def field_problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, str]]:
     """Yields what is wrong with the fields that all notifiers have."""
     if not events:
         yield "events", "must name at least one event"

@@ -59,7 +59,7 @@ class WebhookConfig(ActionConfig):
     retries: NonNegative = 3
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        yield from events.problems(self.events, self.when)
+        yield from events.field_problems(self.events, self.when)
         if self.url and self.url_env:
             yield "url_env", "cannot be set together with url; keep one of the two"
         elif not self.url and not self.url_env:

@@ -45,7 +45,7 @@ class NamedCheckpoints:
         self.directory = str(directory)
         self.policy = policy
         self._owner = owner
-        self._found = self._read()
+        self._found = self._read_candidates()
         self.tidy()
 
     @property
@@ -94,7 +94,7 @@ class NamedCheckpoints:
                 _keep_only(folder, kept.get(name))
         self._found = list(self.kept)
 
-    def _read(self) -> list[Candidate]:
+    def _read_candidates(self) -> list[Candidate]:
         found = []
         for name in files.list_dir(self.directory):
             if not files.is_dir(self.folder(name)) or not _is_ours(self.folder(name), self._owner):

@@ -72,7 +72,7 @@ def read_exactly(
     if report.extra or report.wrong_shape:
         _assign(matching)
     else:
-        _read(matching, is_complete=report.is_exact and not report.deferred)
+        _read_values(matching, is_complete=report.is_exact and not report.deferred)
     if len(expected) < len(differing):
         _logger.warning("restored what matches; variables that may differ keep the program's values: %s", report)
     return report
@@ -98,7 +98,7 @@ def read_items(prefix: str, items: Mapping[str, Trackable], *, allow_extra: Sequ
             f"checkpoint of another model; nothing was restored.\n{report}\n"
             "Use the code and the config that the run was trained with (params.yaml in its directory)."
         )
-    _read(matching, is_complete=not report.deferred)
+    _read_values(matching, is_complete=not report.deferred)
     return report
 
 
@@ -126,7 +126,7 @@ def read_init_checkpoint(
         if report.wrong_shape:
             _assign(matching)
         else:
-            _read(matching, is_complete=not report.missing)
+            _read_values(matching, is_complete=not report.missing)
     except CheckpointError as error:
         raise CheckpointError(f"{init_checkpoint.FIELD}: {error}") from error
     _logger.info("initial weights from %s", report)
@@ -207,7 +207,7 @@ def _faults_explained(prefix: str) -> Iterator[None]:
         raise CheckpointError(f"{prefix} cannot be read: {error}") from error
 
 
-def _read(matching: Matching, *, is_complete: bool) -> None:
+def _read_values(matching: Matching, *, is_complete: bool) -> None:
     # A new root leaves out the save counter that tf.train.Checkpoint may have; everything else is the same objects.
     items, prefix = matching.items, matching.prefix
     root = tf.train.Checkpoint(*items.values()) if matching.item_is_root else tf.train.Checkpoint(**items)

@@ -186,7 +186,7 @@ class CheckpointStore(CheckpointDirectory):
         if saving is not None:
             saving.wait()
             self._saving = None
-            saving.check()
+            saving.raise_error()
 
     def close(self) -> None:
         """Finishes what is being written; see `wait`."""

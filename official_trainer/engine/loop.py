@@ -1,25 +1,19 @@
 """The loop of a run: windows of training steps, and what happens between two of them, in its order.
 
-    restore → evaluate, if a crash interrupted that
-    → [ window → check loss → check stop → summary → traces → actions → check weights → save → evaluate → save ]*
-    → export
+    restore → [ window → check loss → check stop → summary → traces → actions → save → evaluate → save ]* → export
 
 Owns: the order of events and that each happens at exactly its step, however often the run was restarted and for any
 `steps_per_loop`; that a step is saved once, and no state that is not finite ever; what a process that ends leaves
 behind. Does not own: which steps are due, what is told of events, how long a window may be
 (`events.py`), going back (`recovery.py`), how anything is done (the trainer, the store, the actions).
 
-Inside a window, between two of its steps, no Python of this loop runs: `windows.py` runs them, mostly in one call of
-TensorFlow. So a window ends at each step at which anything is due. Of what follows it, the checks of the loss and of a
-requested stop come after every window, the rest where it is due.
-
-The order is part of correctness:
-- a loss that is not finite ends the window, whose summary is written first, so that it is on record;
-- weights are checked in `save`, so that no state that is not finite is ever saved;
-- a requested stop ends the run after a whole step, mostly between two windows, and that step is saved unless it is;
-- the save comes before the evaluation, so that a crash while evaluating loses no training;
-- an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done;
-- the second save is for actions that end training, or ask for a save, because of an evaluation.
+Between two steps of a window no Python of this loop runs (`windows.py`): a window ends where something is due. The
+order is part of correctness:
+- a loss that is not finite ends its window; the summary is written first, so that the window is on record;
+- `save` checks the weights, so that no state that is not finite is ever saved;
+- a requested stop ends the run after a whole step, mostly between two windows, and saves that step unless it is saved;
+- the save comes before the evaluation, so that a crash there loses no training; actions may ask for another after it;
+- an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
 """
 
 from __future__ import annotations
@@ -59,9 +53,9 @@ class Loop:
       due: when something is due.
       observer: receives the events.
       actions: called at their steps.
-      stop: checked after each window and each evaluation. A process that trains alone leaves a traced window, an
-        evaluation, the restore, the export and a wait for notifications as soon as Python runs again; all else ends
-        first. Processes that train together end the call that they make together, or a part of a long one.
+      stop: checked after each window and evaluation. A process that trains alone leaves traced windows, evaluations,
+        restoring, exporting and waits for notifications as soon as Python runs again; all else ends first. Processes
+        that train together end the call that they make together, or a part of a long one.
       model_dir: the run directory, for actions and for reports of a loss that is not finite; empty for none.
       until_step: the step at which this process stops before the last one of training; None for no such step.
       extra: what actions are restored from without a checkpoint: `Schedule.state()` of a loop before, in this process.
@@ -370,11 +364,7 @@ class Loop:
         return self._read_step() if self._no_state_while is None else 0
 
     def _save_while_hanging(self, is_unchanged: Callable[[], bool]) -> bool:
-        """Saves the state while the main thread hangs, and no step changes it; returns whether it is saved.
-
-        Args:
-          is_unchanged: called after the values were read; if False, the main thread has moved on and nothing is saved.
-        """
+        """Saves the state while the main thread hangs, and no step changes it; see `StopRequest.save_state`."""
         step = self._step_to_save()
         if step == 0 or self.store.latest_step() == step:
             return True

@@ -48,7 +48,7 @@ def search_path() -> str:
     return json.dumps([entry or os.getcwd() for entry in sys.path])
 
 
-def check() -> None:
+def check_possible() -> None:
     """Makes a network and leaves it.
 
     Raises:

@@ -174,7 +174,7 @@ def _evaluate_each(
                 warn_of_gin(job, job.model_dir, step)
             found = _evaluate(job, trainer, step)
             results = numbers_in(found)
-            lock.check()
+            lock.check_held()
             trackers.all.log("validation", step, found)
             outcome.step, outcome.metrics = step, results
             lease.done(step)

@@ -166,7 +166,7 @@ class Job:
         Raises:
           ConfigError: a change is not safe, and changes are not allowed.
         """
-        return config_changes.check(
+        return config_changes.accepted_changes(
             self.model_dir,
             self.resolved,
             self.gin,

@@ -77,7 +77,7 @@ class TrainingProcess:
         self._time_before: Mapping[str, Any] | None = None
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         launch = job.launch
-        self.record = RunRecord(job.model_dir, launch, check=lock.check, code=Code(launch["workspace"]))
+        self.record = RunRecord(job.model_dir, launch, check=lock.check_held, code=Code(launch["workspace"]))
         self.account = account
         self.trackers = trackers_of(job)
         self.gin = OperativeConfig(job.model_dir, job.mode, job.gin)
@@ -115,7 +115,7 @@ class TrainingProcess:
             if failure is error:
                 raise
             raise failure from error
-        self.lock.check()
+        self.lock.check_held()
         self.finish(ExitCode.DONE, self.metrics)
 
     def _leave_nothing(self, found: Sequence[str] | None) -> bool:
@@ -145,7 +145,7 @@ class TrainingProcess:
         Raises:
           LockedError: the run directory is not that of this process any more.
         """
-        self.lock.check()
+        self.lock.check_held()
         self.account.enter(phase)
         self.watchdog.enter(phase, step)
         self.record.phase(phase, step)
@@ -253,7 +253,7 @@ class RunObserver(LoopObserver):
             )
         if (pipelines := trainer.train_iterator.pipelines()) is not None:
             allows = job.allow_config_change
-            if notice := data_layout.check(job.model_dir, step, pipelines, allow_change=allows):
+            if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
         last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._process.trackers.rows
         if last is not None and not rows.holds(last):
@@ -315,7 +315,7 @@ class RunObserver(LoopObserver):
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""
         self._process.watchdog.beat(state.step)
-        self._process.lock.check()
+        self._process.lock.check_held()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)

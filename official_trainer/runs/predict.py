@@ -70,7 +70,7 @@ def share_of(cluster: Cluster | None) -> Share | None:
     return Share(index=cluster.training.index((cluster.role, cluster.index)), count=len(cluster.training))
 
 
-def check(job: Job, settings: PredictionSettings) -> None:
+def check_predictable(job: Job, settings: PredictionSettings) -> None:
     """Refuses, before TensorFlow is imported, what would fail later.
 
     Raises:
@@ -89,7 +89,7 @@ def check(job: Job, settings: PredictionSettings) -> None:
         what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
     wanted = prediction_manifest.begin(settings.format, settings.shard_size, _source(job, settings.data), ALL)
-    prediction_manifest.check(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
+    prediction_manifest.read_continuable(settings.output_dir or job.path("predictions"), wanted, is_whole=False)
 
 
 def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopRequest) -> dict[str, float]:

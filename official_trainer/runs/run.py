@@ -152,7 +152,7 @@ def check_startable(job: Job, prediction: PredictionSettings = _DEFAULT_PREDICTI
             files.remove_if_empty(job.model_dir)  # until training makes it again, nothing that is refused leaves it
         job.check_changes()
     if job.mode == "predict":
-        predict.check(job, prediction)
+        predict.check_predictable(job, prediction)
     warn(job)
 
 

@@ -560,7 +560,7 @@ def test_a_holder_notices_that_its_directory_was_moved(tmp_path, is_replaced):
         rf"--model_dir={new}, and remove what may be at the old place by now\."
     )
     with pytest.raises(LockedError, match=message) as caught, make(str(old)) as held:
-        held.check()
+        held.check_held()
         old.rename(new)
         if is_replaced:
             old.mkdir()
@@ -585,7 +585,7 @@ def test_a_holder_notices_that_its_process_has_left_the_folder(tmp_path, monkeyp
     for folder in (tmp_path / "other", "/"):
         with pytest.raises(LockedError, match=message) as caught, make("run") as held:
             os.chdir(folder)
-            held.check()
+            held.check_held()
         assert caught.value.exit_code == ExitCode.CONFIG
         os.chdir(tmp_path)
 

@@ -67,8 +67,8 @@ def test_an_error_is_kept_and_the_next_call_is_made(worker):
     assert worker.wait(TIMEOUT_SECONDS)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            failed.check()
-    done.check()
+            failed.raise_error()
+    done.raise_error()
     assert done.error is None
 
 
@@ -249,7 +249,7 @@ def test_a_repeating_thread_can_be_stopped_before_and_while_it_calls():
 def test_a_bounded_call_is_returned_ended_or_not():
     assert run_bounded(lambda: None, TIMEOUT_SECONDS, "bounded").is_done
     with pytest.raises(ZeroDivisionError):
-        run_bounded(lambda: 1 / 0, TIMEOUT_SECONDS, "bounded").check()
+        run_bounded(lambda: 1 / 0, TIMEOUT_SECONDS, "bounded").raise_error()
     held = Held()
     call = run_bounded(held, 0.001, "bounded")
     assert not call.is_done

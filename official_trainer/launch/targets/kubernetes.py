@@ -86,9 +86,9 @@ class Kubernetes(Target[KubernetesProfile]):
         found: list[str] = []
         for role in job.roles:
             template = _rendered_template(job, role, profile)
-            found += fragments.problems("pod", template, fragments.merged(template, profile.pod))
+            found += fragments.forbidden_changes("pod", template, fragments.merged(template, profile.pod))
         jobset = _rendered_jobset(job, profile)
-        found += fragments.problems("job", jobset, fragments.merged(jobset, profile.job))
+        found += fragments.forbidden_changes("job", jobset, fragments.merged(jobset, profile.job))
         yield from dict.fromkeys(found)
 
     def render(self, job: JobSpec) -> Rendered:

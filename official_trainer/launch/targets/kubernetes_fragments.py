@@ -48,7 +48,7 @@ def merged(rendered: Any, fragment: Any) -> Any:
     return items
 
 
-def problems(place: str, rendered: Any, result: Any) -> Iterator[str]:
+def forbidden_changes(place: str, rendered: Any, result: Any) -> Iterator[str]:
     """Yields what a fragment must not have done to a rendered object.
 
     Args:

@@ -102,7 +102,7 @@ class SliceSupervisor:
             self._failures = 0
             return None
         try:
-            ended = self._read(files.join(self._model_dir, PLACE, EXIT))
+            ended = self._read_json(files.join(self._model_dir, PLACE, EXIT))
         except _UnreadableError as error:  # training may have ended, and then no other slice is needed
             return self._handle_failure(str(error))
         self._failures = 0
@@ -138,7 +138,7 @@ class SliceSupervisor:
         while True:
             step = None
             with contextlib.suppress(_UnreadableError):
-                step = (self._read(files.join(self._model_dir, _STATUS)) or {}).get("last_checkpoint_step")
+                step = (self._read_json(files.join(self._model_dir, _STATUS)) or {}).get("last_checkpoint_step")
             seconds = self._restarts.next(step)
             if isinstance(seconds, str):
                 return self._give_up(ExitCode.FAILED, f"{why}: {seconds}")
@@ -172,7 +172,7 @@ class SliceSupervisor:
             self._last_report = text
             self._host.say(text)
 
-    def _read(self, url: str) -> dict[str, Any] | None:
+    def _read_json(self, url: str) -> dict[str, Any] | None:
         """Returns the content of a JSON file of the run directory; None if there is no such file.
 
         Raises:

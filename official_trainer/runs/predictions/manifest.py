@@ -101,7 +101,7 @@ def write(directory: str, name: str, content: Manifest) -> None:
     files.write_text_atomically(files.join(directory, name), manifest.signed(content))
 
 
-def check(directory: str, wanted: Manifest, *, is_whole: bool = True) -> dict[str, Manifest]:
+def read_continuable(directory: str, wanted: Manifest, *, is_whole: bool = True) -> dict[str, Manifest]:
     """Returns the manifests of predictions that can be continued, by file; empty if there are none. Changes nothing.
 
     Args:
@@ -154,7 +154,7 @@ def read(directory: str) -> dict[str, Manifest]:
             "name a new or empty directory"
         )
     try:
-        found = {name: _read(files.join(directory, name)) for name in ours}
+        found = {name: _read_file(files.join(directory, name)) for name in ours}
     except FileNotFoundError as error:
         if files.list_dir(directory) == names:
             what = f"one of {first_few(ours)} is a link to nothing"
@@ -163,7 +163,7 @@ def read(directory: str) -> dict[str, Manifest]:
     return {name: m for name, m in found.items() if m["shards"] or m["done"] or m.get("end") is not None}
 
 
-def _read(path: str) -> Manifest:
+def _read_file(path: str) -> Manifest:
     try:
         found = manifest.parse(files.read_text(path), MANIFEST, _FORMAT_VERSION)
         for name, kinds in _KINDS.items():
@@ -236,7 +236,7 @@ def gather(directory: str) -> None:
     if not manifests or not (whole := merge([*manifests.values()]))["done"]:
         return
     if MANIFEST not in manifests or not manifests[MANIFEST]["done"]:
-        check(directory, whole)
+        read_continuable(directory, whole)
         del whole["batch_size"], whole["end"]
         files.remove_temporaries(directory, MANIFEST)  # of a process that was killed here
         write(directory, MANIFEST, whole)

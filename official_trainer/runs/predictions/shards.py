@@ -85,7 +85,7 @@ class PredictionShards:
         share, self._directory = settings.share, settings.output_dir
         assert share.count == 1 or share.batch_size, "the size of a batch determines where a shard begins"
         wanted = manifest.begin(settings.format, settings.shard_size, source, ALL)
-        found = manifest.check(self._directory, wanted)
+        found = manifest.read_continuable(self._directory, wanted)
         files.make_dirs(self._directory)
         whole = manifest.merge([*found.values()] or [wanted])
         self._known, self._end = manifest.by_number(whole["shards"]), whole["end"]
@@ -261,7 +261,8 @@ class PredictionShards:
     def _write_manifest(self) -> None:
         if self._share.count > 1:
             self._manifest["end"] = self._end
-            manifest.check(self._directory, self._manifest)  # other processes may have started at the same time
+            # Other processes may have started at the same time.
+            manifest.read_continuable(self._directory, self._manifest)
         self._manifest["shards"] = self._shards()
         self._manifest["rows"] = self.rows
         manifest.write(self._directory, self._share.file, self._manifest)

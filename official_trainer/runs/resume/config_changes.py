@@ -183,7 +183,7 @@ class ConfigChangeError(ConfigError):
         return "\n".join(lines)
 
 
-def check(
+def accepted_changes(
     model_dir: str,
     resolved: Resolved,
     bindings: Bindings | None = None,

@@ -39,7 +39,7 @@ _MEANING = (
 )
 
 
-def check(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> str | None:
+def notice_of_change(model_dir: str, step: int, pipelines: int, *, allow_change: bool) -> str | None:
     """Compares the layout of the checkpoint that a run continues from with the current one.
 
     Args:

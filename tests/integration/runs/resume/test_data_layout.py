@@ -20,14 +20,14 @@ from tests.support.record_files import write
 def test_data_whose_order_depends_on_the_pipelines_refuses_another_number(model_dir):
     """N25, N9: with the ways out; once it is allowed, with a notice."""
     toy.commit(model_dir, 4, {"input": {"replicas": 2, "pipelines": 2, "order": "by_pipeline"}})
-    assert data_layout.check(model_dir, 4, 2, allow_change=False) is None
+    assert data_layout.notice_of_change(model_dir, 4, 2, allow_change=False) is None
     with pytest.raises(LayoutChangeError) as caught:
-        data_layout.check(model_dir, 4, 3, allow_change=False)
+        data_layout.notice_of_change(model_dir, 4, 3, allow_change=False)
     assert caught.value.exit_code == ExitCode.CONFIG
     text = str(caught.value)
     assert f"--model_dir={model_dir}: ckpt-4 was saved with 2 input pipelines, now there are 3." in text
     assert "start 2 workers again" in text and "add --allow_config_change" in text
-    notice = data_layout.check(model_dir, 4, 3, allow_change=True)
+    notice = data_layout.notice_of_change(model_dir, 4, 3, allow_change=True)
     assert notice.startswith("2 input pipelines until step 4, 3 from here on, by --allow_config_change.")
 
 
@@ -49,7 +49,7 @@ def test_a_run_says_how_its_data_is_divided_and_compares(model_dir):
 def test_a_checkpoint_that_does_not_say_is_no_reason_to_refuse(model_dir):
     """N25: those of earlier versions."""
     toy.commit(model_dir, 4, {})
-    assert data_layout.check(model_dir, 4, 3, allow_change=False) is None
+    assert data_layout.notice_of_change(model_dir, 4, 3, allow_change=False) is None
 
 
 def test_shares_that_are_very_uneven_are_warned_of(tmp_path, caplog):
@@ -69,7 +69,7 @@ def test_shares_that_are_very_uneven_are_warned_of(tmp_path, caplog):
 def test_a_damaged_manifest_entry_is_not_taken_for_a_layout(model_dir):
     """N25: what another version wrote beside it is left alone."""
     toy.commit(model_dir, 4, {"input": {"replicas": 1, "pipelines": 1, "order": "global", "later": 1}})
-    assert data_layout.check(model_dir, 4, 1, allow_change=False) is None
-    assert data_layout.check(model_dir, 4, 2, allow_change=False) == (
+    assert data_layout.notice_of_change(model_dir, 4, 1, allow_change=False) is None
+    assert data_layout.notice_of_change(model_dir, 4, 2, allow_change=False) == (
         "one input pipeline until step 4, 2 from here on; the order of examples stays"
     )
