@@ -1,8 +1,10 @@
 """Optuna: draws the values of a trial, and says whether a trial is pruned.
 
-Owns: Optuna's study, made in memory from the records of trials for each question; seeds; dimensions as Optuna's.
-Does not own: records (`trial.py`), which classes there are, their options and the combinations of a grid
-(`classes.py`), ending a process (`driver.py`). Imports Optuna when an object is made.
+Owns: drawing the values of a trial, and whether it is pruned: by Optuna's study, made in memory from the records of
+trials for each question; seeds; dimensions as Optuna's.
+Does not own: what a population draws (`population.py`), drawing again after a refusal (`course.py`), records
+(`trial.py`), which classes there are, their options and the combinations of a grid (`classes.py`), ending a process
+(`driver.py`). Imports Optuna when an object is made.
 
 The answer for a trial depends on its number, the sweep's seed and the trials of lower numbers alone, so a sweep that
 runs its trials one after the other has the same table however often it was killed.

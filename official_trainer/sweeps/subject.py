@@ -1,8 +1,8 @@
 """What is swept: an experiment, or a function that trains a `Program`.
 
 Owns: the space, what is compared, and the commands of trials for both; the plan of a sweep.
-Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`cli/`), the function's process
-(`functions.py`).
+Does not own: its settings (`settings.py`), running it (`sweep.py`), the flags (`verbs/sweep.py`), the process of the
+function (`functions.py`).
 
 Both have the same properties and methods, which are described at `Experiment`.
 """
