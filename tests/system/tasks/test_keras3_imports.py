@@ -1,0 +1,85 @@
+"""Which Keras a process imports: the one that its experiment uses, and none before it is needed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+
+PROGRAM = """
+import sys
+from official_trainer.cli import main
+code = main(sys.argv[1:])
+print("loaded", *(root for root in ("keras", "tf_keras", "official", "tensorflow") if root in sys.modules))
+sys.exit(code)
+"""
+
+
+EXPERIMENT = """
+import keras
+import numpy as np
+
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
+from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig, TrainerConfig, opt
+
+
+class OnesConfig(TaskConfig):
+    pass
+
+
+@register_task_cls(OnesConfig)
+class OnesTask(Task):
+    def build_model(self):
+        return keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_arrays((np.ones([8, 2], "float32"), np.ones([8, 1], "float32")), params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.mean_squared_error(labels, model_outputs)
+
+
+@register_config_factory("ones")
+def ones():
+    data = DataConfig(is_training=True, global_batch_size=4)
+    return ExperimentConfig(
+        task=OnesConfig(train_data=data), trainer=TrainerConfig(train_steps=2, optimizer_config=opt.adam(0.01))
+    )
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "ones.py").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def loaded(folder, *words):
+    environ = {key: value for key, value in os.environ.items() if key not in ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND")}
+    command = [sys.executable, "-c", PROGRAM, *words]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+def train(folder, experiment, model_dir):
+    words = ["--mode=train", f"--model_dir={model_dir}", "--set=trainer.train_steps=2"]
+    return {*loaded(folder, "train", f"--experiment={experiment}", *words)}
+
+
+def test_a_run_with_keras_3_imports_neither_tf_keras_nor_model_garden(workspace):
+    """N37: although orbit, and TensorFlow at its defaults here, import tf_keras."""
+    assert train(workspace, "ones", workspace / "run") == {"keras", "tensorflow"}
+
+
+def test_a_run_with_tf_keras_does_not_import_keras_3(tmp_path):
+    """N37: although TensorFlow does, where it is not told."""
+    assert train(ROOT, "diabetes", tmp_path / "run") == {"tf_keras", "official", "tensorflow"}
+
+
+def test_an_experiment_that_imports_keras_is_shown_without_it(workspace):
+    """N37: `import keras` at the top of its module imports nothing until it is used."""
+    assert loaded(workspace, "show", "ones") == []
