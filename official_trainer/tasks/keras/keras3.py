@@ -4,14 +4,17 @@ Owns: this implementation of the contract in `__init__.py`: values inside Keras'
 that are added up over replicas before an optimizer clips or checks them, and random layers whose state can differ by
 replica. Does not own: the optimizer of a config (`optimizers3.py`), the import of Keras 3 (`lazy.py`).
 
-Names. Keras numbers layers that have no name of their own in a process: the second model's first layer may be
-`dense_7`. Here such a name counts within the model, `dense`, `dense_1`, so that a checkpoint fits whatever was built
-before. Names that the user gave stay. Checkpoints hold values under these names, so that a model which has changed is
-told by names.
+Names. A value is named by the layers around it, from the model inwards: `encoder/dense/kernel`. Keras numbers layers
+that have no name of their own in a process, so that a model's first layer may be `dense_7`. Here such a name counts
+among the layers of the same layer or model, in their order: `dense`, `dense_1`. So a checkpoint fits whatever was built
+before. Other names that the user gave stay; `dense_3` of a `Dense` cannot be told from Keras's own, and counts. A layer
+that is used twice has its shortest name. Checkpoints hold values under these names, so that a model which has changed
+is told by names.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -56,36 +59,42 @@ def _of(tree: Any) -> list[Any]:
 
 def named(tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
     """Yields stable names: of a model `dense/kernel`, of an optimizer `adam/dense_kernel_momentum`."""
-    names = _StableNames(tree)
+    names = _names(tree)
     for variable in tree.trainable_variables if trainable else _of(tree):
-        yield names.of(variable), variable.value
+        yield names.get(id(variable), str(variable.path)), variable.value
 
 
-class _StableNames:
-    """Names that are the same in each process that builds the same model."""
+def _names(tree: Any) -> dict[int, str]:
+    """Returns the names of a model's variables by their ids; they differ, and none is a folder of another."""
+    names = dict[int, str]()
+    queue, seen = collections.deque([(tree, "")] if isinstance(tree, keras.Layer) else []), {id(tree)}
+    while queue:
+        layer, place = queue.popleft()
+        children = _inside(layer)
+        of_children = {id(each) for child in children for each in child.weights}
+        own = [each for each in layer.weights if id(each) not in of_children]
+        for part, name in zip([*children, *own], _counted([*children, *own]), strict=True):
+            if isinstance(part, keras.Layer):
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    queue.append((part, f"{place}{name}/"))
+            else:
+                names.setdefault(id(part), f"{place}{name}")
+    return names
 
-    def __init__(self, model: Any) -> None:
-        self._top = str(getattr(model, "name", ""))
-        by_kind: dict[str, set[tuple[int, str]]] = {}
-        for layer in layers(model) if isinstance(model, keras.Layer) else ():
-            kind = _snake_case(type(layer).__name__)
-            numbered = re.fullmatch(f"{re.escape(kind)}(?:_([0-9]+))?", layer.name)
-            if numbered and layer is not model:
-                by_kind.setdefault(kind, set()).add((int(numbered[1] or 0), layer.name))
-        self._stable: dict[str, str] = {}
-        for kind, found in by_kind.items():
-            for rank, (_, name) in enumerate(sorted(found)):
-                self._stable[name] = f"{kind}_{rank}" if rank else kind
 
-    def of(self, variable: Any) -> str:
-        parts = str(variable.path).split("/")
-        if len(parts) > 2 and parts[0] == self._top:
-            del parts[0]
-        return "/".join(self.stable(part) for part in parts)
-
-    def stable(self, name: str) -> str:
-        """Returns the name of a layer as it counts within the model."""
-        return self._stable.get(name, name)
+def _counted(parts: Sequence[Any]) -> list[str]:
+    """Returns a name for each part of a layer; those that Keras has numbered count among these."""
+    counts, names = collections.Counter[str](), dict[str, Any]()
+    for part in parts:
+        name, kind = part.name, re.escape(_snake_case(type(part).__name__))
+        # Keras names both layers of a Bidirectional by the one that it is given.
+        if numbered := re.fullmatch(f"((?:forward_|backward_)?{kind})(_[0-9]+)?", name):
+            number, name = counts[numbered[1]], numbered[1]
+            counts[name] += 1
+            name = f"{name}_{number}" if number else name
+        names[_free(name, names)] = part
+    return [*names]
 
 
 def _snake_case(name: str) -> str:
@@ -138,14 +147,23 @@ def layers(model: Any) -> list[Any]:
     return list({id(layer): layer for layer in model._flatten_layers()}.values())  # `layers` has those of one level
 
 
+def _inside(layer: Any) -> list[Any]:
+    """Returns the layers that a layer or a model holds itself."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))  # only models have `layers`
+
+
 def signature_names(model: Any) -> tuple[list[str], list[str]]:
-    """Returns the names of the inputs, `inputs`, `inputs_1` where the user gave none, and of the output layers."""
+    """Returns the names of the inputs, `inputs`, `inputs_1` where the user gave none, and of the output layers.
+
+    Names of layers count within the model.
+    """
     inputs: dict[str, Any] = {}
     for tensor in getattr(model, "inputs", None) or ():
         is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
         inputs[_free("inputs" if is_unnamed else tensor.name, inputs)] = tensor
-    names = _StableNames(model)
-    return [*inputs], [names.stable(name) for name in getattr(model, "output_names", [])]
+    operations = getattr(model, "operations", [])
+    stable = dict(zip([each.name for each in operations], _counted(operations), strict=True))
+    return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
 
 
 def saving() -> contextlib.AbstractContextManager[Any]:
@@ -205,14 +223,17 @@ def trackable(part: Any) -> Any:
 
 def trackable_optimizer(optimizer: Any, model: Any) -> Any:
     """Returns the values of an optimizer: its own, and under `slots` those that belong to a variable of the model."""
-    names = _StableNames(model)
-    of_model, values = dict[str, str](), dict[str, tf.Variable]()
+    names, counts = _names(model), collections.Counter[str]()
+    of_model, values = collections.defaultdict[str, list[str]](list), dict[str, tf.Variable]()
     for variable in model.trainable_variables:
-        of_model[str(variable.path).replace("/", "_")] = names.of(variable)
+        of_model[str(variable.path).replace("/", "_")].append(names[id(variable)])
     for variable in optimizer.variables:
-        name = str(variable.path).rpartition("/")[2]
+        name = slot = str(variable.path).rpartition("/")[2]
         owner = max((each for each in of_model if name.startswith(f"{each}_")), key=len, default=None)
-        slot = name if owner is None else f"slots/{of_model[owner]}/{name.removeprefix(f'{owner}_')}"
+        if owner is not None:  # layers of two nested models may have one path; their slots come in their order
+            kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_model[owner])
+            counts[name] += 1
+            slot = f"slots/{of_model[owner][number]}/{kind}"
         values[_free(slot, values)] = variable.value
     return _tree(values)
 
