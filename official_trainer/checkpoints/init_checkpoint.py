@@ -4,7 +4,8 @@ Owns: finding it by its prefix, by one of its files or by its directory, and the
 Does not own: reading it (`restore.py`, or the Task's own `initialize`), which checkpoint of a run is restored
 (`store.py`), or when one of this package is whole (`manifest.py`).
 
-A directory of this package or of Model Garden's driver is known by its files. In one of another tool, TensorFlow's
+A directory of this package or of Model Garden's driver is known by its files. A SavedModel holds its values as a
+checkpoint. In one of another tool, TensorFlow's
 pointer file says which checkpoint is the newest, and without that file the number in its name. In each, a checkpoint
 that is damaged is passed over: its files are all read, and TensorFlow compares their checksums.
 """
@@ -72,6 +73,12 @@ def _find(path: str, place: str) -> str:
     if not files.is_dir(path):
         what = "is not a checkpoint" if prefix == path else "belongs to a checkpoint whose index is missing"
         raise CheckpointError(f"{place} {what}. Name a checkpoint of TensorFlow without suffix, such as …/ckpt-100.")
+    if files.exists(files.join(path, "saved_model.pb")):
+        own = files.join(path, "variables", "variables")
+        damage = manifest.damage_of_values(own) if files.exists(f"{own}.index") else "variables.index is missing"
+        if damage is not None:
+            raise CheckpointError(f"{place} is a SavedModel, and its values are damaged: {damage}.")
+        return own
     if manifest.committed_steps(path):
         for step in reversed(manifest.saved_steps(path)):
             if (damage := manifest.damage(path, step)) is None:
@@ -91,9 +98,6 @@ def _newest_first(directory: str, place: str) -> Iterator[str]:
     found = [name.removesuffix(".index") for name in names if name.endswith(".index")]
     if not found:
         instead = f": it holds {first_few(names)}" if names else ": it is empty"
-        if "saved_model.pb" in names:
-            own = files.join(directory, "variables", "variables")
-            instead = f", but a SavedModel. Name the checkpoint that it was exported from, or its own weights, {own}"
         raise CheckpointError(f"{place} holds no checkpoint{instead}.")
     pointed = tf.train.latest_checkpoint(directory)  # None where there is no pointer, or what it names is gone
     newest = "" if pointed is None else files.base_name(pointed)

@@ -138,6 +138,23 @@ def saved_specs(prefix: str) -> dict[str, VariableSpec]:
     return {k: VariableSpec(k, shape=tuple(s), dtype=dtypes[k].name) for k, s in shapes if k != _GRAPH_KEY}
 
 
+def graph_specs(prefix: str) -> dict[str, VariableSpec]:
+    """Returns key → path, name, shape and dtype of the values that a checkpoint's object graph has, but no slots.
+
+    Raises:
+      CheckpointError: it has no object graph.
+    """
+    specs, found = saved_specs(prefix), dict[str, VariableSpec]()
+    for node in _read_graph(prefix):
+        for attribute in node.attributes:
+            key = attribute.checkpoint_key
+            if key in specs and _SLOT not in key:
+                found[key] = dataclasses.replace(
+                    specs[key], key=key.removesuffix(_VALUE_SUFFIX), name=attribute.full_name
+                )
+    return found
+
+
 def never_updated(prefix: str) -> tuple[str, ...]:
     """Returns patterns of slots that a checkpoint of Model Garden does not hold, because no gradient has reached them.
 
@@ -191,7 +208,7 @@ class Matching:
         for path, live in self._live:
             if not _has_value(live):
                 continue
-            spec = _live_spec(path, live)
+            spec = self._unless_named(_live_spec(path, live))
             attribute = self._attribute(self._node_of.get(id(live)))
             if attribute is None:
                 missing.append(spec)
@@ -287,7 +304,12 @@ class Matching:
     def _saved_spec(self, attribute: Any) -> VariableSpec:
         spec = self._specs.get(attribute.checkpoint_key, VariableSpec(attribute.checkpoint_key))
         key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX)
-        return dataclasses.replace(spec, key=key, name=attribute.full_name)
+        return self._unless_named(dataclasses.replace(spec, key=key, name=attribute.full_name))
+
+    def _unless_named(self, spec: VariableSpec) -> VariableSpec:
+        """Leaves out Keras's name where the key is made of names, which unlike Keras's do not depend on the process."""
+        item = self.items.get(spec.key.partition("/")[0])
+        return dataclasses.replace(spec, name="") if isinstance(item, Mapping) else spec
 
 
 def _read_graph(prefix: str) -> Sequence[Any]:

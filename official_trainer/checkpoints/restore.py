@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from official_trainer.checkpoints import garden, init_checkpoint
 from official_trainer.checkpoints.manifest import CheckpointError
@@ -122,7 +122,7 @@ def read_init_checkpoint(
     try:
         matching = _match(prefix, items)
         report = matching.report(items_only=True)
-        _check_init(report, matching, items, allow_missing)
+        check_init(report, items, matching.roots, allow_missing)
         if report.wrong_shape:
             _assign(matching)
         else:
@@ -133,13 +133,22 @@ def read_init_checkpoint(
     return report
 
 
-def _check_init(
-    report: RestoreReport, matching: Matching, items: Mapping[str, Trackable], allow_missing: Sequence[str]
-) -> None:
+def check_init(report: RestoreReport, wanted: Iterable[str], held: Iterable[str], allow_missing: Sequence[str]) -> None:
+    """Refuses initial weights that do not fit.
+
+    Args:
+      report: of what would be restored.
+      wanted: names of what is to be restored, for the message if nothing is.
+      held: names of what is there, for the same.
+      allow_missing: as for `read_init_checkpoint`.
+
+    Raises:
+      CheckpointError: nothing fits, a variable that has to be restored is missing, or a pattern matches no variable.
+    """
     if not report.restored:
         raise CheckpointError(
-            f"{report.path} restores no variable of {', '.join(items)}; "
-            f"it holds {', '.join(sorted(matching.roots)) or 'nothing'}.\n{report}"
+            f"{report.path} restores no variable of {', '.join(wanted)}; "
+            f"it holds {', '.join(sorted(held)) or 'nothing'}.\n{report}"
         )
     lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
     for pattern in allow_missing:

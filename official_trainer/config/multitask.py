@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from official_trainer.config.declaration import Between, Config, OneOf, Positive, PositiveFloat
+from official_trainer.config.declaration import Between, Config, FrozenDict, OneOf, Positive, PositiveFloat
 from official_trainer.config.schema import ExperimentConfig, TaskConfig, TrainerConfig
 
 
@@ -59,6 +59,7 @@ class MultiTaskConfig(Config):
     Attributes:
       init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
       init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` may lack.
+      init_checkpoint_names: names of values in a checkpoint, with those of the model's variables that they are for.
       model: the section of the shared model.
       task_routines: the tasks.
 
@@ -78,6 +79,7 @@ class MultiTaskConfig(Config):
 
     init_checkpoint: str = ""
     init_checkpoint_allow_missing: tuple[str, ...] = ()
+    init_checkpoint_names: dict[str, str] = FrozenDict()
     model: Config = Config()
     task_routines: tuple[TaskRoutine, ...] = ()
 

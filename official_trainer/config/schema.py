@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from official_trainer.config.components import ActionConfig, TrackerConfig
-from official_trainer.config.declaration import Between, Config, NonNegative, Positive, PositiveFloat
+from official_trainer.config.declaration import Between, Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
 
@@ -91,9 +91,12 @@ class TaskConfig(Config):
     """What is learned: model, data, losses. A task declares a subclass with its own `model` and fields.
 
     Attributes:
-      init_checkpoint: checkpoint (or directory with one) whose model weights a fresh run starts from.
+      init_checkpoint: checkpoint (or directory with one, or SavedModel) whose model weights a fresh run starts from.
+        For a model of Keras 3 it may also be a `.weights.h5`, a `.keras`, or a preset directory of KerasHub.
       init_checkpoint_allow_missing: patterns (shell style) of model variables that `init_checkpoint` may lack, such as
         `head/*`. Every other variable must be restored.
+      init_checkpoint_names: names of values in a checkpoint, with those of the model's variables that they are for.
+        What a `*` stands for on the left stands for it on the right: `"model/old-*/kernel": "encoder/dense_*/kernel"`.
       model: the model's own section.
       train_data: training examples.
       validation_data: examples for evaluation.
@@ -114,6 +117,7 @@ class TaskConfig(Config):
 
     init_checkpoint: str = ""
     init_checkpoint_allow_missing: tuple[str, ...] = ()
+    init_checkpoint_names: dict[str, str] = FrozenDict()
     model: Config = Config()
     train_data: DataConfig = DataConfig()
     validation_data: DataConfig = DataConfig()

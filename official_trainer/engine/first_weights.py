@@ -14,7 +14,8 @@ compared, before and after, by checksums, one variable at a time. A variable cou
 - or, where no variable counts so, `initialize` has changed it, and most of its numbers are in the checkpoint: values
   were transposed, split, or put into a larger table.
 
-In a file of another format, such as HDF5, nothing can be looked up: then what `initialize` has changed counts.
+In a file of another format, which only the Task can read, nothing can be looked up: then what `initialize` has changed
+counts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from official_trainer.checkpoints.matching import Matching, Mismatch, saved_spec
 from official_trainer.errors import UserError, text_of
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
+from official_trainer.tasks import initial_weights
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task.task import parts_in, sub_model
 from official_trainer.tasks.variables import flatten
@@ -117,13 +119,14 @@ class _Source:
         """Finds the checkpoint, and notes the values of the variables."""
         self._field, self.task, self._model, self._strategy = field, task, model, strategy
         self._given = _path_of(task)
-        self._problem: CheckpointError | None = None
-        try:
-            self._path = init_checkpoint.find(str(self._given), field)
-        except CheckpointError as error:
-            if not init_checkpoint.is_other_format(str(self._given)):
-                raise
-            self._path, self._problem = str(self._given), error  # the Task may read it in its own way
+        self._path, self._problem = str(self._given), None
+        if not initial_weights.is_file_of_keras(model, self._path):
+            try:
+                self._path = init_checkpoint.find(self._path, field)
+            except CheckpointError as error:
+                if not init_checkpoint.is_other_format(self._path):
+                    raise
+                self._problem = error  # the Task may read it in its own way
         held = [each for each in vars(task).values() if "Model" in kerases.kinds(each)]  # such as a teacher
         self._names: dict[Any, str] = {}
         for each in (*held, model):  # a name is that of the model, where it has the variable
@@ -154,7 +157,7 @@ class _Source:
             return Restored(field=self._field, path=self._path, restored=restored, variables=len(self._names))
         raise self._problem or CheckpointError(
             f"{self._field}: {self._path} restores none of the {len(self._names)} variables of the model: "
-            f"{self._reader} took nothing from it. {_Saved(self._path)}"
+            f"{self._reader} took nothing from it. {_Saved(self._path, self._opened())}"
         )
 
     def failed(self, error: Exception) -> str:
@@ -177,7 +180,8 @@ class _Source:
         return "\n".join(
             [
                 f"{self._field}: {self._path} does not fit what {self._reader} restores: {reason}.",
-                f"{_Saved(self._path)} {len(restored)} of {len(self._names)} variables were restored. Not restored:",
+                f"{_Saved(self._path, self._opened())} "
+                f"{len(restored)} of {len(self._names)} variables were restored. Not restored:",
                 *(f"  {line}" for line in lacking[:_MOST_NAMES]),
                 *([f"  and {len(lacking) - _MOST_NAMES} more"] if len(lacking) > _MOST_NAMES else []),
                 f"Name a checkpoint that holds what it restores{modules}.",
@@ -194,7 +198,7 @@ class _Source:
         changed = {each for each, checksum in after.items() if checksum != self._before[each]}
         if self._problem is not None:
             return changed
-        saved, (parts, keys, _) = _Saved(self._path), _pairs(self._path, self._model)
+        saved, (parts, keys) = _Saved(self._path, opened := self._opened()), self._pairs(opened)
         keys = {each: key for each, key in keys.items() if each in after}
         equal = {each for each, key in keys.items() if after[each] == saved.checksum(key, each.deref().dtype)}
         found = {each for each in equal if each in changed or not _is_constant(self._value(each))}
@@ -204,6 +208,20 @@ class _Source:
             if inside <= equal and inside & found:
                 found |= inside
         return found or {each for each in changed if saved.has_most_of(self._value(each))}
+
+    def _opened(self) -> initial_weights.Source | None:
+        """Returns the values of a checkpoint that is restored by names; None for others."""
+        names = getattr(self.task.task_config, "init_checkpoint_names", None)
+        if initial_weights.is_by_name(self._model, names):
+            with contextlib.suppress(CheckpointError):  # the Task has read it in its own way
+                return initial_weights.open_source(self._model, self._path, names)
+        return None
+
+    def _pairs(self, opened: initial_weights.Source | None) -> tuple[list[set[Any]], dict[Any, str]]:
+        if opened is None:
+            return _pairs(self._path, self._model)[:2]
+        own = {each.ref(): id(each) for each in flatten(self._model).values()}
+        return [{*own}], {each: opened.keys[number] for each, number in own.items() if number in opened.keys}
 
     def _checksums(self) -> dict[Any, int]:
         return {each: _checksum(self._value(each)) for each in self._names}
@@ -216,9 +234,9 @@ class _Source:
 class _Saved:
     """The values of a checkpoint, each read when it is first compared."""
 
-    def __init__(self, prefix: str) -> None:
-        self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        self._specs = saved_specs(prefix)
+    def __init__(self, path: str, opened: initial_weights.Source | None) -> None:
+        self._read = tf.compat.v1.train.NewCheckpointReader(path).get_tensor if opened is None else opened.read
+        self._specs = saved_specs(path) if opened is None else opened.specs
         self._checksums: dict[tuple[str, Any], int | None] = {}
         self._keys_of_shape: dict[Any, list[str]] = defaultdict(list)
         for key, spec in self._specs.items():
@@ -229,7 +247,7 @@ class _Saved:
         """Returns the checksum of a value as a variable of `dtype` holds it; None if it cannot be read."""
         if (key, dtype) not in self._checksums:
             try:
-                value = np.asarray(self._reader.get_tensor(key)).astype(dtype.as_numpy_dtype, copy=False)
+                value = np.asarray(self._read(key)).astype(dtype.as_numpy_dtype, copy=False)
                 self._checksums[key, dtype] = _checksum(value)
             except (tf.errors.OpError, ValueError, IndexError):
                 self._checksums[key, dtype] = None
@@ -247,13 +265,13 @@ class _Saved:
         is_there = np.zeros(value.shape, bool)
         for key in (key for keys in self._keys_of_shape.values() for key in keys):
             with contextlib.suppress(tf.errors.OpError, ValueError, IndexError):
-                saved = np.asarray(self._reader.get_tensor(key))
+                saved = np.asarray(self._read(key))
                 if np.issubdtype(saved.dtype, np.number):
                     is_there |= np.isin(value, saved.astype(value.dtype, copy=False))
         return bool(is_there.mean() > 0.5)
 
     def __str__(self) -> str:
-        if not any("/.ATTRIBUTES/" in key for key in self._specs):
+        if not any("/.ATTRIBUTES/" in key or "/vars/" in key for key in self._specs):
             names = _first([*self._specs])
             return (
                 f"It has no object graph: TensorFlow 1 wrote it, by names: {names}. Convert it with TensorFlow 2 first."

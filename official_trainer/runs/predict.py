@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 _NEAR_BATCHES = 16
 """Reading over so few batches is quicker than building a pipeline again."""
 
-_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing")
+_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing", "init_checkpoint_names")
 
 
 def share_of(cluster: Cluster | None) -> Share | None:

@@ -153,13 +153,13 @@ class Task:
         Args:
           model: of `build_model`, with the initial values of its layers.
         """
-        from official_trainer.checkpoints import restore
+        from official_trainer.tasks import initial_weights
 
         if self.task_config.init_checkpoint:
-            items = getattr(model, "checkpoint_items", None) or {"model": model}
-            restore.read_init_checkpoint(
+            initial_weights.restore_model(
+                model,
                 self.task_config.init_checkpoint,
-                items,
+                names=getattr(self.task_config, "init_checkpoint_names", None),
                 allow_missing=getattr(self.task_config, "init_checkpoint_allow_missing", ()),
             )
 

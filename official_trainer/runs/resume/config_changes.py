@@ -70,7 +70,7 @@ _ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     # The same steps, traced or not.
     ("safe", "trainer", ("train_tf_*", "eval_tf_*")),
     # Only a fresh run reads it.
-    ("safe", "task", ("init_checkpoint", "init_checkpoint_allow_missing")),
+    ("safe", "task", ("init_checkpoint", "init_checkpoint_allow_missing", "init_checkpoint_names")),
     # How early a batch is ready, not what is in it.
     ("safe", "task.train_data", ("prefetch_buffer_size", "tf_data_service_*")),
     # Where the processes of a cluster are.

@@ -71,8 +71,7 @@ def _names(tree: Any) -> dict[int, str]:
     while queue:
         layer, place = queue.popleft()
         children = _inside(layer)
-        of_children = {id(each) for child in children for each in child.weights}
-        own = [each for each in layer.weights if id(each) not in of_children]
+        own = own_variables(layer)
         for part, name in zip([*children, *own], _counted([*children, *own]), strict=True):
             if isinstance(part, keras.Layer):
                 if id(part) not in seen:
@@ -87,7 +86,7 @@ def _counted(parts: Sequence[Any]) -> list[str]:
     """Returns a name for each part of a layer; those that Keras has numbered count among these."""
     counts, names = collections.Counter[str](), dict[str, Any]()
     for part in parts:
-        name, kind = part.name, re.escape(_snake_case(type(part).__name__))
+        name, kind = part.name, re.escape(snake_case(type(part).__name__))
         # Keras names both layers of a Bidirectional by the one that it is given.
         if numbered := re.fullmatch(f"((?:forward_|backward_)?{kind})(_[0-9]+)?", name):
             number, name = counts[numbered[1]], numbered[1]
@@ -97,7 +96,7 @@ def _counted(parts: Sequence[Any]) -> list[str]:
     return [*names]
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
     """Returns the name of a class as Keras writes it in the names of layers."""
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
@@ -150,6 +149,12 @@ def layers(model: Any) -> list[Any]:
 def _inside(layer: Any) -> list[Any]:
     """Returns the layers that a layer or a model holds itself."""
     return list(layer._flatten_layers(include_self=False, recursive=False))  # only models have `layers`
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """Returns the variables that a layer holds beside those of the layers inside it."""
+    of_others = {id(each) for inside in _inside(layer) for each in inside.weights}
+    return [each for each in layer.weights if id(each) not in of_others]
 
 
 def signature_names(model: Any) -> tuple[list[str], list[str]]:

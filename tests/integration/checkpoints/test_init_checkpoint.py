@@ -110,7 +110,7 @@ def _holds(folder):
         "nowhere/ckpt-60": "does not exist",
         "empty": "holds no checkpoint: it is empty",
         "other": "holds no checkpoint: it holds a.txt, b.txt, c.txt and 1 more",
-        "saved": f"but a SavedModel.*its own weights, {folder}/saved/variables/variables",
+        "saved": "is a SavedModel, and its values are damaged: variables.index is missing",
         "weights.h5": "is not a checkpoint",
         f"lost/ckpt-60.{DATA}": "belongs to a checkpoint whose index is missing",
         "lost": f"holds no checkpoint: it holds ckpt-60.{DATA}",

@@ -251,7 +251,7 @@ def by_name(path):
     [
         ("empty", "holds no checkpoint: it is empty"),
         ("nowhere", "does not exist"),
-        ("saved", "holds no checkpoint, but a SavedModel"),
+        ("saved", "is a SavedModel, and its values are damaged: variables.index is missing"),
         ("notes.h5", "is not a checkpoint"),
         ("other", "encoder"),
         ("named/model.ckpt-60", "TensorFlow 1"),

@@ -1,0 +1,217 @@
+"""Files of weights that Keras 3 and KerasHub write, told by their content, and their values.
+
+Owns: `.weights.h5`, `.keras` (a file or a folder) and preset directories of KerasHub: which layer of a model a value in
+them belongs to, and giving it to that layer. Does not own: which values have to be there (`initial_weights.py`).
+
+Keras writes the values of a layer under the attributes that lead to it from the model, with its class and number where
+it is in a list: `layers/dense_1/vars/0`. What it writes there is the layer's `save_own_variables`: mostly its
+variables, but with LoRA the kernel to which both small matrices are added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import h5py
+import keras
+import numpy as np
+
+from official_trainer import files
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.checkpoints.matching import VariableSpec
+from official_trainer.shown import first_few
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.keras import keras3
+
+_WEIGHTS, _CONFIG, _OF_TASK = "model.weights.h5", "config.json", ("task.json", "task.weights.h5")
+_HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
+_NO_WEIGHTS = ("optimizer", "_metrics", "metrics", "_loss_tracker", "seed_generator", "_random_generator")
+"""Parts of the places of what a run begins anew."""
+
+
+def is_one(path: str) -> bool:
+    """Whether there is a file, or a directory, of one of these kinds, by its content."""
+    if files.is_dir(path):
+        return bool({_WEIGHTS, "model.weights.json"} & {*files.list_dir(path)})
+    return files.is_file(path) and _start_of(path) in (_HDF5, _ZIP)
+
+
+def _start_of(path: str) -> bytes:
+    with files.open_file(path, "rb") as file:
+        start = bytes(file.read(len(_HDF5)))
+    return _ZIP if start.startswith(_ZIP) else start
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Group:
+    """The values of one layer: by their keys in the file, which begin with `place`."""
+
+    layer: Any
+    place: str
+    values: dict[str, np.ndarray]
+
+
+class WeightFile:
+    """The values of such files, for one model.
+
+    Attributes:
+      specs: all values of layers, by key: `layers/dense/vars/0`.
+      keys: of the model's variables that are in the files, by `id` of the `tf.Variable`.
+      left_to_layers: ids of variables that are not in the files, and that their layers set when they load the rest.
+    """
+
+    def __init__(self, path: str, model: Any) -> None:
+        """Reads the files; nothing is assigned.
+
+        Raises:
+          CheckpointError: they are damaged, or of another kind, or of a layer that the model does not hold.
+        """
+        self.specs: dict[str, VariableSpec] = {}
+        self.keys: dict[int, str] = {}
+        self.left_to_layers = set[int]()
+        self._values: dict[str, np.ndarray] = {}
+        self._groups: list[_Group] = []
+        try:
+            for name, content, root in _parts(path, model):
+                with h5py.File(content, "r") as file:
+                    self._read(file, name, root)
+        except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+            if isinstance(error, CheckpointError | files.StorageError):
+                raise
+            raise CheckpointError(f"{path} is damaged: {files.reason_of(error)}") from error
+        if not self.specs:
+            raise CheckpointError(
+                f"{path} is HDF5, but holds no weights as Keras 3 saves them. Load it with the Keras that wrote it, "
+                "and save it from a model of Keras 3 with model.save_weights('NAME.weights.h5')"
+            )
+
+    def _read(self, file: Any, name: str, root: Any) -> None:
+        by_place: dict[str, dict[str, np.ndarray]] = {}
+        for key, value in _datasets(file):
+            place, is_of_layer, number = f"/{key}".rpartition("/vars/")
+            if is_of_layer and not {*_NO_WEIGHTS} & {*place.split("/")}:
+                full = f"{name}{key}"
+                self._values[full] = value
+                self.specs[full] = VariableSpec(full, "", value.shape, value.dtype.name)
+                by_place.setdefault(place[1:], {})[number] = value
+        for place, values in by_place.items():
+            layer = _layer_at(root, place)
+            if layer is not None:
+                self._pair(_Group(layer=layer, place=f"{name}{place}/vars/".replace("//", "/"), values=values))
+
+    def _pair(self, group: _Group) -> None:
+        """Finds the variables that a layer would write under the keys of its group."""
+        written: dict[str, Any] = {}
+        group.layer.save_own_variables(written)
+        own = {id(each.value): each.value for each in keras3.own_variables(group.layer)}
+        place = group.place.removeprefix("/")
+        for number, value in written.items():
+            live = id(kerases.value(value))
+            if number in group.values and live in own:
+                self.keys.setdefault(live, f"{place}{number}")
+        fits = group.values.keys() == written.keys()
+        if fits and all(tuple(written[key].shape) == value.shape for key, value in group.values.items()):
+            self._groups.append(group)
+            self.left_to_layers |= own.keys() - self.keys.keys()
+
+    def read(self, key: str) -> np.ndarray:
+        """Returns a value."""
+        return self._values[key]
+
+    def assign(self, pairs: Mapping[int, Any]) -> None:
+        """Gives each layer whose values all fit its values, and the others those of `pairs`, variables by id."""
+        loaded = set[int]()
+        for group in self._groups:
+            group.layer.load_own_variables(group.values)
+            loaded |= {id(each.value) for each in keras3.own_variables(group.layer)}
+        for number, variable in pairs.items():
+            if number not in loaded:
+                variable.assign(self._values[self.keys[number]].astype(variable.dtype.as_numpy_dtype))
+
+
+def _parts(path: str, model: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields each file's name before its keys, its content, and the layer that it is of."""
+    if not files.is_dir(path):
+        if _start_of(path) == _ZIP:
+            with files.open_file(path, "rb") as file, zipfile.ZipFile(file) as archive:
+                if _WEIGHTS not in archive.namelist():
+                    held = first_few(archive.namelist())
+                    raise CheckpointError(
+                        f"{path} is a zip file without {_WEIGHTS}, so not of Keras 3: it holds {held}"
+                    )
+                yield "", io.BytesIO(archive.read(_WEIGHTS)), model
+            return
+        with files.open_file(path, "rb") as file:
+            yield "", file, model
+        return
+    names = files.list_dir(path)
+    if _WEIGHTS not in names:
+        raise CheckpointError(f"{path} holds weights in several files, which are not read: save them as one {_WEIGHTS}")
+    root = _layer_of(path, _CONFIG, model) if _CONFIG in names else model
+    with files.open_file(files.join(path, _WEIGHTS), "rb") as file:
+        yield "", file, root
+    if all(name in names for name in _OF_TASK):
+        task = _layer_of(path, _OF_TASK[0], model, is_needed=False)
+        if task is not None:
+            with files.open_file(files.join(path, _OF_TASK[1]), "rb") as file:
+                yield "task.weights.h5/", file, task
+
+
+def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> Any:
+    """Returns the one layer of a model, or the model, that is of the class that a config names."""
+    config = files.read_json(files.join(path, name))
+    wanted, module = str(config.get("class_name")), str(config.get("module") or "")
+    found = [each for each in keras3.layers(model) if wanted in (cls.__name__ for cls in type(each).__mro__)]
+    if len(found) == 1 or (found and found[0] is model):
+        return found[0]
+    if not is_needed:
+        return None
+    is_of_hub = "keras_hub" in module or str(config.get("registered_name")).startswith("keras_hub>")
+    if is_of_hub and importlib.util.find_spec("keras_hub") is None:
+        raise CheckpointError(
+            f"{path} is a preset of {wanted}, and keras_hub is not installed. Install it with: pip install keras-hub; "
+            f"and build the model with keras_hub.models.{wanted}"
+        )
+    held = first_few(sorted({type(each).__name__ for each in keras3.layers(model)}))
+    many = f"{len(found)} layers" if found else "no layer"
+    raise CheckpointError(f"{path} is of a {wanted}, and the model has {many} of that class: it is made of {held}")
+
+
+def _datasets(group: Any, place: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    for name, value in group.items():
+        if isinstance(value, h5py.Group):
+            yield from _datasets(value, f"{place}{name}/")
+        elif value.attrs.get("dtype") == "bfloat16":
+            import ml_dtypes
+
+            yield f"{place}{name}", np.array(value, ml_dtypes.bfloat16)
+        else:
+            yield f"{place}{name}", np.array(value)
+
+
+def _layer_at(root: Any, place: str) -> Any:
+    """Returns what lies at a place below a model, found as Keras names places; None if there is nothing."""
+    found = root
+    for part in place.split("/") if place else ():
+        is_container = isinstance(found, list | tuple | dict)
+        found = _elements(found).get(part) if is_container else getattr(found, part, None)
+    return found if isinstance(found, keras.Layer) else None
+
+
+def _elements(container: Any) -> dict[str, Any]:
+    """Returns the elements of a container under their classes' names, numbered."""
+    found: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for each in container.values() if isinstance(container, dict) else container:
+        is_container = isinstance(each, list | tuple | dict)
+        if is_container or hasattr(each, "save_own_variables"):
+            name = "container" if is_container else keras3.snake_case(type(each).__name__)
+            number = counts.get(name, 0)
+            counts[name] = number + 1
+            found[f"{name}_{number}" if number else name] = each
+    return found
