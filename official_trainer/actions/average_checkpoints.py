@@ -143,7 +143,8 @@ class AverageCheckpoints(Action):
 
     def _save(self, run: Run, steps: Sequence[int]) -> None:
         directory = files.join(run.model_dir, self._config.directory)
-        checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=run.trainer.model)
+        model = kerases.of(run.trainer.model).trackable(run.trainer.model)
+        checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=model)
         newest = max(run.saved_steps(), default=None)
         metadata = {} if newest is None else manifest.read(run.model_dir, newest).metadata
         store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, metadata=metadata)
@@ -158,7 +159,7 @@ class _Mean:
 
     def __init__(self, model: Any) -> None:
         """Begins with the current weights."""
-        self._model = model
+        self._model = kerases.of(model).trackable(model)
         self._variables = [each for each in kerases.of(model).variables(model) if each.dtype.is_floating]
         self._sums = [variable.numpy().astype("float64") for variable in self._variables]
         self._count = 1

@@ -7,11 +7,12 @@ Does not own: the weights of the model, or restoring them (`average_checkpoints.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import counted_alone
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
@@ -23,11 +24,11 @@ class BatchNormError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def trained_layers(model: keras.Model) -> list[Any]:
+def trained_layers(model: Any) -> list[Any]:
     """Returns the batch-norm layers of `model` whose statistics training changes: all that are not frozen."""
     names = ("moving_mean", "moving_variance", "axis")
-    layers = [layer for layer in model.submodules if isinstance(layer, keras.layers.Layer) and layer.trainable]
-    return [layer for layer in layers if all(hasattr(layer, name) for name in names)]
+    layers = {id(layer): layer for layer in kerases.of(model).layers(model) if getattr(layer, "trainable", False)}
+    return [layer for layer in layers.values() if all(hasattr(layer, name) for name in names)]
 
 
 class BatchNormStatistics:
@@ -38,7 +39,7 @@ class BatchNormStatistics:
     moving average, and not a mean of the variances of batches.
     """
 
-    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
+    def __init__(self, model: Any, strategy: tf.distribute.Strategy, seed: int) -> None:
         """Takes the model; its layers are collected once.
 
         Args:
@@ -128,7 +129,8 @@ class _Pool:
         is_masked = mask is not None and not getattr(self.layer, "fused", False)  # the fused kernel ignores masks
         weights = tf.cast(mask, tf.float64)[..., tf.newaxis] if is_masked else tf.ones([], tf.float64)
         weights = tf.broadcast_to(weights, tf.shape(values))
-        axes = [axis for axis in range(values.shape.rank) if axis not in list(self.layer.axis)]
+        kept = self.layer.axis if isinstance(self.layer.axis, Sequence) else [self.layer.axis % values.shape.rank]
+        axes = [axis for axis in range(values.shape.rank) if axis not in list(kept)]
         for variable, terms in (
             (self._count, weights),
             (self._sum, weights * values),
