@@ -109,9 +109,7 @@ def open_source(model: Any, path: str, names: Mapping[str, str] | None = None) -
         from official_trainer.tasks.keras import weight_files
 
         if names:
-            raise CheckpointError(
-                f"{path} is of Keras, whose values belong to layers by their places: leave {_NAMES} out"
-            )
+            raise CheckpointError(f"{path} is of Keras, whose values are found by their layers: leave {_NAMES} out")
         return weight_files.WeightFile(path, model)
     return _Checkpoint(init_checkpoint.find(path), flatten(model), names or {})
 
@@ -134,7 +132,7 @@ class _Checkpoint:
         made: dict[str, list[str]] = {pattern: [] for pattern in names}
         for pattern, name in names.items():
             if name.count("*") > pattern.count("*"):
-                raise CheckpointError(f"{_NAMES}: {name!r} has more * than {pattern!r}, which say what they stand for")
+                raise CheckpointError(f"{self._prefix}: {_NAMES}: {name!r} has more * than {pattern!r}")
         for key, spec in self.specs.items():
             matches = ((pattern, _renamed(each, pattern, names[pattern])) for pattern in names for each in _names(spec))
             pattern, name = next(((pattern, name) for pattern, name in matches if name is not None), ("", ""))

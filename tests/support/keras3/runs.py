@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from official_trainer import config as configuration
+from official_trainer import inputs
 from official_trainer.config import schema
 from official_trainer.config.optimization import (
     AdamConfig,
@@ -13,7 +14,6 @@ from official_trainer.config.optimization import (
     OptimizationConfig,
     OptimizerConfig,
 )
-from official_trainer import inputs
 from official_trainer.runs import run
 from official_trainer.tasks import registry
 from official_trainer.tasks.task import Task

@@ -4,7 +4,7 @@ import json
 import sys
 
 EXPECTED = {
-    "functional": ["dense/kernel", "norm/gamma", "norm/beta", "norm/moving_mean", "norm/moving_variance", "head/kernel"],
+    "functional": ["dense/kernel", "norm/beta", "norm/moving_mean", "norm/moving_variance", "head/kernel"],
     "sequential": ["dense/kernel", "dense_1/kernel"],
     "built_later": ["dense/kernel", "dense_1/kernel"],
     "lists": ["scale", "variable", "variable_1", "dense/kernel", "dense_1/kernel", "same/kernel", "same_2/kernel"],
@@ -47,7 +47,9 @@ def build(shape):
 
     given = keras.Input([4])
     if shape == "functional":
-        return keras.Model(given, dense(name="head")(keras.layers.BatchNormalization(name="norm")(dense()(given))))
+        return keras.Model(
+            given, dense(name="head")(keras.layers.BatchNormalization(scale=False, name="norm")(dense()(given)))
+        )
     if shape == "sequential":
         return keras.Sequential([given, dense(), dense()])
     if shape == "built_later":

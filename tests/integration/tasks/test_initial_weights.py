@@ -1,0 +1,282 @@
+"""What a model of Keras 3 starts from, whatever wrote it: all of it, or nothing and a report by names."""
+
+import importlib.util
+import re
+import shutil
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from official_trainer.checkpoints.manifest import CheckpointError
+from official_trainer.config.schema import TaskConfig
+from official_trainer.engine import first_weights
+from official_trainer.errors import ExitCode
+from official_trainer.tasks import export
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.task import Task
+from tests.support.keras3 import presets
+
+BATCH = np.random.RandomState(0).randn(5, 4).astype("float32")
+SOURCES = ("ckpt-1", "some.weights.h5", "some.keras", "h5 of another name", "keras of another name", "saved_model")
+OLD_NAMES = {
+    "stem/*": "encoder/dense/*",
+    "norm/*": "encoder/batch_normalization/*",
+    "model/layer_with_weights-2/*": "head/*",
+}
+
+
+class Ours(Task):
+    """Has our default."""
+
+    def build_signatures(self, model):
+        return export.default_signatures(self, model)
+
+
+def build(*, classes=3, rank=0, added=0):
+    """Returns an encoder with batch norm inside a model; with LoRA, or with layers added before the head."""
+    inner = keras.Input([4])
+    dense = keras.layers.Dense(6)
+    encoder = keras.Model(inner, keras.layers.BatchNormalization()(dense(inner)), name="encoder")
+    given = keras.Input([4], name="numbers")
+    hidden = encoder(given)
+    for _ in range(added):
+        hidden = keras.layers.Dense(6)(hidden)
+    model = keras.Model(given, keras.layers.Dense(classes, name="head")(keras.layers.Dropout(0.1)(hidden)))
+    if rank:
+        dense.enable_lora(rank)
+    return model
+
+
+def trained(model):
+    for number, weight in enumerate(model.weights):
+        weight.assign(tf.abs(tf.random.stateless_normal(weight.shape, [number, 1])))
+    return model
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """The folder with all files of one trained model, and its outputs."""
+    folder, model = tmp_path_factory.mktemp("sources"), trained(build())
+    tf.train.Checkpoint(model=kerases.of(model).trackable(model)).write(str(folder / "ckpt-1"))
+    model.save_weights(folder / "some.weights.h5")
+    model.save(folder / "some.keras")
+    (folder / "h5 of another name").write_bytes((folder / "some.weights.h5").read_bytes())
+    (folder / "keras of another name").write_bytes((folder / "some.keras").read_bytes())
+    export.save(str(folder / "saved_model"), Ours(TaskConfig()), model, step=1)
+    trained(presets_model := presets.build())
+    presets.save(presets_model, folder / "backbone", with_head=False)
+    presets.save(presets_model, folder / "task", with_head=True)
+    tf.train.Checkpoint(model=old_model()).write(str(folder / "old-1"))
+    return folder, model(BATCH).numpy(), presets_model(BATCH).numpy()
+
+
+def old_model():
+    """Returns a model of tf_keras with the same layers under other names, in one level."""
+    given = tf_keras.Input([4])
+    hidden = tf_keras.layers.BatchNormalization(name="norm")(tf_keras.layers.Dense(6, name="stem")(given))
+    model = tf_keras.Model(given, tf_keras.layers.Dense(3, name="top")(hidden))
+    for number, weight in enumerate(model.weights):
+        weight.assign(tf.abs(tf.random.stateless_normal(weight.shape, [number, 1])))
+    return model
+
+
+def begin(model, path, **config):
+    (found,) = first_weights.initialize(
+        Ours(TaskConfig(init_checkpoint=str(path), **config)), model, tf.distribute.get_strategy()
+    )
+    return found
+
+
+def refused(model, path, **config):
+    """Returns the message, after which no weight of the model has changed."""
+    before = [weight.numpy() for weight in model.weights]
+    with pytest.raises(CheckpointError) as caught:
+        begin(model, path, **config)
+    assert all(np.array_equal(old, new.numpy()) for old, new in zip(before, model.weights, strict=True))
+    assert caught.value.exit_code == ExitCode.CONFIG == 2
+    assert str(caught.value).startswith("task.init_checkpoint: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_all_values_are_restored_and_counted(places, source):
+    """N40: a run of ours, a file or an export; its content says what it is."""
+    folder, outputs, _ = places
+    model = build()
+    found = begin(model, folder / source)
+    assert (found.restored, found.variables) == (8, 8) and source in found.path
+    np.testing.assert_array_equal(model(BATCH).numpy(), outputs)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_layer_that_the_source_lacks_is_named(places, source):
+    """N40: nothing was assigned, and the message says how it can be allowed."""
+    message = refused(build(added=1), places[0] / source)
+    assert "does not fit the model" in message and "nothing was restored" in message
+    assert "missing: in the program, not in the checkpoint (2)" in message
+    lacking = "head" if source in SOURCES[1:5] else "dense"  # in Keras's files layers of one class are counted
+    assert f"model/{lacking}/kernel float32" in message and f"for example [model/{lacking}/*]" in message
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_head_of_another_size_is_named_and_can_be_allowed(places, source):
+    """N40: the rest is then restored, and the head keeps its first weights."""
+    model = build(classes=7)
+    message = refused(model, places[0] / source)
+    assert "model/head/kernel: float32 [6, 3] in the checkpoint, float32 [6, 7] in the program" in message
+    before = model.get_layer("head").kernel.numpy()
+    found = begin(model, places[0] / source, init_checkpoint_allow_missing=["head/*"])
+    assert (found.restored, found.variables) == (6, 8)
+    np.testing.assert_array_equal(model.get_layer("head").kernel.numpy(), before)
+    assert "matches no variable of the model" in refused(
+        model, places[0] / source, init_checkpoint_allow_missing=["head/*", "heads/*"]
+    )
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_model_with_lora_starts_from_one_without(places, source):
+    """N40: in Keras's files a layer with LoRA begins from the whole kernel; a checkpoint lacks its small matrices."""
+    model = build(rank=2)
+    allowed = {} if source in SOURCES[1:5] else {"init_checkpoint_allow_missing": ["*/lora_*"]}
+    found = begin(model, places[0] / source, **allowed)
+    assert (found.restored, found.variables) == (8, 10)
+    np.testing.assert_allclose(model(BATCH).numpy(), places[1], rtol=1e-6)
+
+
+def test_a_part_of_a_layer_is_restored_where_the_rest_may_differ(places):
+    """N40: a kernel of a file that fits, where its bias does not."""
+    model, source = build(), trained(build())
+    source.get_layer("head").bias.assign([7.0, 8.0, 9.0])
+    path = places[0] / "part.weights.h5"
+    source.save_weights(path)
+    with h5py.File(path, "a") as file:
+        place = next(place for place in file["layers"] if file["layers"][place]["vars"].attrs.get("name") == "head")
+        del file["layers"][place]["vars"]["1"]
+    assert "model/head/bias float32 [3]" in refused(model, path)
+    assert begin(model, path, init_checkpoint_allow_missing=["head/bias"]).restored == 7
+    np.testing.assert_array_equal(model.get_layer("head").kernel.numpy(), source.get_layer("head").kernel.numpy())
+
+
+@pytest.mark.parametrize(
+    ("source", "damage", "message"),
+    [
+        ("some.weights.h5", lambda content: content[:-2000], "is damaged: .*truncated file"),
+        ("some.keras", lambda content: content[:-200], "is damaged: File is not a zip file"),
+        ("some.keras", lambda content: content[:-9000] + bytes(400) + content[-8600:], "is damaged: Bad CRC-32"),
+        ("some.keras", lambda content: content[:40], "is damaged: File is not a zip file"),
+        ("some.weights.h5", lambda content: b"text", "is not a checkpoint"),
+    ],
+)
+def test_a_damaged_file_is_told_as_such(places, tmp_path, source, damage, message):
+    """N40: before anything is assigned."""
+    path = tmp_path / source
+    path.write_bytes(damage((places[0] / source).read_bytes()))
+    refusal = refused(build(), path)
+    assert str(path) in refusal
+    assert re.search(message, refusal), refusal
+
+
+def test_a_damaged_export_is_told_as_such(places, tmp_path):
+    """N40: its values have checksums of their own."""
+    shutil.copytree(places[0] / "saved_model", tmp_path / "copy")
+    data = next((tmp_path / "copy" / "variables").glob("variables.data*"))
+    content = bytearray(data.read_bytes())
+    content[8] ^= 1
+    data.write_bytes(content)
+    assert "is a SavedModel, and its values are damaged" in refused(build(), tmp_path / "copy")
+
+
+def test_other_formats_of_tf_keras_are_told(tmp_path):
+    """N40: HDF5 and zip files that hold no weights of Keras 3."""
+    old = old_model()
+    old.save_weights(tmp_path / "legacy.h5")
+    assert "is HDF5, but holds no weights as Keras 3 saves them" in refused(build(), tmp_path / "legacy.h5")
+    with zipfile.ZipFile(tmp_path / "some.zip", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert "is a zip file without model.weights.h5, so not of Keras 3: it holds readme.txt" in refused(
+        build(), tmp_path / "some.zip"
+    )
+
+
+def test_a_preset_gives_the_backbone_its_weights_and_one_of_a_task_the_head_too(places):
+    """N40: config.json says which layer of the model is the backbone."""
+    folder, _, outputs = places
+    model = presets.build()
+    message = refused(model, folder / "backbone")
+    assert "missing: in the program, not in the checkpoint (2)" in message and "model/logits/kernel" in message
+    assert begin(model, folder / "backbone", init_checkpoint_allow_missing=["logits/*"]).restored == 4
+    model = presets.build()
+    found = begin(model, folder / "task")
+    assert (found.restored, found.variables) == (6, 6)
+    np.testing.assert_array_equal(model(BATCH).numpy(), outputs)
+    assert begin(presets.TinyBackbone(), folder / "task").restored == 4
+
+
+def test_a_preset_of_another_model_says_what_is_needed(places, monkeypatch):
+    """N40: KerasHub, if it is not installed; or the classes of the model's layers."""
+    without = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "keras_hub" else without(name))
+    message = refused(build(), places[0] / "task")
+    assert "is a preset of TinyBackbone, and keras_hub is not installed" in message
+    assert "pip install keras-hub" in message and "keras_hub.models.TinyBackbone" in message
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: name)
+    assert "is of a TinyBackbone, and the model has no layer of that class: it is made of " in refused(
+        build(), places[0] / "task"
+    )
+
+
+def test_names_of_another_checkpoint_are_mapped(places):
+    """N40: names of layers in tf_keras, or places in the checkpoint; a star stands for the same on both sides."""
+    folder, model = places[0], build()
+    assert "6 of 8 variables cannot be restored" not in refused(model, folder / "old-1")
+    found = begin(model, folder / "old-1", init_checkpoint_names=OLD_NAMES)
+    assert (found.restored, found.variables) == (8, 8)
+    np.testing.assert_allclose(model(BATCH).numpy(), old_model()(BATCH).numpy(), rtol=1e-6)
+    tf_model = tf_keras.Sequential([tf_keras.Input([4]), tf_keras.layers.Dense(6, name="first")])
+    begin(tf_model, folder / "old-1", init_checkpoint_names={"stem/*": "first/*"})
+    np.testing.assert_array_equal(tf_model.weights[0].numpy(), old_model().weights[0].numpy())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"stam/*": "encoder/dense/*"},
+            "'stam/*' matches nothing in the checkpoint, which holds model/layer_with_weights-0",
+        ),
+        (
+            {"stem/*": "encoder/dens/*"},
+            "which no variable of the model has; did you mean encoder/dense/",
+        ),
+        (
+            {"stem/kernel": "encoder/dense/kernel", "top/kernel": "encoder/dense/kernel"},
+            "the same name, encoder/dense/kernel",
+        ),
+        ({"stem/kernel": "encoder/*/kernel"}, "'encoder/*/kernel' has more * than 'stem/kernel'"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused(places, names, message):
+    """N40: a pattern without use, a name that the model lacks, two values for one variable."""
+    refusal = refused(build(), places[0] / "old-1", init_checkpoint_names=names)
+    assert "task.init_checkpoint_names" in refusal and message in refusal, refusal
+    assert "are found by their layers: leave task.init_checkpoint_names out" in refused(
+        build(), places[0] / "some.keras", init_checkpoint_names=names
+    )
+
+
+def test_a_float16_source_is_cast(places, tmp_path):
+    """N40: presets are published in 16 bits."""
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        half = trained(build())
+    finally:
+        keras.config.set_dtype_policy("float32")
+    half.save_weights(tmp_path / "half.weights.h5")
+    model = build()
+    assert begin(model, tmp_path / "half.weights.h5").restored == 8
+    np.testing.assert_array_equal(model.weights[0].numpy(), tf.cast(half.weights[0], tf.float32).numpy())
