@@ -116,9 +116,6 @@ def resolved(*sets):
     return configuration.resolve(registry.get_config("keras3_run"), experiment="keras3_run", sets=sets)
 
 
-def do(model_dir, *sets, mode="train_and_eval"):
+def do(model_dir, *sets, mode="train_and_eval", **options):
     """Runs the experiment in this process."""
-    import keras
-
-    keras.backend.clear_session()
-    return run.run("keras3_run", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True)
+    return run.run("keras3_run", resolved(*sets), mode=mode, model_dir=str(model_dir), quiet=True, **options)
