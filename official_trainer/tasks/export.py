@@ -124,6 +124,8 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
             signatures = make(model)
     kind = kerases.of(model)
     module.model = kind.trackable(model)  # for its values; signatures are all that is called
+    if found := kind.resources(model):
+        module.resources = found
     with during(phase, task=task, method="build_signatures"), kind.saving():
         tf.saved_model.save(module, directory, signatures=signatures)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none

@@ -92,6 +92,9 @@ class Keras(Protocol):
     def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
         """Returns what a checkpoint holds as `optimizer`."""
 
+    def resources(self, model: Any) -> list[Any]:
+        """Returns what signatures of a model may use beside what `trackable` returns: tables, states."""
+
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns variables for the averages of a model's values."""
 

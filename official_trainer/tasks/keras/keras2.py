@@ -116,6 +116,11 @@ def trackable_optimizer(optimizer: Any, model: Any) -> Any:
     return optimizer
 
 
+def resources(model: Any) -> list[Any]:
+    """Returns nothing: the model holds all that its functions use."""
+    return []
+
+
 def averages(model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
     """Returns averages inside Model Garden's wrapper, which holds the optimizer and them, as its driver saves both."""
     from official.modeling import optimization as garden_optimization

@@ -264,6 +264,15 @@ def _tree(values: dict[str, tf.Variable]) -> Any:
     return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
 
 
+def resources(model: Any) -> list[Any]:
+    """Returns the tables of words of a model, and its variables that are no weights, such as states of generators."""
+    inside = tf.train.TrackableView(model).descendants()
+    tables = [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
+    weights = {id(each) for each in model.weights}
+    others = [each.value for each in model.variables if id(each) not in weights]
+    return [*tables, *others, *(generator.state.value for generator in generators(model))]
+
+
 def averages(model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
     """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
     weights = {name: each for name, each in named(model, trainable=trainable_only) if each.dtype.is_floating}
