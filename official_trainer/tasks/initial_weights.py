@@ -3,7 +3,7 @@
 Owns: which value of a checkpoint belongs to which variable of a model, by their names and by those of
 `task.init_checkpoint_names`; the report. Does not own: which checkpoint a user means
 (`checkpoints/init_checkpoint.py`), restoring by the object graph, as Model Garden's models are
-(`checkpoints/restore.py`), files of Keras (`keras/weight_files.py`), when it happens (`engine/first_weights.py`).
+(`checkpoints/restore.py`), files of Keras (`tasks/keras/weight_files.py`), when it happens (`engine/first_weights.py`).
 
 A value of a checkpoint is known by its place, `model/encoder/dense/kernel`, by that without its first part, and by the
 name that tf_keras gave it. A model of Keras 3 has the place as its name, so a checkpoint of a run with Keras 3 fits as

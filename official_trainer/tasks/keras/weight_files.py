@@ -1,7 +1,7 @@
 """Files of weights that Keras 3 and KerasHub write, told by their content, and their values.
 
 Owns: `.weights.h5`, `.keras` (a file or a folder) and preset directories of KerasHub: which layer of a model a value in
-them belongs to, and giving it to that layer. Does not own: which values have to be there (`initial_weights.py`).
+them belongs to, and giving it to that layer. Does not own: which values have to be there (`tasks/initial_weights.py`).
 
 Keras writes the values of a layer under the attributes that lead to it from the model, with its class and number where
 it is in a list: `layers/dense_1/vars/0`. What it writes there is the layer's `save_own_variables`: mostly its
