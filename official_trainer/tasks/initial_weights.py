@@ -5,9 +5,9 @@ Owns: which value of a checkpoint belongs to which variable of a model, by their
 (`checkpoints/init_checkpoint.py`), restoring by the object graph, as Model Garden's models are
 (`checkpoints/restore.py`), files of Keras (`tasks/keras/weight_files.py`), when it happens (`engine/first_weights.py`).
 
-A value of a checkpoint is known by its place, `model/encoder/dense/kernel`, by that without its first part, and by the
-name that tf_keras gave it. A model of Keras 3 has the place as its name, so a checkpoint of a run with Keras 3 fits as
-it is, and one of tf_keras where its layers have the same names. Other checkpoints need a map of names.
+A value of a checkpoint is known by its place, `model/encoder/dense/kernel`, and by the name that tf_keras gave it, by
+both also without their first part. A model of Keras 3 has the place as its name, so a checkpoint of a run with Keras 3
+fits as it is, and one of tf_keras where its layers have the same names. Other checkpoints need a map of names.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class _Checkpoint:
 
 
 def _names(spec: VariableSpec) -> Iterator[str]:
-    yield from (spec.key, spec.key.partition("/")[2], spec.name)
+    for name in (spec.key, spec.name):
+        yield from (name, name.partition("/")[2])
 
 
 def _renamed(name: str, pattern: str, into: str) -> str | None:
