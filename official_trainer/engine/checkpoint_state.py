@@ -45,12 +45,12 @@ class CheckpointState:
         self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers)
         self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
         self._backups: list[replicas.ValueBackup] = []
-        self._configured = [
-            (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
-        ]
+        settings = kerases.of(context.optimizer).settings(context.optimizer)
+        self._configured = [(value, value.numpy()) for value in settings]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
-        items = dict(getattr(context.model, "checkpoint_items", {}))
+        of_model = getattr(context.model, "checkpoint_items", {})
+        items = {name: kerases.of(item).trackable(item) for name, item in of_model.items()}
         if context.optimizer is not None:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:

@@ -172,7 +172,7 @@ def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> An
     if not is_needed:
         return None
     is_of_hub = "keras_hub" in module or str(config.get("registered_name")).startswith("keras_hub>")
-    if is_of_hub and importlib.util.find_spec("keras_hub") is None:
+    if not found and is_of_hub and importlib.util.find_spec("keras_hub") is None:
         raise CheckpointError(
             f"{path} is a preset of {wanted}, and keras_hub is not installed. Install it with: pip install keras-hub; "
             f"and build the model with keras_hub.models.{wanted}"

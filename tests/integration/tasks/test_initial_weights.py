@@ -230,6 +230,16 @@ def test_a_preset_of_another_model_says_what_is_needed(places, monkeypatch):
     )
 
 
+def test_a_preset_that_cannot_be_read_is_told(places, tmp_path):
+    """N40: two layers of the class that config.json names, or weights in several files."""
+    given = keras.Input([4])
+    both = keras.ops.add(presets.TinyBackbone(name="one")(given), presets.TinyBackbone(name="two")(given))
+    message = refused(keras.Model(given, both), places[0] / "backbone")
+    assert "is of a TinyBackbone, and the model has 2 layers of that class" in message
+    (tmp_path / "model.weights.json").write_text("{}")
+    assert "holds weights in several files, which are not read" in refused(presets.build(), tmp_path)
+
+
 def test_names_of_another_checkpoint_are_mapped(places):
     """N40: names of layers in tf_keras, or places in the checkpoint; a star stands for the same on both sides."""
     folder, model = places[0], build()
