@@ -9,10 +9,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from official_trainer.tasks import export
+from official_trainer.tasks import export, optimization
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.variables import flatten
 from tests import ROOT
+from tests.support import toy
 from tests.support.keras3 import shapes
 
 
@@ -84,3 +85,8 @@ def test_outputs_have_names_that_count_within_the_model():
     for model in (build(), build()):
         outputs = export.by_name(model(tf.ones([1, 4])), model)
         assert [*outputs] == ["dense", "add", "add_1"]
+
+
+def test_an_optimizer_for_no_model_is_of_tf_keras_where_a_process_uses_both():
+    """N37: Model Garden's driver calls `create_optimizer` so, also after something has imported Keras 3."""
+    assert kerases.is_2(optimization.build_optimizer(toy.experiment().trainer.optimizer_config))
