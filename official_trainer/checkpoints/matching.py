@@ -139,19 +139,13 @@ def saved_specs(prefix: str) -> dict[str, VariableSpec]:
 
 
 def graph_specs(prefix: str) -> dict[str, VariableSpec]:
-    """Returns key → path, name, shape and dtype of the values that a checkpoint's object graph has, but no slots.
-
-    Raises:
-      CheckpointError: it has no object graph.
-    """
+    """Returns key → path, name, shape and dtype of the values that a checkpoint's object graph has, but no slots."""
     specs, found = saved_specs(prefix), dict[str, VariableSpec]()
     for node in _read_graph(prefix):
         for attribute in node.attributes:
-            key = attribute.checkpoint_key
-            if key in specs and _SLOT not in key:
-                found[key] = dataclasses.replace(
-                    specs[key], key=key.removesuffix(_VALUE_SUFFIX), name=attribute.full_name
-                )
+            if (key := attribute.checkpoint_key) in specs and _SLOT not in key:
+                place, name = key.removesuffix(_VALUE_SUFFIX), attribute.full_name
+                found[key] = dataclasses.replace(specs[key], key=place, name=name)
     return found
 
 

@@ -134,13 +134,7 @@ def read_init_checkpoint(
 
 
 def check_init(report: RestoreReport, wanted: Iterable[str], held: Iterable[str], allow_missing: Sequence[str]) -> None:
-    """Refuses initial weights that do not fit.
-
-    Args:
-      report: of what would be restored.
-      wanted: names of what is to be restored, for the message if nothing is.
-      held: names of what is there, for the same.
-      allow_missing: as for `read_init_checkpoint`.
+    """Refuses initial weights that do not fit; `wanted` and `held` name what is restored, and what is there.
 
     Raises:
       CheckpointError: nothing fits, a variable that has to be restored is missing, or a pattern matches no variable.

@@ -90,7 +90,8 @@ def initialize(task: Any, model: Any, strategy: tf.distribute.Strategy) -> tuple
             task.initialize(model)
             return tuple(source.result() for source in sources)
         except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:
-            if isinstance(error, UserError) or (read := _source_read_by(error, sources)) is None:
+            checkpoints = [source for source in sources if not source.is_file_of_keras]
+            if isinstance(error, UserError) or (read := _source_read_by(error, checkpoints)) is None:
                 raise
             raise CheckpointError(read.failed(error)) from error
 
@@ -113,6 +114,7 @@ class _Source:
 
     Attributes:
       task: whose config names it.
+      is_file_of_keras: whether Keras 3 reads it.
     """
 
     def __init__(self, field: str, task: Any, model: Any, strategy: tf.distribute.Strategy) -> None:
@@ -120,7 +122,8 @@ class _Source:
         self._field, self.task, self._model, self._strategy = field, task, model, strategy
         self._given = _path_of(task)
         self._path, self._problem = str(self._given), None
-        if not initial_weights.is_file_of_keras(model, self._path):
+        self.is_file_of_keras = initial_weights.is_file_of_keras(model, self._path)
+        if not self.is_file_of_keras:
             try:
                 self._path = init_checkpoint.find(self._path, field)
             except CheckpointError as error:
@@ -194,11 +197,11 @@ class _Source:
 
     def _restored(self) -> set[Any]:
         """Returns the variables that come from the checkpoint."""
-        after = self._checksums()
+        after, opened = self._checksums(), self._opened()
         changed = {each for each, checksum in after.items() if checksum != self._before[each]}
         if self._problem is not None:
             return changed
-        saved, (parts, keys) = _Saved(self._path, opened := self._opened()), self._pairs(opened)
+        saved, (parts, keys) = _Saved(self._path, opened), self._pairs(opened)
         keys = {each: key for each, key in keys.items() if each in after}
         equal = {each for each, key in keys.items() if after[each] == saved.checksum(key, each.deref().dtype)}
         found = {each for each in equal if each in changed or not _is_constant(self._value(each))}
@@ -212,9 +215,11 @@ class _Source:
     def _opened(self) -> initial_weights.Source | None:
         """Returns the values of a checkpoint that is restored by names; None for others."""
         names = getattr(self.task.task_config, "init_checkpoint_names", None)
-        if initial_weights.is_by_name(self._model, names):
-            with contextlib.suppress(CheckpointError):  # the Task has read it in its own way
+        try:
+            if initial_weights.is_by_name(self._model, names):
                 return initial_weights.open_source(self._model, self._path, names)
+        except CheckpointError as error:  # the Task has read it in its own way
+            self._problem = CheckpointError(f"{self._field}: {error}") if self.is_file_of_keras else self._problem
         return None
 
     def _pairs(self, opened: initial_weights.Source | None) -> tuple[list[set[Any]], dict[Any, str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer.checkpoints import init_checkpoint, restore
@@ -46,42 +46,33 @@ class Source(Protocol):
     keys: dict[int, str]
     left_to_layers: set[int]
 
-    def read(self, key: str) -> Any:
-        """Returns a value."""
-
-    def assign(self, pairs: Mapping[int, tf.Variable]) -> None:
-        """Assigns values to variables, which are given by their ids."""
+    def read(self, key: str) -> Any: ...
+    def assign(self, pairs: Mapping[int, tf.Variable]) -> None: ...
 
 
 def restore_model(
     model: Any, path: str, *, names: Mapping[str, str] | None = None, allow_missing: Sequence[str] = ()
 ) -> RestoreReport:
-    """Restores a model from what `task.init_checkpoint` names; what else is there is ignored.
-
-    Args:
-      model: of either Keras, with its variables.
-      path: a checkpoint, a directory with checkpoints, a SavedModel; for a model of Keras 3 also a `.weights.h5`, a
-        `.keras`, a preset directory of KerasHub.
-      names: of values in the checkpoint, with those of variables in the model: `task.init_checkpoint_names`.
-      allow_missing: patterns of variables that may keep their initial values, as for `restore.read_init_checkpoint`.
+    """Restores a model of either Keras from `task.init_checkpoint`; the other arguments are the fields beside it.
 
     Raises:
       CheckpointError: nothing is there, it is damaged, or it does not restore every variable that must be. Nothing was
         assigned.
     """
-    kind, items = kerases.of(model), getattr(model, "checkpoint_items", None) or {"model": model}
     if not is_by_name(model, names):
+        items = getattr(model, "checkpoint_items", None) or {"model": model}
         trackables = {name: kerases.of(item).trackable(item) for name, item in items.items()}
         return restore.read_init_checkpoint(path, trackables, allow_missing=allow_missing)
     try:
         source = open_source(model, path, names)
         pairs, report = _compared(flatten(model), source, path)
-        restore.check_init(report, [type(model).__name__], _parts(source.specs.values()), allow_missing)
+        held = {"/".join(spec.key.split("/")[:2]) for spec in source.specs.values()}
+        restore.check_init(report, [type(model).__name__], held, allow_missing)
     except CheckpointError as error:
         is_told = str(error).startswith(init_checkpoint.FIELD)
         raise error if is_told else CheckpointError(f"{init_checkpoint.FIELD}: {error}") from error
     source.assign(pairs)
-    _logger.info("initial weights of a model of %s from %s", kind.NAME, report)
+    _logger.info("initial weights from %s", report)
     return report
 
 
@@ -144,15 +135,12 @@ class _Checkpoint:
                 raise CheckpointError(f"{self._prefix}: {_NAMES} gives {both} the same name, {name}")
         for pattern, wanted in made.items():
             if not any(name in live for name in wanted):
-                raise CheckpointError(f"{self._prefix}: {_NAMES}: {pattern!r} {self._without_use(wanted, live)}")
+                what = f"matches nothing of it; it holds {first_few([str(spec) for spec in self.specs.values()])}"
+                if wanted:
+                    near = did_you_mean(wanted[0], live, otherwise=f", whose names are like {next(iter(live))}")
+                    what = f"makes the name {wanted[0]}, which no variable of the model has{near}"
+                raise CheckpointError(f"{self._prefix}: {_NAMES}: {pattern!r} {what}")
         return found
-
-    def _without_use(self, wanted: Sequence[str], live: Iterable[str]) -> str:
-        if wanted:
-            near = did_you_mean(wanted[0], live, otherwise=f". Its variables are named like {next(iter(live), 'none')}")
-            return f"makes the name {wanted[0]}, which no variable of the model has{near}"
-        held = first_few([str(spec) for spec in self.specs.values()])
-        return f"matches nothing in the checkpoint, which holds {held}"
 
     def _by_itself(self, live: Mapping[str, tf.Variable]) -> dict[str, str]:
         """Returns key by name in the model, of values whose place is that name; or else, whose name in tf_keras is."""
@@ -189,15 +177,14 @@ def _compared(
     pairs, restored, missing, wrong = dict[int, Any](), [], [], []
     for name, variable in live.items():
         spec = VariableSpec(f"model/{name}", "", tuple(variable.shape), variable.dtype.name)
-        key = source.keys.get(id(variable))
-        if key is None:
-            if id(variable) not in source.left_to_layers:
-                missing.append(spec)
-        elif _fits(source.specs[key], variable):
+        saved = source.specs.get(source.keys.get(id(variable), ""))
+        if saved is not None and _fits(saved, variable):
             pairs[id(variable)] = variable
             restored.append(spec)
-        else:
-            wrong.append(Mismatch(source.specs[key], spec))
+        elif saved is not None:
+            wrong.append(Mismatch(saved, spec))
+        elif id(variable) not in source.left_to_layers:
+            missing.append(spec)
     used = {*source.keys.values()}
     extra = tuple(spec for key, spec in source.specs.items() if key not in used)
     return pairs, RestoreReport(
@@ -209,7 +196,3 @@ def _fits(saved: VariableSpec, variable: tf.Variable) -> bool:
     if saved.shape is None or not variable.shape.is_compatible_with(saved.shape):
         return False
     return saved.dtype == variable.dtype.name or (variable.dtype.is_floating and tf.as_dtype(saved.dtype).is_floating)
-
-
-def _parts(specs: Iterable[VariableSpec]) -> set[str]:
-    return {"/".join(spec.key.split("/")[:2]) for spec in specs}

@@ -10,7 +10,6 @@ variables, but with LoRA the kernel to which both small matrices are added.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import io
 import zipfile
@@ -20,6 +19,7 @@ from typing import Any
 import h5py
 import keras
 import numpy as np
+import tensorflow as tf
 
 from official_trainer import files
 from official_trainer.checkpoints.manifest import CheckpointError
@@ -38,32 +38,16 @@ def is_one(path: str) -> bool:
     """Whether there is a file, or a directory, of one of these kinds, by its content."""
     if files.is_dir(path):
         return bool({_WEIGHTS, "model.weights.json"} & {*files.list_dir(path)})
-    return files.is_file(path) and _start_of(path) in (_HDF5, _ZIP)
+    return files.is_file(path) and _start_of(path).startswith((_HDF5, _ZIP))
 
 
 def _start_of(path: str) -> bytes:
     with files.open_file(path, "rb") as file:
-        start = bytes(file.read(len(_HDF5)))
-    return _ZIP if start.startswith(_ZIP) else start
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Group:
-    """The values of one layer: by their keys in the file, which begin with `place`."""
-
-    layer: Any
-    place: str
-    values: dict[str, np.ndarray]
+        return bytes(file.read(len(_HDF5)))
 
 
 class WeightFile:
-    """The values of such files, for one model.
-
-    Attributes:
-      specs: all values of layers, by key: `layers/dense/vars/0`.
-      keys: of the model's variables that are in the files, by `id` of the `tf.Variable`.
-      left_to_layers: ids of variables that are not in the files, and that their layers set when they load the rest.
-    """
+    """The values of such files for one model: a `Source` of `tasks/initial_weights.py`."""
 
     def __init__(self, path: str, model: Any) -> None:
         """Reads the files; nothing is assigned.
@@ -75,7 +59,7 @@ class WeightFile:
         self.keys: dict[int, str] = {}
         self.left_to_layers = set[int]()
         self._values: dict[str, np.ndarray] = {}
-        self._groups: list[_Group] = []
+        self._layers: list[tuple[Any, dict[str, np.ndarray]]] = []  # those whose values all fit
         try:
             for name, content, root in _parts(path, model):
                 with h5py.File(content, "r") as file:
@@ -91,33 +75,30 @@ class WeightFile:
             )
 
     def _read(self, file: Any, name: str, root: Any) -> None:
-        by_place: dict[str, dict[str, np.ndarray]] = {}
+        found: dict[str, dict[str, np.ndarray]] = {}
         for key, value in _datasets(file):
             place, is_of_layer, number = f"/{key}".rpartition("/vars/")
             if is_of_layer and not {*_NO_WEIGHTS} & {*place.split("/")}:
-                full = f"{name}{key}"
-                self._values[full] = value
-                self.specs[full] = VariableSpec(full, "", value.shape, value.dtype.name)
-                by_place.setdefault(place[1:], {})[number] = value
-        for place, values in by_place.items():
-            layer = _layer_at(root, place)
-            if layer is not None:
-                self._pair(_Group(layer=layer, place=f"{name}{place}/vars/".replace("//", "/"), values=values))
+                self._values[name + key] = value
+                self.specs[name + key] = VariableSpec(name + key, "", value.shape, value.dtype.name)
+                found.setdefault(place[1:], {})[number] = value
+        for place, values in found.items():
+            if (layer := _layer_at(root, place)) is not None:
+                self._pair(layer, f"{name}{place}/vars/" if place else f"{name}vars/", values)
 
-    def _pair(self, group: _Group) -> None:
-        """Finds the variables that a layer would write under the keys of its group."""
+    def _pair(self, layer: Any, place: str, values: dict[str, np.ndarray]) -> None:
+        """Finds the variables that a layer writes under the keys of its values."""
         written: dict[str, Any] = {}
-        group.layer.save_own_variables(written)
-        own = {id(each.value): each.value for each in keras3.own_variables(group.layer)}
-        place = group.place.removeprefix("/")
+        layer.save_own_variables(written)
+        own = {id(each.value) for each in keras3.own_variables(layer)}
         for number, value in written.items():
             live = id(kerases.value(value))
-            if number in group.values and live in own:
-                self.keys.setdefault(live, f"{place}{number}")
-        fits = group.values.keys() == written.keys()
-        if fits and all(tuple(written[key].shape) == value.shape for key, value in group.values.items()):
-            self._groups.append(group)
-            self.left_to_layers |= own.keys() - self.keys.keys()
+            if number in values and live in own:
+                self.keys.setdefault(live, place + number)
+        shapes = {number: tuple(value.shape) for number, value in written.items()}
+        if shapes == {number: value.shape for number, value in values.items()}:
+            self._layers.append((layer, values))
+            self.left_to_layers |= own - self.keys.keys()
 
     def read(self, key: str) -> np.ndarray:
         """Returns a value."""
@@ -126,9 +107,9 @@ class WeightFile:
     def assign(self, pairs: Mapping[int, Any]) -> None:
         """Gives each layer whose values all fit its values, and the others those of `pairs`, variables by id."""
         loaded = set[int]()
-        for group in self._groups:
-            group.layer.load_own_variables(group.values)
-            loaded |= {id(each.value) for each in keras3.own_variables(group.layer)}
+        for layer, values in self._layers:
+            layer.load_own_variables(values)
+            loaded |= {id(each.value) for each in keras3.own_variables(layer)}
         for number, variable in pairs.items():
             if number not in loaded:
                 variable.assign(self._values[self.keys[number]].astype(variable.dtype.as_numpy_dtype))
@@ -137,17 +118,8 @@ class WeightFile:
 def _parts(path: str, model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yields each file's name before its keys, its content, and the layer that it is of."""
     if not files.is_dir(path):
-        if _start_of(path) == _ZIP:
-            with files.open_file(path, "rb") as file, zipfile.ZipFile(file) as archive:
-                if _WEIGHTS not in archive.namelist():
-                    held = first_few(archive.namelist())
-                    raise CheckpointError(
-                        f"{path} is a zip file without {_WEIGHTS}, so not of Keras 3: it holds {held}"
-                    )
-                yield "", io.BytesIO(archive.read(_WEIGHTS)), model
-            return
         with files.open_file(path, "rb") as file:
-            yield "", file, model
+            yield "", _unpacked(path, file) if _start_of(path).startswith(_ZIP) else file, model
         return
     names = files.list_dir(path)
     if _WEIGHTS not in names:
@@ -155,11 +127,19 @@ def _parts(path: str, model: Any) -> Iterator[tuple[str, Any, Any]]:
     root = _layer_of(path, _CONFIG, model) if _CONFIG in names else model
     with files.open_file(files.join(path, _WEIGHTS), "rb") as file:
         yield "", file, root
-    if all(name in names for name in _OF_TASK):
-        task = _layer_of(path, _OF_TASK[0], model, is_needed=False)
-        if task is not None:
-            with files.open_file(files.join(path, _OF_TASK[1]), "rb") as file:
-                yield "task.weights.h5/", file, task
+    described, weights = _OF_TASK
+    if {*_OF_TASK} <= {*names} and (task := _layer_of(path, described, model, is_needed=False)) is not None:
+        with files.open_file(files.join(path, weights), "rb") as file:
+            yield f"{weights}/", file, task
+
+
+def _unpacked(path: str, file: Any) -> io.BytesIO:
+    """Returns the weights in a `.keras` file, whose checksum is compared."""
+    with zipfile.ZipFile(file) as archive:
+        if _WEIGHTS in archive.namelist():
+            return io.BytesIO(archive.read(_WEIGHTS))
+        held = first_few(archive.namelist())
+        raise CheckpointError(f"{path} is a zip file without {_WEIGHTS}, so not of Keras 3: it holds {held}")
 
 
 def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> Any:
@@ -186,12 +166,9 @@ def _datasets(group: Any, place: str = "") -> Iterator[tuple[str, np.ndarray]]:
     for name, value in group.items():
         if isinstance(value, h5py.Group):
             yield from _datasets(value, f"{place}{name}/")
-        elif value.attrs.get("dtype") == "bfloat16":
-            import ml_dtypes
-
-            yield f"{place}{name}", np.array(value, ml_dtypes.bfloat16)
         else:
-            yield f"{place}{name}", np.array(value)
+            is_half = value.attrs.get("dtype") == "bfloat16"  # which HDF5 does not know
+            yield f"{place}{name}", np.array(value, tf.bfloat16.as_numpy_dtype if is_half else None)
 
 
 def _layer_at(root: Any, place: str) -> Any:

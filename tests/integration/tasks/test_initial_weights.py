@@ -203,6 +203,35 @@ def test_other_formats_of_tf_keras_are_told(tmp_path):
     )
 
 
+class ReadsLegacy(Ours):
+    """Reads HDF5 of tf_keras, which names layers in another way."""
+
+    def initialize(self, model):
+        with h5py.File(self.task_config.init_checkpoint) as file:
+            model.get_layer("head").kernel.assign(file["top"]["top"]["kernel:0"][...])
+
+
+class ReadsNothing(Ours):
+    def initialize(self, model):
+        pass
+
+
+def test_a_task_may_read_a_file_in_its_own_way(tmp_path):
+    """N40: what it has changed counts; if that is nothing, the run is refused."""
+    path = str(tmp_path / "legacy.h5")
+    old_model().save_weights(path)
+    config, strategy = TaskConfig(init_checkpoint=path), tf.distribute.get_strategy()
+    (found,) = first_weights.initialize(ReadsLegacy(config), build(), strategy)
+    assert (found.restored, found.variables) == (1, 8)
+    with pytest.raises(CheckpointError, match=r"task.init_checkpoint: .*legacy.h5 is HDF5, but holds no weights"):
+        first_weights.initialize(ReadsNothing(config), build(), strategy)
+    build().save_weights(tmp_path / "some.weights.h5")
+    config = TaskConfig(init_checkpoint=str(tmp_path / "some.weights.h5"))
+    message = r"restores none of the 8 variables of the model: ReadsNothing.initialize took nothing.*It holds 8 values"
+    with pytest.raises(CheckpointError, match=message):
+        first_weights.initialize(ReadsNothing(config), build(), strategy)
+
+
 def test_a_preset_gives_the_backbone_its_weights_and_one_of_a_task_the_head_too(places):
     """N40: config.json says which layer of the model is the backbone."""
     folder, _, outputs = places
@@ -257,7 +286,7 @@ def test_names_of_another_checkpoint_are_mapped(places):
     [
         (
             {"stam/*": "encoder/dense/*"},
-            "'stam/*' matches nothing in the checkpoint, which holds model/layer_with_weights-0",
+            "'stam/*' matches nothing of it; it holds model/layer_with_weights-0",
         ),
         (
             {"stem/*": "encoder/dens/*"},
