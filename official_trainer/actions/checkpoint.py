@@ -21,9 +21,7 @@ from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
-from official_trainer.tracking.monitored import Direction
-from official_trainer.tracking.monitored import required_metric
-from official_trainer.tracking.monitored import required_value
+from official_trainer.tracking.monitored import Direction, required_value
 from official_trainer.triggers import AfterEval
 
 

@@ -83,7 +83,7 @@ class CheckpointState:
             optimizer = self._context.optimizer
             own = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
             items = {**tf.train.TrackableView.children(state), "optimizer": own}
-            state = tf.train.Checkpoint(**(items | averages))
+            state = tf.train.Checkpoint(**{**items, **averages})
         return restore.read_exactly(state, prefix, step, allow_mismatch)
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:

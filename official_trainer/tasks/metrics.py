@@ -140,6 +140,11 @@ class Mean(tf.Module):
         self.total = tf.Variable(0.0, trainable=False, name="total", **on_read)
         self.count = tf.Variable(0.0, trainable=False, name="count", **on_read)
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Total and count: checkpoints hold the values of replicas in this order."""
+        return [self.total, self.count]
+
     @do_not_convert
     def update_state(self, value: tf.Tensor, sample_weight: tf.Tensor | None = None) -> None:
         """Takes a value, scalar float32, that stands for so many examples; called in replica context, traced."""
