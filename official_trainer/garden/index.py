@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
+import inspect
 import json
 import logging
 import sys
@@ -145,7 +146,7 @@ def function_of(factory: Any) -> Any:
     """Returns the function, or the class, that makes what a factory returns: its module, line and docstring count."""
     while isinstance(factory, functools.partial):
         factory = factory.func
-    return factory if hasattr(factory, "__qualname__") else type(factory)
+    return inspect.unwrap(factory) if hasattr(factory, "__qualname__") else type(factory)
 
 
 def taken(error: BaseException) -> tuple[str, Callable[[], Any]] | None:

@@ -25,6 +25,7 @@ def from_arrays(
     params: Any,
     input_context: Any = None,
     *,
+    held_out: float | None = None,
     transform_fn: order.TransformFn | None = None,
 ) -> tf.data.Dataset:
     """Returns batches of arrays in memory: endless and shuffled for training, once and in order for evaluation.
@@ -36,6 +37,8 @@ def from_arrays(
       arrays: NumPy arrays in nested tuples and dicts, all with the same first dimension.
       params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
       input_context: the place of this pipeline in the job; None means that it feeds a single replica.
+      held_out: share of the examples that is kept for validation, always the same ones, drawn once for arrays of a
+        length; training has the others. None means that the caller has divided them.
       transform_fn: augmentation `(batch, seeds) -> batch`, for random ops that take a seed. `seeds` is
         `[batch, 2]` int64 and differs for every example and epoch, so a resumed run draws the same numbers.
 
@@ -54,13 +57,16 @@ def from_arrays(
       >>> batch_images, batch_labels = next(iter(inputs.from_arrays((images, labels), params)))
       >>> batch_images.shape, batch_labels.dtype
       (TensorShape([32, 8, 8, 1]), tf.int64)
-      >>> validation = inputs.from_arrays((images, labels), params.replace(is_training=False))
-      >>> [len(batch_labels) for _, batch_labels in validation]
+      >>> validation_params = params.replace(is_training=False)
+      >>> [len(batch_labels) for _, batch_labels in inputs.from_arrays((images, labels), validation_params)]
       [32, 32, 32, 4]
+      >>> validation = inputs.from_arrays((images, labels), validation_params, held_out=0.2)
+      >>> [len(batch_labels) for _, batch_labels in validation]
+      [20]
     """
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
-    source = _Source(arrays, plan)
+    source = _Source(arrays, plan, held_out)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
     context.example_at = source.example_at
@@ -71,7 +77,7 @@ def from_arrays(
 class _Source:
     """Arrays as tensors, and the order in which they are read."""
 
-    def __init__(self, arrays: Any, plan: order.BatchPlan) -> None:
+    def __init__(self, arrays: Any, plan: order.BatchPlan, held_out: float | None) -> None:
         found = list(leaves(arrays, "arrays"))
         if not found:
             raise ArraysError(f"from_arrays() received no array for the {plan.use}")
@@ -87,13 +93,18 @@ class _Source:
             raise ArraysError(
                 f"from_arrays(): the arrays of the {plan.use} differ in their number of examples: {sizes}"
             )
-        self.plan, self.num_examples = plan, lengths[found[0][0]]
+        path, count = next(iter(lengths.items()))
+        self.plan, self._rows = plan, _rows(count, held_out, plan)
+        self.num_examples = len(self._rows)
         if self.num_examples == 0:
-            raise ArraysError(f"from_arrays(): the {plan.use} are empty: {found[0][0]} has 0 examples")
+            part = "" if held_out is None else f", and held_out is {held_out}"
+            raise ArraysError(f"from_arrays(): the {plan.use} are empty: {path} has {count} examples{part}")
         # A constant on an accelerator would be copied back for every gather, one inside a function be part of its code.
         with tf.init_scope(), tf.device("CPU:0"):
             try:
                 self.tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+                if held_out is not None:
+                    self.tensors = self.gather(self._rows)
             except (TypeError, ValueError) as error:
                 raise ArraysError(f"from_arrays(): {_unconverted(found) or error}") from error
 
@@ -107,7 +118,8 @@ class _Source:
         """Returns which example is at a position, if a value of it is not finite; else what follows has moved it."""
         index = int(self.indices(tf.constant([position], tf.int64))[0])
         floating = [tensor[index] for tensor in tf.nest.flatten(self.tensors) if tensor.dtype.is_floating]
-        return None if all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in floating) else index
+        is_finite = all(bool(tf.reduce_all(tf.math.is_finite(value))) for value in floating)
+        return None if is_finite else int(self._rows[index])
 
     def share(self) -> Any:
         """Returns the examples that this pipeline reads in one pass, in their order, `[n, …]`."""
@@ -122,6 +134,20 @@ class _Source:
     def gather(self, indices: tf.Tensor) -> Any:
         """Returns the examples at `indices`, of any shape."""
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self.tensors)
+
+
+def _rows(count: int, held_out: float | None, plan: order.BatchPlan) -> Any:
+    """Returns which rows of arrays are read: all, or those of training, or those that are held out from it."""
+    import numpy as np
+
+    if held_out is None:
+        return range(count)
+    if isinstance(held_out, bool) or not isinstance(held_out, int | float) or not 0 < held_out < 1:
+        what = f"held_out is a share of the examples, between 0 and 1, got {held_out!r}"
+        raise ArraysError(f"from_arrays(): {what}; leave it out if the arrays are divided already")
+    drawn = np.random.RandomState(0).permutation(count)  # whose numbers NumPy has promised never to change
+    kept = round(count * held_out)
+    return np.sort(drawn[kept:] if plan.training else drawn[:kept])
 
 
 def _unconverted(arrays: list[tuple[str, Any]]) -> str:

@@ -33,7 +33,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from official_trainer.config import Config, ConfigError, Origin, Problem, components, fields
 from official_trainer.config.errors import calling_line, line_of_class, line_of_code, unregistered
@@ -76,17 +76,21 @@ _other_workspaces: dict[Path, dict[str, types.ModuleType]] = {}
 # Registering.
 
 
-def register_config_factory(name: str) -> Callable[[F], F]:
+def register_config_factory(name: str, task_cls: type | None = None) -> Callable[[F], F]:
     """Registers a function without arguments that returns the `ExperimentConfig` called `name`.
 
     Args:
       name: the name for `--experiment`. A literal is listed without an import of the module.
+      task_cls: the experiment's Task, if that has no fields of its own: then `TaskConfig` is its config, and neither a
+        subclass of that nor `register_task_cls` is needed. None if the class of the config tells the Task.
 
     Returns:
-      The decorator; it returns the function as it is. The first line of the function's docstring is listed.
+      The decorator; it returns the function as it is, and with `task_cls` one whose configs belong to that Task. The
+      first line of the function's docstring is listed.
 
     Raises:
-      ConfigError: another function has the name; this is not a name, or what is decorated not such a function.
+      ConfigError: another function has the name; this is not a name, no class, or what is decorated not such a
+        function.
 
     Example:
       >>> from official_trainer import register_config_factory
@@ -103,6 +107,9 @@ def register_config_factory(name: str) -> Callable[[F], F]:
     """
     if not isinstance(name, str):
         raise ConfigError([_no_name(name)])
+    if not isinstance(task_cls, type | None):
+        what, fix = "task_cls is the class of a Task", "leave it out if the class of the task's config tells the Task"
+        raise ConfigError([Problem(what, got=repr(task_cls), fix=fix, origin=calling_line())])
 
     def register(factory: F) -> F:
         if not callable(factory) or explained.needs_arguments(factory):
@@ -114,10 +121,44 @@ def register_config_factory(name: str) -> Callable[[F], F]:
         known = _factories.get(key)
         if known is not None and _place(garden_index.function_of(known.value)) != _place(function):
             raise ConfigError([sources.registered_twice(f"experiment '{name}'", known.origin, origin)])
+        if task_cls is not None:
+            factory = _with_task(factory, task_cls)
         _factories[key] = _Registered(factory, function.__module__, origin)
         return factory
 
     return register
+
+
+def _with_task(factory: F, task_cls: type) -> F:
+    """Returns a factory whose `TaskConfig` is of a class for `task_cls` alone, by which its Task is found."""
+
+    @functools.wraps(factory)
+    def made() -> Any:
+        config, own = factory(), _config_cls_of(task_cls)
+        section = getattr(config, "task", None)
+        if type(section) in own.__bases__:
+            names = [each.name for each in dataclasses.fields(own)]
+            return config.replace(task=own(**{each: getattr(section, each) for each in names}))
+        if section is not None and type(section) is not own:
+            given = type(section).__name__
+            what = f"task_cls={task_cls.__name__} needs a task=TaskConfig(…), and this one is a {given}"
+            fix = f"leave out task_cls, and write @register_task_cls({given}) above class {task_cls.__name__}"
+            raise ConfigError([Problem(what, fix=fix, origin=sources.place_of(factory))])
+        return config
+
+    return cast(F, made)
+
+
+@functools.cache
+def _config_cls_of(task_cls: type) -> type[Config]:
+    """Returns the class of the config of a Task that has none; it has no further fields."""
+    from official_trainer.config import TaskConfig  # which a list of names does not need
+
+    name = f"{task_cls.__name__}Config"
+    own = dataclasses.make_dataclass(name, (), bases=(TaskConfig,), frozen=True, kw_only=True)
+    own.__module__, own.__doc__ = task_cls.__module__, f"Data and first weights of {task_cls.__name__}."
+    register_task_cls(own)(task_cls)
+    return own
 
 
 def register_task_cls(config_cls: type[Config]) -> Callable[[C], C]:

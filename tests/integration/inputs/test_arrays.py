@@ -235,6 +235,38 @@ def test_replicas_get_consecutive_parts_of_one_batch():
     np.testing.assert_array_equal(got, read(ids(20), train(6), 4))
 
 
+def test_examples_that_are_held_out():
+    """N37: one call divides arrays: always the same examples, each in one part, in the order of the arrays."""
+    arrays = {"id": np.arange(50), "value": np.where(np.arange(50) % 2, np.nan, 1.0)}
+    kept = np.concatenate(read(arrays, evaluation(4), 100, held_out=0.2))
+    again = np.concatenate(read({"id": np.arange(100, 150)}, evaluation(4), 100, held_out=0.2))
+    np.testing.assert_array_equal(kept, again - 100)
+    assert len(kept) == 10
+    assert sorted(kept) == list(kept)
+    assert set(kept) != set(range(40, 50))
+    context = inputs.InputContext()
+    trained = np.concatenate(read(arrays, train(8), 5, context, held_out=0.2))
+    assert sorted([*trained, *kept]) == list(range(50))
+    assert context.examples_per_epoch == 40
+    assert [context.example_at(position) for position in range(40)] == [each if each % 2 else None for each in trained]
+
+
+@pytest.mark.parametrize(
+    ("count", "held_out", "message"),
+    [
+        (10, 0, r"held_out is a share of the examples, between 0 and 1, got 0; leave it out"),
+        (10, 1.0, r"got 1.0; leave"),
+        (10, True, r"got True"),
+        (10, "0.2", r"got '0.2'"),
+        (1, 0.2, r"the evaluation data are empty: arrays has 1 examples"),
+    ],
+)
+def test_a_share_that_cannot_be_held_out(count, held_out, message):
+    """N37."""
+    with pytest.raises(inputs.DataError, match=message):
+        inputs.from_arrays(np.zeros(count), evaluation(4), held_out=held_out)
+
+
 @pytest.mark.parametrize(
     ("arrays", "params", "message"),
     [
