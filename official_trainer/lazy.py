@@ -99,6 +99,11 @@ def uses_keras(version: int) -> bool:
     return not _users_of_3 or _is_loaded("tf_keras")
 
 
+def imports_keras_3(module: str) -> bool:
+    """Whether a module of the user's, such as that of a Task, names Keras 3; known once it is imported."""
+    return module in _users_of_3
+
+
 def _is_loaded(name: str) -> bool:
     module = sys.modules.get(name)
     return module is not None and not isinstance(module, _DeferredModule)

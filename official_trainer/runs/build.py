@@ -27,7 +27,7 @@ from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.garden import ranking, to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
-from official_trainer.runs.job import Job, batch_size_problems
+from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
@@ -103,6 +103,8 @@ def build(
             if (kind := kerases.of(model)) not in known:  # build_model itself has imported it
                 process.configure_keras(kind, config.runtime)
                 model = returned.model_of(task)
+        if kerases.is_3(model) and (problems := list(keras_3_problems(job))):
+            raise ConfigError(problems)
         with during(phase, task=task):
             optimizer = None
             if trains and isinstance(config, GardenExperiment):

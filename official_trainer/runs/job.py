@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
-from official_trainer import files
+from official_trainer import files, lazy
 from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
@@ -193,9 +193,10 @@ def check_ready(job: Job) -> None:
     """
     modes.refuse_unknown(job.mode)
     check_name(job.model_dir)
-    for path, task in _tasks(job.config):
-        registry.get_task_cls(task, path)
+    task_classes = [registry.get_task_cls(task, path) for path, task in _tasks(job.config)]
     problems = [*_cluster_problems(job), *_gpu_problems(job)]
+    if any(lazy.imports_keras_3(cls.__module__) for cls in task_classes):
+        problems += keras_3_problems(job)
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)
         found = learning_rate.finding(job.resolved)
@@ -211,6 +212,18 @@ def warn(job: Job) -> None:
     trains = job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval")
     if job.is_chief and trains and (found := learning_rate.finding(job.resolved)) is not None:
         _logger.warning("%s", found.problem.message)
+
+
+def keras_3_problems(job: Job) -> Iterator[Problem]:
+    """Yields that Keras 3 cannot compute under the strategy of a job, whose model is of it."""
+    name = strategy_name(job.config.runtime, job.cluster)
+    if name not in ("parameter_server", "tpu"):
+        return
+    fix = "use mirrored or multi_worker_mirrored; or build the model with `from official_trainer.lazy import keras`"
+    if job.config.runtime.distribution_strategy == "auto" and job.cluster is not None:
+        fix = f"leave out the parameter servers of {job.cluster.source}; {fix.partition('; ')[2]}"
+    what = f"{name} is for models of tf_keras, and this experiment's is of Keras 3"
+    yield _problem(job, "runtime.distribution_strategy", what, fix)
 
 
 def _cluster_problems(job: Job) -> Iterator[Problem]:

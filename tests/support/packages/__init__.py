@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 
+from official_trainer import lazy
 from official_trainer.tasks import registry
 from tests import ROOT
 
@@ -51,9 +52,10 @@ def entry_point(folder, module, name="mine", group="experiments", package=None):
 
 @contextlib.contextmanager
 def as_it_was(monkeypatch):
-    """Leaves the registry, `sys.path` and `sys.modules` as they were before the block."""
+    """Leaves the registry, the Keras in use, `sys.path` and `sys.modules` as they were before the block."""
     for table in ("_factories", "_tasks", "_other_workspaces"):
         monkeypatch.setattr(registry, table, {})
+    monkeypatch.setattr(lazy, "_users_of_3", set())
     path, modules = list(sys.path), set(sys.modules)
     own = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "experiments"}
     yield

@@ -1,8 +1,15 @@
 """What a job knows of its run without TensorFlow."""
 
+import textwrap
+
+import pytest
+
 from official_trainer import config as configuration
 from official_trainer.config import ExperimentConfig
-from official_trainer.runs.job import Job, Prebuilt
+from official_trainer.distributed.cluster import checked_cluster
+from official_trainer.runs.job import Job, Prebuilt, check_ready
+from official_trainer.tasks import registry
+from tests.support import packages
 
 SETS = ["trainer.validation_interval=5", "runtime.seed=0", "task.train_data.global_batch_size=16"]
 
@@ -22,3 +29,58 @@ def test_a_program_has_chosen_what_is_no_default():
     job = Job(experiment="e", resolved=resolved, model_dir="d", mode="train", prebuilt=Prebuilt(trainer=None))
     assert "task.train_data.global_batch_size" in job.chosen_fields
     assert not {"trainer.validation_interval", "trainer.train_steps", "runtime.run_eagerly"} & job.chosen_fields
+
+
+EXPERIMENT = '''
+    """An experiment of Keras 3, or of tf_keras."""
+    IMPORT
+    from official_trainer import Task, register_config_factory
+    from official_trainer.config import ExperimentConfig, TaskConfig, TrainerConfig, opt
+
+
+    class Zeros(Task):
+        def build_model(self):
+            return keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+
+
+    @register_config_factory("zeros", task_cls=Zeros)
+    def zeros():
+        trainer = TrainerConfig(train_steps=0, optimizer_config=opt.adam(0.01))
+        return ExperimentConfig(task=TaskConfig(), trainer=trainer)
+'''
+
+
+def refusal(monkeypatch, path, imports, *sets, cluster=None):
+    """Returns the first problem of a job that has another one as well."""
+    (path / "experiments").mkdir(parents=True)
+    (path / "experiments" / "zeros.py").write_text(textwrap.dedent(EXPERIMENT).replace("IMPORT", imports))
+    with packages.as_it_was(monkeypatch):
+        resolved = configuration.resolve(registry.get_config("zeros", path), experiment="zeros", sets=sets)
+        job = Job(experiment="zeros", resolved=resolved, model_dir="d", mode="train", cluster=cluster)
+        with pytest.raises(configuration.ConfigError) as refused:
+            check_ready(job)
+    messages = [problem.message for problem in refused.value.problems]
+    assert any("trainer.train_steps: is 0" in message for message in messages)
+    return next((message for message in messages if "Keras 3" in message), "")
+
+
+@pytest.mark.parametrize("name", ["parameter_server", "tpu"])
+def test_strategies_that_keras_3_lacks_are_refused(name, tmp_path, monkeypatch):
+    """N40: by name, with line and fix, before TensorFlow is imported; not for an experiment of tf_keras."""
+    asked = f"runtime.distribution_strategy={name}"
+    message = refusal(monkeypatch, tmp_path / "three", "import keras", asked)
+    assert message == (
+        f"--set: runtime.distribution_strategy: {name} is for models of tf_keras, and this experiment's is of Keras 3; "
+        "use mirrored or multi_worker_mirrored; or build the model with `from official_trainer.lazy import keras`"
+    )
+    assert not refusal(monkeypatch, tmp_path / "two", "from official_trainer.lazy import keras", asked)
+    assert not refusal(monkeypatch, tmp_path / "mirrored", "import keras", "runtime.distribution_strategy=mirrored")
+
+
+def test_parameter_servers_of_the_environment(tmp_path, monkeypatch):
+    """N40: the strategy follows from the cluster, and so does the fix."""
+    addresses = {"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}
+    cluster = checked_cluster(addresses, "chief", 0, "TF_CONFIG")
+    message = refusal(monkeypatch, tmp_path, "import keras", cluster=cluster)
+    assert "parameter_server is for models of tf_keras" in message
+    assert "leave out the parameter servers of TF_CONFIG; or build the model with" in message
