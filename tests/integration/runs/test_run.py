@@ -21,9 +21,10 @@ from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras
 from official_trainer.lock import DirectoryLock, LockedError
-from official_trainer.runs import run, train
+from official_trainer.runs import build, run, train
+from official_trainer.runs.job import Job, check_ready
 from official_trainer.runs.observer import RunObserver, TrainingProcess
-from official_trainer.tasks import optimization, registry
+from official_trainer.tasks import Task, optimization, registry
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support import toy
@@ -730,3 +731,35 @@ def test_a_newest_checkpoint_without_its_manifest_is_not_passed_over_silently(fi
     with pytest.raises(CheckpointError, match=message):
         do(str(run_dir), mode="eval")
     assert do(str(run_dir), mode="eval", checkpoint="60")
+
+
+# Where only the model tells its Keras.
+
+
+class OfEither(Task):
+    """Its module says nothing of its Keras."""
+
+    def build_model(self):
+        keras = __import__(self.task_config.init_checkpoint)
+        return keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+
+
+@registry.register_config_factory("of_either", task_cls=OfEither)
+def of_either():
+    return configuration.ExperimentConfig(task=configuration.TaskConfig(init_checkpoint="keras"))
+
+
+def job_of(keras):
+    sets = [f"task.init_checkpoint={keras}", "runtime.distribution_strategy=parameter_server"]
+    resolved = configuration.resolve(registry.get_config("of_either"), experiment="of_either", sets=sets)
+    return Job(experiment="of_either", resolved=resolved, model_dir="d", mode="eval")
+
+
+def test_a_strategy_that_the_model_lacks_is_refused_before_a_step():
+    """N40: where `import keras` is not in the experiment's module; an evaluation does without the strategy."""
+    check_ready(job_of("keras"))
+    with pytest.raises(configuration.ConfigError) as refused:
+        build.build(job_of("keras"))
+    (problem,) = refused.value.problems
+    assert "parameter_server is for models of tf_keras, and this experiment's is of Keras 3; use" in problem.message
+    assert build.build(job_of("tf_keras")).model.count_params() == 2

@@ -1,10 +1,14 @@
 """What `init` writes, and what it leaves alone."""
 
 import shutil
+import sys
 from pathlib import Path
+
+import pytest
 
 from official_trainer import cli
 from official_trainer.cli.verbs import init
+from tests.support import packages
 
 
 def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):
@@ -62,3 +66,41 @@ def test_init_where_nothing_can_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert cli.main(["init", str(tmp_path / "file" / "ws")]) == 2
     assert "Not a directory; name a folder that can be written" in capsys.readouterr().err
+
+
+def written(folder, *flags):
+    assert cli.main(["init", *flags, str(folder)]) == 0
+    return (folder / "experiments" / "my_experiment.py").read_text()
+
+
+def test_init_writes_for_either_keras(tmp_path):
+    """N37: Keras 3 if nothing is said; the example for tf_keras differs in the import alone."""
+    three, two = written(tmp_path / "a"), written(tmp_path / "b", "--keras=2")
+    assert written(tmp_path / "c", "--keras=3") == three
+    assert set(three.splitlines()) ^ set(two.splitlines()) == {
+        "import keras",
+        "from official_trainer.lazy import keras",
+    }
+    assert len(three.splitlines()) <= 70
+
+
+@pytest.mark.parametrize(("flags", "line"), [([], "import keras"), (["--keras=2"], "lazy import keras")])
+def test_the_example_is_shown_without_tensorflow(flags, line, tmp_path, monkeypatch, capsys):
+    """N37: listing, showing and a mistake import neither Keras, also where the module does."""
+    assert line in written(tmp_path / "ws", *flags)
+    monkeypatch.chdir(tmp_path / "ws")
+    with packages.as_it_was(monkeypatch):
+        assert cli.main(["list"]) == 0
+        assert cli.main(["show", "my_experiment", "task.hidden=[8]"]) == 0
+        assert cli.main(["show", "my_experiment", "task.hiden=[8]"]) == 2
+    said = capsys.readouterr()
+    assert "Three grape varieties" in said.out
+    assert "did you mean 'hidden'" in said.err
+    assert not {"keras", "tf_keras", "tensorflow"} & set(sys.modules)
+
+
+def test_init_for_no_keras(tmp_path, capsys):
+    """N37."""
+    assert cli.main(["init", "--keras=1", str(tmp_path / "ws")]) == 2
+    assert "--keras=1: expected one of 3, 2" in capsys.readouterr().err
+    assert not (tmp_path / "ws").exists()

@@ -55,7 +55,7 @@ def test_list_as_json(workspace, capsys):
     assert experiment["path"] == str(workspace / "experiments" / "my_experiment.py")
     assert report["unlisted"] == []
     source = (workspace / "experiments" / "my_experiment.py").read_text().splitlines()
-    assert source[experiment["line"] - 1] == "def my_experiment() -> ExperimentConfig:"
+    assert source[experiment["line"] - 1] == "def my_experiment():"
 
 
 def test_list_shows_what_it_cannot_read_and_what_would_fail(workspace, capsys):

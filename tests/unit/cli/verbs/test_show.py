@@ -32,7 +32,7 @@ def test_show(workspace, capsys):
     argv = ["show", "my_experiment", "--config_file=configs/my_experiment.yaml", "runtime.seed=5"]
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    assert "  train_steps: 400  # configs/my_experiment.yaml:7\n" in out
+    assert "  train_steps: 400  # configs/my_experiment.yaml:6\n" in out
     assert "  seed: 5  # --set\n" in out
 
 
@@ -67,7 +67,7 @@ def test_show_a_run_as_it_was_written(run_dir, capsys):
 
 def test_show_a_run_as_it_would_be(run_dir, capsys):
     """N8: each value with what set it then, as in the comment of the record, and with the place of that."""
-    for path in ("trainer.train_steps", "trainer.steps_per_loop", "trainer.max_to_keep"):
+    for path in ("trainer.train_steps", "trainer.summary_interval", "trainer.max_to_keep"):
         assert cli.main(["show", str(run_dir), f"--explain={path}"]) == 0
     shown, place = capsys.readouterr().out, re.escape(str(run_dir / "params.yaml"))
     assert re.search(rf"--set \({place}:\d+:\d+\) +7\n", shown)

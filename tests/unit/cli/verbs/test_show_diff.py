@@ -46,7 +46,7 @@ def test_from_a_run(run_dir, capsys, other):
     file = "--config_file=configs/my_experiment.yaml"
     found = show(capsys, "my_experiment", file, f"--diff={other}")
     assert found.startswith(f"--- {other}\n+++ my_experiment with the flags of this command\n")
-    assert ABOUT_STEPS.format("7          --set", "400        configs/my_experiment.yaml:7") in found
+    assert ABOUT_STEPS.format("7          --set", "400        configs/my_experiment.yaml:6") in found
 
 
 def test_from_a_file(workspace, capsys):
