@@ -39,6 +39,7 @@ _PACKAGES = {
     **{f"tensorflow_{name}": f"tensorflow-{name.replace('_', '-')}" for name in _OF_TENSORFLOW.split()},
     "PIL": "pillow",
     "cv2": "opencv-python",
+    "keras_hub": "'official-trainer[hub]'",
     "official": "tf-models-official",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",

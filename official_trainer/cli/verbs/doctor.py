@@ -33,6 +33,7 @@ NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 PYTHON = ">=3.11,<3.13"
 REQUIREMENTS = (
     "tensorflow==2.20.*",
+    "keras>=3.15,<4",
     "tf-keras==2.20.*",
     "tf-models-official==2.20.*",
     "argcomplete>=3.6,<4",
@@ -73,7 +74,7 @@ class Finding:
       name: of the check.
       ok: whether it has passed.
       detail: what was found.
-      fix: the command or change that fixes it; shown if the check has not passed.
+      fix: the command or change that fixes it; empty if the check has passed.
     """
 
     name: str
@@ -95,13 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the report; the exit code is 0 if all checks have passed."""
     findings = []
     for finding in _findings(arguments):
-        findings.append(dataclasses.replace(finding, fix="") if finding.ok else finding)
+        findings.append(finding)
         if not arguments.json:
-            mark = "ok  " if finding.ok else "mend"
-            line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
-            print(line.replace(mark, terminal.paint(mark, "green" if finding.ok else "red"), 1), flush=True)
-            if not finding.ok:
-                print(f"      {'':<20}{terminal.paint(finding.fix, 'bold')}", flush=True)
+            print("\n".join(_lines(finding)), flush=True)
     problems = sum(not finding.ok for finding in findings)
     if arguments.json:
         import json
@@ -126,15 +123,20 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
-        with contextlib.ExitStack() as held:
-            if versions["rich"] and not arguments.json:  # on a terminal, as it takes as long as TensorFlow's import
-                from official_trainer.tracking.console import working
-
-                held.enter_context(working("looking for devices"))
+        with _looking(arguments, has_rich=bool(versions["rich"])):
             found = devices()
         yield check_devices(found, has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
         yield read_garden()
+
+
+def _looking(arguments: argparse.Namespace, *, has_rich: bool) -> contextlib.AbstractContextManager[None]:
+    """Shows on a terminal that devices are looked for, which takes as long as TensorFlow's import."""
+    if arguments.json or not has_rich:
+        return contextlib.nullcontext()
+    from official_trainer.tracking.console import working
+
+    return working("looking for devices")
 
 
 def read_garden() -> Finding:
@@ -154,18 +156,21 @@ def read_garden() -> Finding:
 
 def check_python(version: tuple[int, ...]) -> Finding:
     """Checks whether TensorFlow and this package support this Python."""
-    found, fix = ".".join(map(str, version)), "install Python 3.11, then: python3.11 -m venv .venv"
-    is_fit = _satisfies(found, PYTHON)
-    return Finding("python", is_fit, found if is_fit else f"{found}, needs {PYTHON}", fix)
+    found = ".".join(map(str, version))
+    if _satisfies(found, PYTHON):
+        return Finding("python", True, found)
+    return Finding("python", False, f"{found}, needs {PYTHON}", "install Python 3.11, then: python3.11 -m venv .venv")
 
 
 def check_package(requirement: str, version: str | None) -> Finding:
     """Checks whether a package is installed in a required version."""
     name = _name(requirement)
-    wanted, fix = requirement.removeprefix(name), f"python -m pip install '{requirement}'"
+    wanted = requirement.removeprefix(name)
     if version and _satisfies(version, wanted):
         return Finding(name, True, version)
-    return Finding(name, False, f"{version or 'not installed'}, needs {wanted}", fix)
+    return Finding(
+        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{requirement}'"
+    )
 
 
 def check_orbit(importable: bool) -> Finding:
@@ -177,11 +182,18 @@ def check_orbit(importable: bool) -> Finding:
 
 
 def check_keras(environ: Mapping[str, str]) -> Finding:
-    """Checks that the environment lets TensorFlow use Keras 2, which this package needs."""
-    value = environ.get("TF_USE_LEGACY_KERAS", "unset; a run sets it to 1")
-    if value.startswith("unset") or value in ("1", "true", "True"):
+    """Checks that the environment leaves what `tf.keras` is to the experiment: Model Garden's models need Keras 2."""
+    value = environ.get("TF_USE_LEGACY_KERAS")
+    if value is None:
+        return Finding("TF_USE_LEGACY_KERAS", True, "unset; a run sets it for the Keras of its experiment")
+    if value in ("1", "true", "True"):
         return Finding("TF_USE_LEGACY_KERAS", True, value)
-    return Finding("TF_USE_LEGACY_KERAS", False, f"{value!r} makes tf.keras Keras 3", "unset TF_USE_LEGACY_KERAS")
+    return Finding(
+        "TF_USE_LEGACY_KERAS",
+        False,
+        f"{value!r} makes tf.keras Keras 3 in all experiments",
+        "unset TF_USE_LEGACY_KERAS",
+    )
 
 
 def check_bytecode(tensorflow: Path, *, writes: bool) -> Finding:
@@ -262,12 +274,21 @@ def devices() -> Mapping[str, Any] | str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
+def _lines(finding: Finding) -> list[str]:
+    mark = "ok  " if finding.ok else "mend"
+    line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
+    painted = terminal.paint(mark, "green" if finding.ok else "red")
+    fix = [] if finding.ok else [f"      {'':<20}{terminal.paint(finding.fix, 'bold')}"]
+    return [line.replace(mark, painted, 1), *fix]
+
+
 def _installed(name: str) -> str | None:
     from importlib import metadata
 
-    with contextlib.suppress(metadata.PackageNotFoundError):
+    try:
         return metadata.version(name)
-    return None
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _folder(package: str) -> Path | None:

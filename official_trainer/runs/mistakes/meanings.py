@@ -138,8 +138,8 @@ _CODE = (
     ),
     (
         r"<class 'keras\.src|'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
-        "A layer is of Keras 3, and the model of Keras 2, that is tf_keras: take all layers from the `keras` of "
-        "`from official_trainer.lazy import keras`.",
+        "A layer is of Keras 3, and the model of Keras 2, that is tf_keras: take all of them from `import keras`, or "
+        "all from `from official_trainer.lazy import keras`.",
     ),
     (
         r"None values not supported|to be differentiated, but received None|"
