@@ -77,12 +77,13 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     for name, tensor in zip(kerases.of(model).signature_names(model)[0], model.inputs, strict=True):
         specs[name] = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name)
     names, step = list(specs), predict_step_of(task)
+    structure = getattr(model, "input", model.inputs[0])  # a Sequential of Keras 3 that was never called has only these
 
     @tf.function(input_signature=[specs])
     @do_not_convert
     def serve(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[name] for name in names]
-        outputs = convert(step)(tf.nest.pack_sequence_as(model.input, values), model)
+        outputs = convert(step)(tf.nest.pack_sequence_as(structure, values), model)
         kept_tensors.check(task, "predict_step", outputs, model)
         return by_name(outputs, model)
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import cli, config
+from official_trainer.tasks import export, registry, returned
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import registry, returned
 
 
 @pytest.fixture(params=["3", "2"])
@@ -59,3 +59,14 @@ def test_the_dump_of_the_example_reads_back(workspace, tmp_path):
     first = config.dump(config.resolve(base, sets=["trainer.train_steps=9"]))
     (tmp_path / "params.yaml").write_text(first)
     assert config.dump(config.resolve(base, config_files=[str(tmp_path / "params.yaml")])) == first
+
+
+def test_the_example_is_exported(workspace, tmp_path):
+    """N37, N40: a Sequential model, which is never called as a whole before."""
+    experiment = registry.get_config("my_experiment", workspace)
+    task = registry.get_task_cls(experiment.task)(experiment.task)
+    model = task.build_model()
+    assert export.save(str(tmp_path / "1"), task, model, step=1) == ["serving_default"]
+    wines = np.random.default_rng(0).normal(size=[3, 13]).astype("float32")
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"](measurements=wines)
+    np.testing.assert_allclose(served["probabilities"], task.predict_step(wines, model)["probabilities"], atol=1e-6)
