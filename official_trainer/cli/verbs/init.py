@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.directory:
         raise UsageError("name the folder of the new workspace: official-trainer init DIR")
     directory = os.path.expanduser(arguments.directory)
-    files = _template(flags.read_choice(arguments, "keras", _VERSIONS))
+    files = _template(arguments.keras or _VERSIONS[0])
     taken = [name for name in files if os.path.lexists(os.path.join(directory, name))]
     if taken:
         raise UsageError(

@@ -756,7 +756,7 @@ def job_of(keras):
 
 
 def test_a_strategy_that_the_model_lacks_is_refused_before_a_step():
-    """N39: where `import keras` is not in the experiment's module; an evaluation does without the strategy."""
+    """N37: where `import keras` is not in the experiment's module; an evaluation does without the strategy."""
     check_ready(job_of("keras"))
     with pytest.raises(configuration.ConfigError) as refused:
         build.build(job_of("keras"))

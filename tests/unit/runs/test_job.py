@@ -66,7 +66,7 @@ def refusal(monkeypatch, path, imports, *sets, cluster=None):
 
 @pytest.mark.parametrize("name", ["parameter_server", "tpu"])
 def test_strategies_that_keras_3_lacks_are_refused(name, tmp_path, monkeypatch):
-    """N39: by name, with line and fix, before TensorFlow is imported; not for an experiment of tf_keras."""
+    """N37: by name, with line and fix, before TensorFlow is imported; not for an experiment of tf_keras."""
     asked = f"runtime.distribution_strategy={name}"
     message = refusal(monkeypatch, tmp_path / "three", "import keras", asked)
     assert message == (
@@ -78,7 +78,7 @@ def test_strategies_that_keras_3_lacks_are_refused(name, tmp_path, monkeypatch):
 
 
 def test_parameter_servers_of_the_environment(tmp_path, monkeypatch):
-    """N39: the strategy follows from the cluster, and so does the fix."""
+    """N37: the strategy follows from the cluster, and so does the fix."""
     addresses = {"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}
     cluster = checked_cluster(addresses, "chief", 0, "TF_CONFIG")
     message = refusal(monkeypatch, tmp_path, "import keras", cluster=cluster)

@@ -62,7 +62,7 @@ def test_the_dump_of_the_example_reads_back(workspace, tmp_path):
 
 
 def test_the_example_is_exported(workspace, tmp_path):
-    """N37, N40: a Sequential model, which is never called as a whole before."""
+    """N37: a Sequential model, which is never called as a whole before."""
     experiment = registry.get_config("my_experiment", workspace)
     task = registry.get_task_cls(experiment.task)(experiment.task)
     model = task.build_model()
