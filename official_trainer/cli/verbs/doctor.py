@@ -74,7 +74,7 @@ class Finding:
       name: of the check.
       ok: whether it has passed.
       detail: what was found.
-      fix: the command or change that fixes it; empty if the check has passed.
+      fix: the command or change that fixes it; shown if the check has not passed.
     """
 
     name: str
@@ -96,9 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the report; the exit code is 0 if all checks have passed."""
     findings = []
     for finding in _findings(arguments):
-        findings.append(finding)
+        findings.append(dataclasses.replace(finding, fix="") if finding.ok else finding)
         if not arguments.json:
-            print("\n".join(_lines(finding)), flush=True)
+            mark = "ok  " if finding.ok else "mend"
+            line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
+            print(line.replace(mark, terminal.paint(mark, "green" if finding.ok else "red"), 1), flush=True)
+            if not finding.ok:
+                print(f"      {'':<20}{terminal.paint(finding.fix, 'bold')}", flush=True)
     problems = sum(not finding.ok for finding in findings)
     if arguments.json:
         import json
@@ -123,20 +127,15 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if python.ok and versions["lazy-loader"] and versions["pyyaml"]:
         yield check_workspace(target.workspace(arguments))
     if arguments.devices and versions.get("tensorflow"):
-        with _looking(arguments, has_rich=bool(versions["rich"])):
+        with contextlib.ExitStack() as held:
+            if versions["rich"] and not arguments.json:  # on a terminal, as it takes as long as TensorFlow's import
+                from official_trainer.tracking.console import working
+
+                held.enter_context(working("looking for devices"))
             found = devices()
         yield check_devices(found, has_nvidia=os.path.exists("/proc/driver/nvidia/version"), environ=os.environ)
     if arguments.warm:
         yield read_garden()
-
-
-def _looking(arguments: argparse.Namespace, *, has_rich: bool) -> contextlib.AbstractContextManager[None]:
-    """Shows on a terminal that devices are looked for, which takes as long as TensorFlow's import."""
-    if arguments.json or not has_rich:
-        return contextlib.nullcontext()
-    from official_trainer.tracking.console import working
-
-    return working("looking for devices")
 
 
 def read_garden() -> Finding:
@@ -156,21 +155,18 @@ def read_garden() -> Finding:
 
 def check_python(version: tuple[int, ...]) -> Finding:
     """Checks whether TensorFlow and this package support this Python."""
-    found = ".".join(map(str, version))
-    if _satisfies(found, PYTHON):
-        return Finding("python", True, found)
-    return Finding("python", False, f"{found}, needs {PYTHON}", "install Python 3.11, then: python3.11 -m venv .venv")
+    found, fix = ".".join(map(str, version)), "install Python 3.11, then: python3.11 -m venv .venv"
+    is_fit = _satisfies(found, PYTHON)
+    return Finding("python", is_fit, found if is_fit else f"{found}, needs {PYTHON}", fix)
 
 
 def check_package(requirement: str, version: str | None) -> Finding:
     """Checks whether a package is installed in a required version."""
     name = _name(requirement)
-    wanted = requirement.removeprefix(name)
+    wanted, fix = requirement.removeprefix(name), f"python -m pip install '{requirement}'"
     if version and _satisfies(version, wanted):
         return Finding(name, True, version)
-    return Finding(
-        name, False, f"{version or 'not installed'}, needs {wanted}", f"python -m pip install '{requirement}'"
-    )
+    return Finding(name, False, f"{version or 'not installed'}, needs {wanted}", fix)
 
 
 def check_orbit(importable: bool) -> Finding:
@@ -274,21 +270,12 @@ def devices() -> Mapping[str, Any] | str:
     return lines[-1] if lines else f"exit code {done.returncode}"
 
 
-def _lines(finding: Finding) -> list[str]:
-    mark = "ok  " if finding.ok else "mend"
-    line = terminal.hanging(f"{mark}  {finding.name:<20}", finding.detail)
-    painted = terminal.paint(mark, "green" if finding.ok else "red")
-    fix = [] if finding.ok else [f"      {'':<20}{terminal.paint(finding.fix, 'bold')}"]
-    return [line.replace(mark, painted, 1), *fix]
-
-
 def _installed(name: str) -> str | None:
     from importlib import metadata
 
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _folder(package: str) -> Path | None:
