@@ -94,9 +94,8 @@ def select() -> None:
 
 def uses_keras(version: int) -> bool:
     """Whether this process uses Keras 3, or Keras 2; the latter also where nothing tells: Model Garden needs it."""
-    if version == 3:
-        return bool(_users_of_3) or _is_loaded("keras")
-    return not _users_of_3 or _is_loaded("tf_keras")
+    uses_3 = bool(_users_of_3) or _is_loaded("keras")
+    return uses_3 if version == 3 else not uses_3 or _is_loaded("tf_keras")
 
 
 def imports_keras_3(module: str) -> bool:

@@ -89,7 +89,9 @@ class ValidationSet:
           ValueError: two metrics share a name.
         """
         name = self.name
-        self.metrics[:] = [*metrics_of(self.task, training=False), *kerases.of(self.model).metrics(self.model)]
+        compiled = self._context.options.keeps_model_metrics
+        of_model = kerases.of(self.model).metrics(self.model, compiled=compiled)
+        self.metrics[:] = [*metrics_of(self.task, training=False), *of_model]
         self.is_built = True
         with during(method="build_metrics"):
             metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")
@@ -165,7 +167,7 @@ class ValidationSet:
         """Returns the results of an evaluation; called eagerly."""
         with self.evaluated(global_step):
             with during(method="build_metrics"):
-                logs: dict[str, Any] = {metric.name: metric.result() for metric in self.metrics}
+                logs = {name: value for each in self.metrics for name, value in metrics.results_of(each).items()}
             if self.loss.count.numpy() > 0:
                 logs[self.loss.name] = self.loss.result()
             if aggregated_logs is not None:
@@ -193,7 +195,8 @@ class ValidationSet:
                 return metrics.checked_direction(declared[key], f"{task}.metric_directions[{key!r}]")
         if name == self.loss.name:
             return "min"
-        found = next((metric for metric in self.metrics if metric.name == name), None)
+        inner = [each for metric in self.metrics for each in metrics.inner_metrics(metric)]
+        found = next((metric for metric in inner if metric.name == name), None)
         if found is not None and (direction := metrics.direction_of(found)) is not None:
             return direction
         cause = f"it is no metric object of {task}" if found is None else f"{type(found).__name__} does not declare it"

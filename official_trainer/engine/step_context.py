@@ -37,7 +37,8 @@ class TrainerOptions:
       counts_input_wait: whether steps count when they wait for data, so that a state can be saved meanwhile.
       measures_loss: whether steps add to `training_loss` and the loss trace.
       checks_finite: whether losses and weights that are not finite end the run.
-      keeps_model_metrics: whether the model's metrics go on from one summary to the next, until the caller resets them.
+      keeps_model_metrics: whether the model's metrics, with those of `compile`, go on from one summary to the next,
+        until the caller resets them.
       explains_loss: whether data is read again to say why the loss of an evaluation is not finite; a Python generator
         cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not

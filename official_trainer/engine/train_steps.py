@@ -23,7 +23,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, variables_of
+from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, results_of, variables_of
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
 from official_trainer.tasks.step_updates import StepUpdates
@@ -60,9 +60,10 @@ class TrainStep:
         """
         self._context, self.accumulator, self.compiles_windows = context, accumulator, compiles_windows
         self.loss = Mean("training_loss")
-        of_model = kerases.of(context.model).metrics(context.model)
+        kept = context.options.keeps_model_metrics
+        of_model = kerases.of(context.model).metrics(context.model, compiled=kept)
         self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
-        self._kept = of_model if context.options.keeps_model_metrics else []
+        self._kept = of_model if kept else []
         self._shared = of_model if trains and not self._kept else []
         self.trace, self.numbers, self._is_checked = LossTrace(), StepNumbers(), False
         with during(method="build_metrics"):
@@ -88,7 +89,8 @@ class TrainStep:
         phase = during(lambda: f"summarizing training at step {context.step}", task=context.task)
         self._warn_of_idle_metrics()
         with phase, during(method="build_metrics"):
-            logs = {**{metric.name: metric.result() for metric in self._measures}, **self.numbers.results()}
+            logs = {name: value for metric in self._measures for name, value in results_of(metric).items()}
+            logs |= self.numbers.results()
         rates = optimization.learning_rates(context.optimizer, context.global_step)
         return {**logs, **self.trace.results(context.step), **rates}
 

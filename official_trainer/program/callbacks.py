@@ -17,10 +17,11 @@ import numpy as np
 
 from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras, tf
+from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError, check_is_keras_2
+from official_trainer.program.data import ArgumentError, check_one_keras
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
-from official_trainer.program.rewards import rewards_of
+from official_trainer.program.rewarded import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
 from official_trainer.user_code import during
 
@@ -40,13 +41,15 @@ class CallbacksAction(Action):
     def __init__(self, callbacks: Any, epochs: Epochs) -> None:
         """Takes a `keras.callbacks.CallbackList` with its model, and the epochs of the call."""
         self._callbacks, self._epochs, self._model = callbacks, epochs, callbacks.model
-        self._every = min(steps_between_calls(self._model), epochs.steps)
-        looking = [callback for callback in callbacks if callback._implements_train_batch_hooks()]
+        self._fit = keras_fit.of(self._model)
+        self._every = min(self._fit.steps_between_calls(self._model), epochs.steps)
+        looking = [each for each in callbacks.callbacks if self._fit.looks_at_batches(each, training=True)]
         # A progress bar needs some batches, not each.
-        self._sees_batches = any(not isinstance(each, keras.callbacks.ProgbarLogger) for each in looking)
+        bar_class = self._fit.MODULE.callbacks.ProgbarLogger
+        self._sees_batches = any(not isinstance(each, bar_class) for each in looking)
         self._kept = _CallbackState(callbacks)
         self._restored: Mapping[str, Any] = {}  # the state from the last checkpoint; empty for a run that begins
-        self._checkpoints = [each for each in callbacks if isinstance(each, ProgramCheckpoint)]
+        self._checkpoints = [each for each in callbacks.callbacks if isinstance(each, ProgramCheckpoint)]
         # Keras runs one more batch where `stop_training` is set before it.
         is_watched = lambda: self._sees_batches or bool(self._model.stop_training)  # noqa: E731
         self.when = InEpochs(epochs=epochs, every=self._every, is_watched=is_watched)
@@ -77,12 +80,11 @@ class CallbacksAction(Action):
             each.watch(trainer, self._epochs)
         model, epochs = self._model, self._epochs
         model.stop_training = False
-        model._train_counter.assign(0)  # callbacks look at it
-        maximise_rewards(self._callbacks, model)
+        self._fit.reset_count(model, training=True)  # callbacks look at it
+        maximise_rewards(self._callbacks.callbacks, model)
         with during("calling on_train_begin of the callbacks", task=self):
             self._callbacks.on_train_begin()
-        epoch, batch = model._maybe_load_initial_counters_from_ckpt(epochs.steps, epochs.first)  # of BackupAndRestore
-        self._first_step = epochs.step_of(int(epoch), int(batch))
+        self._first_step = epochs.step_of(*self._fit.first_place(model, epochs.steps, epochs.first))
         return self._first_step
 
     def on_start(self, run: Run) -> Stop | None:
@@ -145,7 +147,7 @@ class CallbacksAction(Action):
                     epochs.end,
                     "steps_per_epoch * epochs batches, or repeat() the dataset" if is_known else "steps_per_epoch",
                 )
-        if isinstance(optimizer := self._model.optimizer, keras.optimizers.Optimizer):
+        if isinstance(optimizer := self._model.optimizer, self._fit.MODULE.optimizers.Optimizer):
             optimizer.finalize_variable_values(self._model.trainable_variables)  # its own averages, if it has any
         self._callbacks.on_train_end(self._logs)
 
@@ -222,12 +224,13 @@ class _CallbackState:
     """What callbacks keep across restarts: the history, and their plain attributes that changed."""
 
     def __init__(self, callbacks: Any) -> None:
-        self._callbacks = callbacks
+        self._callbacks = callbacks.callbacks
+        self._model = callbacks.model
         self._at_start: list[dict[str, Any]] = []
 
     @property
     def _history(self) -> keras.callbacks.History:
-        return self._callbacks.model.history
+        return self._model.history
 
     def begin(self, restored: Mapping[str, Any]) -> None:
         """Puts back what a checkpoint has, if anything, after `on_train_begin`, which resets callbacks."""
@@ -237,6 +240,7 @@ class _CallbackState:
         self._history.epoch, self._history.history = list(restored["epochs"]), dict(restored["history"])
         for callback, changed in zip(self._callbacks, restored["callbacks"], strict=False):
             vars(callback).update(changed)
+            keras_fit.of(self._model).take_up(callback)
 
     def values(self) -> dict[str, Any]:
         """Returns the state, as JSON takes it."""
@@ -281,7 +285,9 @@ def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
       model: compiled; its metrics declare which are rewards.
     """
     rewards = rewards_of(model)
-    names = {metric.name for metric in (rewards.metrics if rewards else ()) if metric.direction == "max"}
+    if rewards is None:
+        return
+    names = {metric.name for metric in rewards.metrics if metric.direction == "max"}
     guessing = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)
     for callback in callbacks:
         is_chosen = getattr(callback, "mode", "auto") in ("min", "max")
@@ -304,12 +310,6 @@ def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
                 callback.best = -np.inf
 
 
-def steps_between_calls(model: Any) -> int:
-    """Returns the steps from one call of callbacks for batches to the next, Keras's `steps_per_execution`."""
-    steps = model._steps_per_execution  # of a model that is not compiled, None
-    return 1 if steps is None else int(steps.numpy())
-
-
 def callback_list(
     model: Any, callbacks: Any, verbose: Any, epochs: int, steps: int | None, *, trains: bool = True
 ) -> Any:
@@ -318,10 +318,11 @@ def callback_list(
     Raises:
       ArgumentError: one is no callback.
     """
-    if isinstance(callbacks, keras.callbacks.CallbackList):
+    module = keras_fit.of(model).MODULE.callbacks
+    if isinstance(callbacks, module.CallbackList):
         return callbacks
     given = [] if callbacks is None else tf.nest.flatten(callbacks)
-    check_is_keras_2("callbacks", *given)
+    check_one_keras(model, callbacks=given)
     for each in given:
         if isinstance(each, type):
             raise ArgumentError(f"callbacks: {each.__name__} is a class; write {each.__name__}(…), an object of it")
@@ -331,7 +332,7 @@ def callback_list(
                 "keras.callbacks.LambdaCallback"
             )
     verbose = (1 if sys.stdout.isatty() else 2) if verbose == "auto" else verbose
-    return keras.callbacks.CallbackList(
+    return module.CallbackList(
         callbacks,
         add_history=trains,
         add_progbar=verbose != 0,

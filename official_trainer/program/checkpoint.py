@@ -22,6 +22,7 @@ from official_trainer.checkpoints.name_template import COUNTERS, NameTemplate
 from official_trainer.checkpoints.named import NamedCheckpoints
 from official_trainer.checkpoints.retention import Retention
 from official_trainer.lazy import keras, tf
+from official_trainer.program import keras_fit
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import keras as kerases
@@ -51,7 +52,30 @@ def _parse(filepath: str) -> tuple[tuple[str, str], NameTemplate]:
     return (files.join(directory), name), template
 
 
-class ProgramCheckpoint(keras.callbacks.Callback):
+class _Callback:
+    """A callback that does nothing, for a list of callbacks of either Keras, neither of which it imports."""
+
+    model: Any = None
+    params: Any = None
+
+    def set_model(self, model: Any) -> None:
+        self.model = model
+
+    def set_params(self, params: Any) -> None:
+        self.params = params
+
+    def _nothing(self, *arguments: Any, **keywords: Any) -> None:
+        pass
+
+    on_train_begin = on_train_end = on_epoch_begin = on_epoch_end = _nothing
+    on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
+    on_test_begin = on_test_end = on_test_batch_begin = on_test_batch_end = _nothing
+    on_predict_begin = on_predict_end = on_predict_batch_begin = on_predict_batch_end = _nothing
+    # What tf_keras asks: whether it looks at batches.
+    _implements_train_batch_hooks = _implements_test_batch_hooks = _implements_predict_batch_hooks = _nothing
+
+
+class ProgramCheckpoint(_Callback):
     """Saves the program, or its variables, after epochs or at regular steps of `Program.fit`.
 
     Each checkpoint is a folder of its name, and counts once it is complete. Which are kept, and the best value, follow
@@ -170,7 +194,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         if self.every_steps is None and epochs.validated:
             known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.numbers.current(training=False))]
         # The results of a model's own train_step are unknown before its first step.
-        is_certain = type(trainer.model).train_step is keras.Model.train_step
+        is_certain = not keras_fit.has_own(trainer.model, "train_step")
         for name in self._needed:
             if name not in known and (is_certain or name.startswith(_OF_VALIDATION)):
                 counters = ", ".join(f"{{{counter}}}" for counter in COUNTERS)
@@ -192,9 +216,10 @@ class ProgramCheckpoint(keras.callbacks.Callback):
         if self.mode != "auto":
             return "min" if self.mode == "min" else "max"
         name = self.monitor.removeprefix(_OF_VALIDATION)
-        if name == "loss" or name in [f"{output}_loss" for output in trainer.model.output_names]:
+        if name == "loss" or name in [f"{output}_loss" for output in getattr(trainer.model, "output_names", ())]:
             return "min"
-        measures = [*trainer.model.metrics, *trainer.train_metrics, *trainer.validation_metrics]
+        held = [*trainer.model.metrics, *trainer.train_metrics, *trainer.validation_metrics]
+        measures = [each for metric in held for each in metrics.inner_metrics(metric)]
         metric = next((each for each in measures if each.name == name), None)
         if (found := None if metric is None else metrics.direction_of(metric)) is not None:
             return found
@@ -240,7 +265,7 @@ class ProgramCheckpoint(keras.callbacks.Callback):
             done = f"saving to {checkpoints.folder(new.name)}" if is_taken else "not saved: not among those to keep"
             print(f"\nEpoch {epoch + 1}, step {step}: {what}{done}")
         if is_taken:
-            parts = {"model": trainer.model, "optimizer": trainer.optimizer}
+            parts = _parts(trainer.model, trainer.optimizer)
             if self.save_weights_only:
                 parts = {"model": _without_optimizer(trainer.model)}
             checkpoints.save(new, tf.train.Checkpoint(global_step=trainer.global_step, **parts), values)
@@ -284,12 +309,20 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     else:
         others = _of_others(path)
         # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
-        items = {"model": model if others else _without_optimizer(model)}
+        items = {"model": kerases.of(model).trackable(model) if others else _without_optimizer(model)}
         restore.read_items(others or find(path), items, allow_extra=["optimizer/*", "keras_api/*"])
 
 
-def _without_optimizer(model: keras.Model) -> tf.train.Checkpoint:
+def _parts(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Returns what a checkpoint holds of a model and its optimizer."""
+    kind = kerases.of(model)
+    return {"model": kind.trackable(model), "optimizer": kind.trackable_optimizer(optimizer, model)}
+
+
+def _without_optimizer(model: keras.Model) -> Any:
     """Returns what a checkpoint holds of a model but its optimizer, which `compile` makes a part of it."""
+    if kerases.is_3(model):
+        return kerases.of(model).trackable(model)  # holds none
     others = tf.train.Checkpoint()
     for name, part in tf.train.TrackableView.children(model).items():
         if name != "optimizer":
@@ -326,10 +359,10 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
     kerases.of(model).build_slots(model.optimizer, model)
-    step, optimizer = tf.Variable(0, dtype=tf.int64), model.optimizer
+    step, parts = tf.Variable(0, dtype=tf.int64), _parts(model, model.optimizer)
     if is_averaged:
-        optimizer = tf.train.Checkpoint(ema_base_optimizer=optimizer)
-    restore.read_items(prefix, {"global_step": step, "model": model, "optimizer": optimizer})
+        parts["optimizer"] = tf.train.Checkpoint(ema_base_optimizer=parts["optimizer"])
+    restore.read_items(prefix, {"global_step": step, **parts})
     return int(step.numpy())
 
 

@@ -32,11 +32,12 @@ from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
-from official_trainer.lazy import keras, load, tf
-from official_trainer.program.callbacks import CallbacksAction, steps_between_calls
-from official_trainer.program.data import ArgumentError, Batches, CallData, Own, Source, check_outputs
+from official_trainer.lazy import keras, tf
+from official_trainer.program import keras_fit
+from official_trainer.program.callbacks import CallbacksAction
+from official_trainer.program.data import ArgumentError, Batches, CallData, Own, Source, unpacked
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewards import rewards_explained
+from official_trainer.program.rewarded import rewards_explained
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
@@ -49,8 +50,6 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
 from official_trainer.user_code import during
-
-training_utils: Any = load("tf_keras.src.engine.training_utils")  # it has no public name
 
 Result = TypeVar("Result")
 
@@ -167,7 +166,8 @@ class Prediction:
           OutputError: an output has no row for each example.
         """
         found: list[list[Any]] = []
-        count, done, every = steps or data.batches_per_epoch, 0, steps_between_calls(self._model)
+        count, done = steps or data.batches_per_epoch, 0
+        every = keras_fit.of(self._model).steps_between_calls(self._model)
         self._data, self._steps = data, steps
         callbacks.on_predict_begin()
         builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
@@ -218,9 +218,10 @@ class CompiledModel:
     def __init__(self, model: keras.Model, settings: Settings, task: Any, data: CallData) -> None:
         """Takes the model, a Task for it, and where the Task finds the data of a call."""
         self.model, self.settings, self.calls = model, settings, Calls()
+        self._fit = keras_fit.of(model)
         self._task, self._data = task, data
         self._trainer: ProgramTrainer | None = None
-        self._compiled_loss: Any = None  # the trainer is for this one; each `compile` makes another
+        self._trained: Any = None  # what the trainer is for; each `compile` makes another
         self._first_step = 0  # of a trainer that is not built yet
         self._prediction: Prediction | None = None
         self._num_fits = 0
@@ -273,9 +274,9 @@ class CompiledModel:
 
     def _infer(self, batch: Any) -> Any:
         """Returns the model's outputs for a batch; traced."""
-        if type(self.model).predict_step is not keras.Model.predict_step:
+        if keras_fit.has_own(self.model, "predict_step"):
             return self.model.predict_step(batch)
-        return self.model(keras.utils.unpack_x_y_sample_weight(batch)[0], training=False)
+        return self.model(unpacked(batch)[0], training=False)
 
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
@@ -286,7 +287,7 @@ class CompiledModel:
                         tf.distribute.get_strategy().run(self._task.validation_step, args=(batch, self.model))
             else:
                 _create_variables(self._task.validation_step, self.model, data.element_spec)
-        check_outputs(self.model)
+        self._fit.check_outputs(self.model)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
         return ProgramTrainer(*parts, keeps_record=bool(self.settings.model_dir))
@@ -296,12 +297,12 @@ class CompiledModel:
     @property
     def _is_current(self) -> bool:
         """Whether the trainer is for the last `compile`."""
-        return self._compiled_loss is self.model.compiled_loss
+        return self._trained is self._fit.compiled(self.model)
 
     def _prepare_trainer(self, data: Source) -> ProgramTrainer:
         """Returns the trainer, which reads the data of this call; the first call after `compile` builds it."""
         if self._trainer is None or not self._is_current:
-            self._compiled_loss = self.model.compiled_loss
+            self._trained = self._fit.compiled(self.model)
             with self.scope():
                 self._trainer = self._build_trainer(data)
             self._trainer.global_step.assign(self._first_step)
@@ -315,7 +316,7 @@ class CompiledModel:
     @contextlib.contextmanager
     def _in_call(self) -> Iterator[None]:
         """For a block that trains or evaluates; in it layers are trainable as they were at `compile`, as in Keras."""
-        with self.calls.running(self._trainer), training_utils.RespectCompiledTrainableState(self.model):
+        with self.calls.running(self._trainer), self._fit.as_compiled(self.model):
             yield
 
     def fit(

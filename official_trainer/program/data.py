@@ -21,7 +21,7 @@ from official_trainer.config import DataConfig
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
 from official_trainer.program.rows import as_rows, cut_rows, gather
 from official_trainer.tasks import keras as kerases
@@ -40,43 +40,53 @@ class ArgumentError(UserError, ValueError):
     exit_code = ExitCode.CONFIG
 
 
-def check_is_keras_2(place: str, *values: Any) -> None:
-    """Refuses objects of Keras 3 or PyTorch: a model that could be called like a function that builds one, a loss.
+def check_one_keras(model: Any, **arguments: Any) -> None:
+    """Refuses objects of another Keras than the model, and of PyTorch.
 
     Args:
-      place: the argument's name.
-      *values: what it holds.
+      model: the model.
+      **arguments: arguments by name, and nests of objects.
 
     Raises:
-      ArgumentError: names the class, and where to get it from.
+      ArgumentError: names both Kerases, and where to get all from.
     """
-    for value in values:
-        said = other_library(value)
-        if kerases.is_3(value):
-            kind = value if isinstance(value, type) else type(value)
-            said = (
-                f"{kind.__name__} is of Keras 3, and a Program is of tf_keras. Make it with "
-                "`from official_trainer.lazy import keras`, or train it as a Task"
-            )
-        if said:
-            raise ArgumentError(f"{place}: {said}")
+    is_3 = kerases.is_3(model)
+    for place, argument in arguments.items():
+        for value in tf.nest.flatten(argument):
+            check_library(place, value)
+            if kerases.is_2(value) if is_3 else kerases.is_3(value):
+                kind = value if isinstance(value, type) else type(value)
+                which = f"{kind.__name__} is of {kerases.of(kind).NAME}, and the model {type(model).__name__}"
+                fix = "import keras" if is_3 else "from official_trainer.lazy import keras"
+                raise ArgumentError(f"{place}: {which} of {kerases.of(model).NAME}: take both from `{fix}`")
 
 
-def check_known(place: str, *values: Any) -> None:
+def check_library(place: str, value: Any) -> None:
+    """Refuses an object of PyTorch.
+
+    Raises:
+      ArgumentError: names the argument and the class.
+    """
+    if said := other_library(value):
+        raise ArgumentError(f"{place}: {said}")
+
+
+def check_known(module: Any, place: str, *values: Any) -> None:
     """Refuses a class in place of an object, and a name that Keras does not know.
 
     Args:
+      module: tf_keras or Keras 3.
       place: the argument of `compile`: `optimizer`, `loss`, `metrics` or `weighted_metrics`.
       *values: what it holds.
 
     Raises:
       ArgumentError: names the nearest that Keras knows.
     """
-    known: Any = {"optimizer": keras.optimizers, "loss": keras.losses}.get(place, keras.metrics)
+    known: Any = {"optimizer": module.optimizers, "loss": module.losses}.get(place, module.metrics)
     for value in values:
         if isinstance(value, type):
             raise ArgumentError(f"{place}: {value.__name__} is a class; write {value.__name__}(…), an object of it")
-        if not isinstance(value, str) or (known is keras.metrics and value in _OF_ANY_OUTPUT):
+        if not isinstance(value, str) or (known is module.metrics and value in _OF_ANY_OUTPUT):
             continue
         try:
             found = known.get(value)
@@ -116,37 +126,18 @@ def check_names(place: str, argument: Any, names: Sequence[str], *, which: str =
             raise ArgumentError(f"{place}[{name!r}]: the {which} are {', '.join(names)}{hint}")
 
 
-def names_of_outputs(model: keras.Model) -> Sequence[str] | None:
+def names_of_outputs(model: Any) -> Sequence[str] | None:
     """Returns the names of a model's outputs, in the order of their structure.
 
     None if only a batch shows them, and for outputs within outputs.
     """
-    if model.outputs is None:
+    if getattr(model, "outputs", None) is None:
         return None
     output = model.output
     entries = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
     if any(map(tf.nest.is_nested, entries)):
         return None
     return sorted(output) if isinstance(output, Mapping) else list(model.output_names)
-
-
-def check_outputs(model: keras.Model) -> None:
-    """Refuses losses, their weights and metrics of a compiled model that are for outputs which it does not have.
-
-    Of a model whose outputs only a batch shows, they are checked after the first.
-
-    Raises:
-      ArgumentError: names the argument, and the outputs.
-    """
-    losses, metrics = model.compiled_loss, model.compiled_metrics
-    names = losses._output_names if model.outputs is None else names_of_outputs(model)
-    if names is None:
-        return
-    of_losses = {"loss": losses._user_losses, "loss_weights": losses._user_loss_weights}
-    of_metrics = {"metrics": metrics._user_metrics, "weighted_metrics": metrics._user_weighted_metrics}
-    for place, argument in {**of_losses, **of_metrics}.items():
-        if place in of_losses or isinstance(argument, Mapping):  # a list of metrics may be for one output, or for all
-            check_names(place, argument, names)
 
 
 class Source:
@@ -197,14 +188,14 @@ class Source:
                 f"0 … {max(class_weight)}"
             )
         weights = [class_weight[number] for number in sorted(class_weight)]
-        self._class_weights = tf.constant(weights, keras.backend.floatx())
+        self._class_weights = tf.constant(weights, kerases.floatx())
 
     def _weigh(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         if (weights := self._class_weights) is None:
             return batches
 
         def weighted(*batch: Any) -> Any:
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            x, y, weight = unpacked(batch)
             if y is None or tf.nest.is_nested(y):
                 raise ArgumentError("class_weight needs a model with one output, and y as one array of classes")
             is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
@@ -392,7 +383,7 @@ class Batches(Source):
 
 
 class Items(Source):
-    """A `keras.utils.Sequence`; its `on_epoch_end` is called after each epoch of training."""
+    """A `keras.utils.Sequence`, of Keras 3 a `PyDataset`; its `on_epoch_end` is called after each epoch of training."""
 
     def __init__(self, sequence: Any, *, shuffle: bool | str, seed: int) -> None:
         super().__init__(len(sequence))
@@ -482,7 +473,8 @@ def source_of(
       ArgumentError: an argument repeats what the batches of `x` contain.
     """
     x, y, sample_weight = data
-    if not isinstance(x, tf.data.Dataset | keras.utils.Sequence | Iterator):
+    is_sequence = bool({"Sequence", "PyDataset"} & kerases.kinds(x))
+    if not isinstance(x, tf.data.Dataset | Iterator) and not is_sequence:
         return Arrays(packed(x, y, sample_weight), batch_size=batch_size, steps=steps, shuffle=shuffle, seed=seed)
     others = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
     if name := next((name for name, value in others.items() if value is not None), None):
@@ -495,8 +487,21 @@ def source_of(
 def validation_of(data: Any, batch_size: int | None, steps: int | None) -> Source:
     """Returns the source of `validation_data`: `(x, y)` or `(x, y, sample_weight)` of arrays, or batches."""
     if isinstance(data, tuple | list):
-        return source_of(keras.utils.unpack_x_y_sample_weight(tuple(data)), batch_size=batch_size, steps=steps)
+        return source_of(unpacked(tuple(data)), batch_size=batch_size, steps=steps)
     return source_of((data, None, None), steps=steps)
+
+
+def unpacked(batch: Any) -> tuple[Any, Any, Any]:
+    """Returns `(x, y, sample_weight)` of a batch, with None for what it does not have.
+
+    Raises:
+      DataError: it has more.
+    """
+    parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
+    if len(parts) not in (1, 2, 3):
+        raise DataError(f"a batch has {len(parts)} parts; allowed: (x,), (x, y) or (x, y, sample_weight)")
+    x, y, sample_weight = (*parts, None, None)[:3]
+    return x, y, sample_weight
 
 
 def packed(x: Any, y: Any, sample_weight: Any) -> Any:

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from official_trainer.lazy import keras
+from official_trainer.program import keras_fit
 
 _ELSEWHERE = {
     **{f"{name}_generator": f"{name} takes generators" for name in ("fit", "evaluate", "predict")},
@@ -102,6 +103,7 @@ class ModelMethods:
         if name in _ELSEWHERE:
             raise AttributeError(f"{type(self).__name__}.{name} would have no effect; {_ELSEWHERE[name]}")
         is_own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
-        if not is_own and hasattr(keras.Model, name):
+        model = vars(self).get("model")
+        if not is_own and model is not None and hasattr(keras_fit.of(model).MODULE.Model, name):
             raise AttributeError(f"{type(self).__name__}.{name} would not reach the model; set model.{name} instead")
         super().__setattr__(name, value)

@@ -25,7 +25,7 @@ from official_trainer import files
 from official_trainer.config import RuntimeConfig, TrainerConfig
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
-from official_trainer.program import checkpoint, saving
+from official_trainer.program import checkpoint, keras_fit, saving
 from official_trainer.program.async_methods import AsyncMethods
 from official_trainer.program.callbacks import callback_list
 from official_trainer.program.compiled_model import CompiledModel
@@ -33,26 +33,17 @@ from official_trainer.program.data import (
     ArgumentError,
     CallData,
     Source,
-    check_is_keras_2,
     check_known,
-    check_outputs,
+    check_library,
+    check_one_keras,
     one_batch,
     source_of,
     validation_of,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
-from official_trainer.program.estimators import RewardEstimator
 from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.model_methods import ModelMethods
-from official_trainer.program.reward_function import RewardError
-from official_trainer.program.rewards import (
-    LossesWithRewards,
-    Rewards,
-    added_by_layers,
-    has_reward_layers,
-    in_training_step,
-    rewards_of,
-)
+from official_trainer.program.rewarded import in_training_step, rewards_of
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
 from official_trainer.tasks import keras as kerases
@@ -114,23 +105,23 @@ class Program(ModelMethods, AsyncMethods):
           runtime: this section of an experiment's config: devices, precision, compiler, limits.
 
         Raises:
-          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or the model is of Keras 3.
+          ArgumentError: a section repeats an argument of Keras, or needs what is missing; or the model is of PyTorch.
           ConfigError: a section has a wrong value.
           DeviceError: `runtime` needs devices that are not there.
         """
-        check_is_keras_2("Program", model)
+        check_library("Program", model)
         if not callable(model):
             raise ArgumentError(f"Program: {model!r} is no Keras model, nor a function that builds one")
-        is_built = isinstance(model, keras.Model)
+        is_built = "Model" in kerases.kinds(model)
         settings = Settings.of(trainer, runtime, seed=seed, model_dir=model_dir or "", builds=not is_built)
         built: keras.Model = model if is_built else settings.build(model)
-        check_is_keras_2("Program, which calls this function", built)
-        if not isinstance(built, keras.Model):
+        check_library("Program, which calls this function", built)
+        if "Model" not in kerases.kinds(built):
             what = "is no Keras model, nor a function that builds one"
             raise ArgumentError(f"Program: {model!r} {what}: it returned {built!r}")
         data: CallData = {True: None, False: None}
-        is_models = type(built).compute_metrics is not keras.Model.compute_metrics
-        compute_metrics = self.compute_metrics if is_models or self._overrides("compute_metrics") else None
+        is_own = keras_fit.has_own(built, "compute_metrics") or self._overrides("compute_metrics")
+        compute_metrics = self.compute_metrics if is_own else None
         task = ProgramTask(TASK, built, data, Computations(self.compute_loss, compute_metrics))
         self._set_up(CompiledModel(built, settings, task, data))
 
@@ -215,7 +206,7 @@ class Program(ModelMethods, AsyncMethods):
         jit_compile: bool | None = None,
         reward: Any = None,
         reward_weights: Any = None,
-        reward_estimator: RewardEstimator | None = None,
+        reward_estimator: Any = None,
     ) -> None:
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
@@ -250,25 +241,20 @@ class Program(ModelMethods, AsyncMethods):
                 "compile: the config of an experiment sets its optimizer, losses and metrics; use "
                 "from_experiment(params_override=…)"
             )
+        fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
-            check_is_keras_2(name, *tf.nest.flatten(settings[name]))
-            check_known(name, *tf.nest.flatten(settings[name]))
-        settings["optimizer"] = self._compiled.settings.optimizer(optimizer)
+            check_one_keras(self.model, **{name: settings[name]})
+            check_known(fit.MODULE, name, *tf.nest.flatten(settings[name]))
+        settings["optimizer"] = self._compiled.settings.optimizer(self.model, optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
-        idle = [f"{name}={value!r}" for name, value in of_rewards.items() if value is not None]
-        is_overridden = self._overrides("compute_reward")
-        if reward is None and idle and not is_overridden:
-            raise ArgumentError(f"{idle[0]} has no effect without a reward; give reward=… too, or leave it out")
         with self._compiled.scope():
-            has_rewards = reward is not None or is_overridden or has_reward_layers(self.model)
-            rewards = Rewards(self.model, **of_rewards, is_overridden=is_overridden) if has_rewards else None
-            self.model.compile(**settings)
-            check_outputs(self.model)
+            rewards = fit.build_rewards(self.model, of_rewards, is_overridden=self._overrides("compute_reward"))
+            fit.compile(self.model, settings)
             self._attach(rewards)
 
-    def _attach(self, rewards: Rewards | None) -> None:
+    def _attach(self, rewards: Any) -> None:
         if rewards is not None:
-            self.model.compiled_loss = LossesWithRewards(self.model, rewards)
+            keras_fit.of(self.model).attach_rewards(self.model, rewards)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`; None before `compile`.
@@ -289,7 +275,8 @@ class Program(ModelMethods, AsyncMethods):
             raise ArgumentError(
                 f"compile_from_config: config={config!r}; allowed: what get_compile_config returns after compile"
             )
-        known = {key: keras.saving.deserialize_keras_object(value) for key, value in config.items()}
+        module = keras_fit.of(self.model).MODULE
+        known = {key: module.saving.deserialize_keras_object(value) for key, value in config.items()}
         self.compile(**known)
         if self.model.built:  # Keras creates its variables here too
             with self._compiled.scope():
@@ -352,7 +339,7 @@ class Program(ModelMethods, AsyncMethods):
         if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
             raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
         found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
-        backup = keras.callbacks.BackupAndRestore
+        backup = keras_fit.of(self.model).MODULE.callbacks.BackupAndRestore
         found += ["BackupAndRestore" for each in tf.nest.flatten(callbacks or ()) if isinstance(each, backup)]
         if self.model_dir and found:
             raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
@@ -562,9 +549,13 @@ class Program(ModelMethods, AsyncMethods):
           sample_weight: weights of the examples, `[batch]`.
         """
         batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
-        loss, of_layers = convert(self.model.compute_loss)(*batch), added_by_layers(self.model)
+        fit = keras_fit.of(self.model)
+        loss = fit.compute_loss(self.model, batch, training=in_training_step())
+        of_layers = fit.rewards_of_layers(self.model)
         if (rewards := rewards_of(self.model)) is None:
             if of_layers:
+                from official_trainer.program.reward_function import RewardError
+
                 raise RewardError("a layer that adds a reward was made after compile; call compile again")
             return loss
         takes_training = "training" in inspect.signature(self.compute_reward).parameters
@@ -720,7 +711,7 @@ def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -
     logs = numbers_in(logs)
     names = list(logs)
     if not isinstance(compiled, ExperimentModel):
-        known = [name for name in compiled.model.metrics_names if name in logs]
+        known = [name for name in keras_fit.of(compiled.model).names_in_order(compiled.model) if name in logs]
         names = [*known, *sorted(set(logs) - set(known))]  # Keras's order for metrics with several numbers
     values = [logs[name] for name in names]
     return values[0] if len(values) == 1 else values

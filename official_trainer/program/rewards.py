@@ -7,40 +7,20 @@ training with a reward that has no gradient (`estimators.py`), callbacks that ma
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from official_trainer.lazy import keras, load, tf
 from official_trainer.program.data import ArgumentError, check_names, names_of_outputs
 from official_trainer.program.estimators import EvolutionStrategies, RewardEstimator, ScoreFunction
 from official_trainer.program.reward_function import RewardError, RewardFunction
+from official_trainer.program.rewarded import in_a_step, in_training_step
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tracking.monitored import Direction
 
 compile_utils: Any = load("tf_keras.src.engine.compile_utils")  # Keras's own containers have no public name
-
-_step: contextvars.ContextVar[Literal["train", "test"] | None] = contextvars.ContextVar("step", default=None)
-"""The step that this thread traces or runs; None outside of steps."""
-
-
-@contextlib.contextmanager
-def in_step(step: Literal["train", "test"]) -> Iterator[None]:
-    """For a block in which a step computes losses and rewards: it updates metrics, and training needs gradients."""
-    token = _step.set(step)
-    try:
-        yield
-    finally:
-        _step.reset(token)
-
-
-def in_training_step() -> bool:
-    """Whether a training step is traced, or runs, in this thread."""
-    return _step.get() == "train"
-
 
 _CHOICES = "reward_estimator=ScoreFunction(…) or reward_estimator=EvolutionStrategies(…)"
 
@@ -296,7 +276,7 @@ class Rewards:
             )
 
     def _measure(self, metric: Any, value: tf.Tensor, outputs: Any) -> None:
-        if _step.get() is not None:  # outside of steps, users compute what they want to know
+        if in_a_step():  # outside of steps, users compute what they want to know
             size = tf.shape(tf.nest.flatten(outputs)[0])[0]
             metric.update_state(value, sample_weight=tf.cast(size, tf.float32))
 
@@ -415,24 +395,6 @@ class LossesWithRewards(compile_utils.LossesContainer):
     def metrics(self) -> list[Any]:
         loss, *of_rewards = self.rewards.metrics or [None]
         return [*([loss] if loss else []), *super().metrics[1:], *of_rewards]
-
-
-def rewards_of(model: keras.Model) -> Rewards | None:
-    """Returns the rewards with which a model was compiled; None for none."""
-    return getattr(getattr(model, "compiled_loss", None), "rewards", None)
-
-
-@contextlib.contextmanager
-def rewards_explained(model: keras.Model) -> Iterator[None]:
-    """For a block that runs steps: names the reward that failed in Python, where TensorFlow names an operation."""
-    try:
-        yield
-    except (tf.errors.OpError, RuntimeError):  # the latter of steps that are not traced
-        rewards = rewards_of(model)
-        failures = [] if rewards is None else [function.take_failure() for function in rewards.functions]
-        if failure := next(filter(None, failures), None):
-            raise failure from failure.__cause__
-        raise
 
 
 def _build_functions(reward: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from official_trainer.inputs import DataError
-from official_trainer.lazy import keras, tf
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
 
 
 class _SparseRows:
@@ -36,7 +37,7 @@ def as_rows(array: Any) -> Any:
     tensor = array if isinstance(array, tf.RaggedTensor | tf.SparseTensor) else tf.convert_to_tensor(array)
     if tensor.shape.rank == 0:
         raise DataError(f"{tensor.numpy()!r} is one number; give an array with a row for each example")
-    tensor = tf.cast(tensor, keras.backend.floatx()) if tensor.dtype.is_floating else tensor
+    tensor = tf.cast(tensor, kerases.floatx()) if tensor.dtype.is_floating else tensor
     return _SparseRows(tensor) if isinstance(tensor, tf.SparseTensor) else tensor
 
 

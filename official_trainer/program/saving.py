@@ -5,6 +5,8 @@ Owns: writing and reading it. Does not own: checkpoints (`checkpoint.py`), or wh
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import zipfile
 from collections.abc import Mapping
@@ -12,7 +14,8 @@ from typing import Any
 
 from official_trainer.lazy import keras
 from official_trainer.program.data import ArgumentError
-from official_trainer.program.rewards import Rewards, has_reward_layers, rewards_of
+from official_trainer.program.rewarded import rewards_of
+from official_trainer.tasks import keras as kerases
 
 _REWARDS = "rewards.json"
 """Inside the `.keras` file, which is a ZIP archive; Keras reads its own files by name, and ignores others."""
@@ -24,7 +27,9 @@ def config_of_rewards(model: keras.Model) -> dict[str, Any]:
     Raises:
       ArgumentError: a reward is not registered, so that the config could not be read.
     """
-    of_rewards = {} if (rewards := rewards_of(model)) is None else rewards.arguments
+    if (rewards := rewards_of(model)) is None:
+        return {}
+    of_rewards = rewards.arguments
     serialized = {name: keras.saving.serialize_keras_object(value) for name, value in of_rewards.items()}
     try:
         keras.saving.deserialize_keras_object(serialized.get("reward"))
@@ -62,7 +67,7 @@ def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Mod
     """
     _check_ending("load_program", path)
     try:
-        return keras.models.load_model(path, custom_objects=custom_objects, safe_mode=True)
+        return _keras_of(path).models.load_model(path, custom_objects=custom_objects, safe_mode=True)
     except (OSError, ValueError, TypeError) as error:
         raise ArgumentError(
             f"load_program: {path} cannot be read: {error}. Layers and functions of your own have to be "
@@ -70,10 +75,21 @@ def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Mod
         ) from error
 
 
-def read_rewards(model: keras.Model, path: str, custom_objects: Mapping[str, Any] | None) -> Rewards | None:
+def _keras_of(path: str) -> Any:
+    """Returns the Keras that has written a file."""
+    version = ""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file, contextlib.suppress(KeyError):
+            version = str(json.loads(file.read("metadata.json")).get("keras_version", ""))
+    return importlib.import_module("keras") if version.startswith("3.") else keras
+
+
+def read_rewards(model: keras.Model, path: str, custom_objects: Mapping[str, Any] | None) -> Any:
     """Returns the rewards of a file, for its model; None if it has none, or only those of a `compute_reward`."""
-    if not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(path) or kerases.is_3(model):
         return None
+    from official_trainer.program.rewards import Rewards, has_reward_layers
+
     with zipfile.ZipFile(path) as file:
         found = json.loads(file.read(_REWARDS)) if _REWARDS in file.namelist() else None
     if found is None or (found["reward"] is None and not has_reward_layers(model)):

@@ -27,6 +27,7 @@ from official_trainer.config import (
 from official_trainer.distributed import strategy
 from official_trainer.engine import process
 from official_trainer.lazy import keras
+from official_trainer.program import keras_fit
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.runs.recorded import PROGRAM
@@ -147,13 +148,12 @@ class Settings:
         with strategy.build_strategy(self.base.runtime).scope():
             return make()
 
-    def optimizer(self, optimizer: Any) -> Any:
+    def optimizer(self, model: Any, optimizer: Any) -> Any:
         """Returns an optimizer with the configured loss scale; Keras itself adds a dynamic one."""
         scale = self.base.runtime.loss_scale
         if scale in (None, "dynamic"):
             return optimizer
-        inner = keras.optimizers.get(optimizer)
-        return keras.mixed_precision.LossScaleOptimizer(inner, dynamic=False, initial_scale=scale)
+        return keras_fit.of(model).with_fixed_scale(optimizer, scale)
 
     def config(
         self, model: keras.Model, epochs: Epochs | None = None, validation_steps: int | None = None

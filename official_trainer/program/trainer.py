@@ -22,12 +22,11 @@ from official_trainer.engine.inference import num_examples_of
 from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
-from official_trainer.program.callbacks import steps_between_calls
-from official_trainer.program.data import CallData, share_of
+from official_trainer.program import keras_fit
+from official_trainer.program.data import CallData, share_of, unpacked
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewards import in_step, rewards_explained, rewards_of
+from official_trainer.program.rewarded import in_step, rewards_explained, rewards_of
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import keras2
 from official_trainer.tasks.task import Task
 from official_trainer.tracking import numbers_in
 
@@ -55,6 +54,7 @@ class ProgramTask(Task):
 
     def __init__(self, params: Any, model: keras.Model, data: CallData, computations: Computations) -> None:
         super().__init__(params)
+        self._fit = keras_fit.of(model)
         self._model, self._data, self._computations = model, data, computations
         self._own: dict[bool, dict[str, tf.Variable]] = {True: {}, False: {}}  # of training, and of evaluations
 
@@ -73,13 +73,13 @@ class ProgramTask(Task):
         if self._has_own_step:
             logs = self._keep(True, convert(model.train_step)(inputs))
         else:
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
+            x, y, weight = unpacked(inputs)
             with tf.GradientTape() as tape:
                 outputs = model(x, training=True)
                 with in_step("train"):
                     loss = self._loss(x, y, outputs, weight)
-                updated = loss if share is None or _adds_up(model) else loss * share
-            keras2.minimize(optimizer, updated, model.trainable_variables, tape)
+                updated = loss if share is None or self._fit.adds_up(model) else loss * share
+            self._fit.minimize(optimizer, updated, model, tape)
             self._update_metrics(True, (x, y, outputs, weight))
             logs = {self.loss: loss}
         return logs
@@ -87,9 +87,9 @@ class ProgramTask(Task):
     @do_not_convert
     def validation_step(self, inputs: Any, model: keras.Model, metrics: Any = None) -> dict[str, Any]:
         """Runs Keras's evaluation step, or the model's own."""
-        if type(model).test_step is not keras.Model.test_step:
+        if keras_fit.has_own(model, "test_step"):
             return self._keep(False, convert(model.test_step)(inputs))
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(inputs)
+        x, y, weight = unpacked(inputs)
         outputs = model(x, training=False)
         with in_step("test"):
             loss = self._loss(x, y, outputs, weight)
@@ -101,13 +101,14 @@ class ProgramTask(Task):
         loss = convert(self._computations.loss)(x, y, outputs, weight)
         if (rewards := rewards_of(self._model)) is not None:
             rewards.measure(loss, outputs, self._model)
+        self._fit.measure_loss(self._model, loss, x)
         return loss
 
     def _update_metrics(self, training: bool, batch: tuple[Any, Any, Any, Any]) -> None:
         if (compute_metrics := self._computations.metrics) is not None:
             self._keep(training, convert(compute_metrics)(*batch))
         else:
-            self._model.compiled_metrics.update_state(*batch[1:])  # computes no results, which are not needed here
+            self._fit.update_metrics(self._model, batch)
 
     def _keep(self, training: bool, logs: Mapping[str, Any]) -> dict[str, Any]:
         """Keeps the results of a model's own step; returns the loss for the engine."""
@@ -130,7 +131,7 @@ class ProgramTask(Task):
 
     @property
     def _has_own_step(self) -> bool:
-        return type(self._model).train_step is not keras.Model.train_step
+        return keras_fit.has_own(self._model, "train_step")
 
     # The numbers that callbacks and the history get, under Keras's names.
 
@@ -142,8 +143,7 @@ class ProgramTask(Task):
             return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
         found: dict[str, Any] = {}
         for metric in self._model.metrics:
-            if metric.name in logs:
-                found[metric.name] = logs[metric.name]
+            found |= {name: logs[key] for name, key in self._fit.names(metric).items() if key in logs}
             inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
             found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
         return found
@@ -155,7 +155,7 @@ class ProgramTask(Task):
 
     def current(self, *, training: bool) -> dict[str, Any]:
         """Returns the current results of the metrics: numbers of Python, or arrays."""
-        found = self._model.get_metrics_result()
+        found = self._fit.results(self._model)
         own = self.of_own_step(training=training)
         return own or {name: _of_python(value) for name, value in found.items()}
 
@@ -171,12 +171,6 @@ class ProgramTask(Task):
 def _of_python(value: Any) -> Any:
     value = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     return value.item() if value.ndim == 0 else value
-
-
-def _adds_up(model: keras.Model) -> bool:
-    """Whether a loss is a sum over examples: then the losses of parts are summed, without weights."""
-    losses = tf.nest.flatten(model.compiled_loss._losses)
-    return any(getattr(loss, "reduction", None) == keras.losses.Reduction.SUM for loss in losses)
 
 
 class ProgramTrainer(Trainer):
@@ -241,7 +235,7 @@ class ProgramTrainer(Trainer):
     def next_train_inputs(self, iterator: Any) -> Any:
         inputs = super().next_train_inputs(iterator)
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
-            self.model._train_counter.assign_add(1)
+            keras_fit.of(self.model).count(self.model, training=True)
             if self.keeps_record:
                 parts = self.strategy.experimental_local_results(inputs)
                 self._num_examples.assign_add(tf.cast(tf.add_n([num_examples_of(part) for part in parts]), tf.int64))
@@ -251,7 +245,7 @@ class ProgramTrainer(Trainer):
     def next_eval_inputs(self, iterator: Any) -> tuple[Any, dict[str, Any]]:
         inputs, logs = super().next_eval_inputs(iterator)
         with tf.control_dependencies(tf.nest.flatten(inputs, expand_composites=True)[:1]):
-            self.model._test_counter.assign_add(1)
+            keras_fit.of(self.model).count(self.model, training=False)
         return inputs, logs
 
     def examples_of(self, num_steps: int) -> int:
@@ -291,7 +285,7 @@ class ProgramTrainer(Trainer):
 
     def eval_begin(self) -> Any:
         state = None if self._adds_up else super().eval_begin()
-        self.model._test_counter.assign(0)  # callbacks of Keras read it
+        keras_fit.of(self.model).reset_count(self.model, training=False)  # callbacks of Keras read it
         if self._callbacks is not None:
             self._callbacks.on_test_begin()
         return state
@@ -304,8 +298,9 @@ class ProgramTrainer(Trainer):
         run = windows.stepping_loop(self.eval_step, traced_step=is_traced, traced_loop=is_traced, watched=watched)
 
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
-            callbacks, every = self._callbacks, steps_between_calls(self.model)
-            if not any(callback._implements_test_batch_hooks() for callback in callbacks or ()):
+            callbacks, fit = self._callbacks, keras_fit.of(self.model)
+            every, given = fit.steps_between_calls(self.model), [] if callbacks is None else callbacks.callbacks
+            if not any(fit.looks_at_batches(callback, training=False) for callback in given):
                 return whole(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):

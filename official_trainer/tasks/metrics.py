@@ -226,6 +226,17 @@ def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
     return [variable for metric in metrics for variable in kerases.of(metric).variables(metric)]
 
 
+def results_of(metric: Any) -> dict[str, Any]:
+    """Returns the results of a metric by name; those of the metrics of `compile`, of Keras 3, under their own names."""
+    result = metric.result()
+    return {metric.name: result} if inner_metrics(metric) == [metric] else dict(result)
+
+
+def inner_metrics(metric: Any) -> list[Any]:
+    """Returns the metrics of `compile` inside the object that Keras 3 has for them; of others, the metric itself."""
+    return list(metric.metrics) if "CompileMetrics" in kerases.kinds(metric) else [metric]
+
+
 def reset(metric: Any) -> None:
     """Resets a metric: Keras 3 has one of the two names of this, and Model Garden's own metrics the other."""
     (getattr(metric, "reset_states", None) or metric.reset_state)()

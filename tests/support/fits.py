@@ -445,12 +445,17 @@ IN_SHORT = (
 
 def compare(name: str, folder: Path) -> None:
     """Trains with Keras and with a Program; history, calls, weights, evaluation, predictions and files are the same."""
-    fit, found = COMBINATIONS[name], []
+    compare_fit(COMBINATIONS[name], folder, lightly, Diary)
+
+
+def compare_fit(fit: Fit, folder: Path, compiled: Callable[..., Any], diary_class: Any) -> None:
+    """Does so for one combination, with what compiles a model or a Program, and writes down calls of callbacks."""
+    found = []
     for owner in (lambda model: model, Program):
         place = folder / str(len(found))
         place.mkdir()
         model = fit.model()
-        found.append(_everything(fit, lightly(owner(model), **fit.settings()), model, place))
+        found.append(_everything(fit, compiled(owner(model), **fit.settings()), model, place, diary_class()))
     theirs, ours = found
     if fit.differs:
         assert ours["history"] != theirs["history"], "it is the same now: say so on the page"
@@ -468,10 +473,10 @@ def compare(name: str, folder: Path) -> None:
             assert _plain(ours[what]) == _plain(value), what
 
 
-def _everything(fit: Fit, program: Any, model: Any, folder: Path) -> dict[str, Any]:
+def _everything(fit: Fit, program: Any, model: Any, folder: Path, diary: Any) -> dict[str, Any]:
     """Returns what there is to compare."""
     found: dict[str, Any] = {"before": fit.before(program, model)}
-    diary, callbacks, given = Diary(), fit.callbacks(folder), fit.data()
+    callbacks, given = fit.callbacks(folder), fit.data()
     history = program.fit(callbacks=[*callbacks, diary], verbose=0, **given)
     found |= {"history": history.history, "epochs": history.epoch, "weights": model.get_weights()}
     found["callbacks"] = [

@@ -42,8 +42,8 @@ def compiled(owner, **settings):
     return owner
 
 
-class Diary(keras.callbacks.Callback):
-    """Writes down every call."""
+class Writes:
+    """Writes down every call; for a class of callbacks of either Keras."""
 
     def __init__(self, batches: bool = True) -> None:
         super().__init__()
@@ -68,10 +68,14 @@ class Diary(keras.callbacks.Callback):
         return any("test_batch" in name for name in vars(self))
 
 
+class Diary(Writes, keras.callbacks.Callback):
+    """Writes down every call."""
+
+
 def _told(value):
     """Returns a number, or the shapes of the outputs of a batch."""
     is_number = not tf.nest.is_nested(value) and np.ndim(value) == 0
-    return float(value) if is_number else tf.nest.map_structure(np.shape, value)
+    return float(value) if is_number else tf.nest.map_structure(lambda each: tuple(np.shape(each)), value)
 
 
 class Halves(keras.utils.Sequence):

@@ -50,6 +50,9 @@ class Keras(Protocol):
     def set_precision(self, policy: str) -> None:
         """Sets the policy of layers that are built later: `float32`, `mixed_float16` or `mixed_bfloat16`."""
 
+    def floatx(self) -> str:
+        """Returns the type of floats in arrays that become tensors."""
+
     def set_seed(self, seed: int) -> None:
         """Sets what this Keras draws first weights from, beside Python's, NumPy's and TensorFlow's seed."""
 
@@ -83,8 +86,8 @@ class Keras(Protocol):
     def use(self, generators: Sequence[Any]) -> None:
         """Has draws without a seed use one of `generators`, in the thread of the replica that is traced."""
 
-    def metrics(self, model: Any) -> list[Any]:
-        """Returns the metrics that a model has itself, without those of Keras's own `fit`."""
+    def metrics(self, model: Any, *, compiled: bool) -> list[Any]:
+        """Returns the metrics that a model has itself; with those of `compile`, if `compiled`."""
 
     def trackable(self, part: Any) -> Any:
         """Returns what a checkpoint holds of a model or a metric."""
@@ -183,6 +186,11 @@ def _root(cls: type) -> str:
 def in_use() -> list[Keras]:
     """Returns the implementations for the Kerases that this process uses; the one that is not is not imported."""
     return [_implementation(is_of_3) for is_of_3 in (True, False) if lazy.uses_keras(3 if is_of_3 else 2)]
+
+
+def floatx() -> str:
+    """Returns the type of floats in arrays, as set for the Keras of this process; for Keras 3, where it uses both."""
+    return in_use()[0].floatx()
 
 
 @contextlib.contextmanager

@@ -24,6 +24,11 @@ def set_precision(policy: str) -> None:
     keras.mixed_precision.set_global_policy(policy)
 
 
+def floatx() -> str:
+    """Returns the type of floats."""
+    return str(keras.backend.floatx())
+
+
 def set_seed(seed: int) -> None:
     """Sets Keras's own seed, and makes layers use generators whose state can be set."""
     keras.backend.experimental.enable_tf_random_generator()
@@ -101,7 +106,7 @@ def use(generators: Sequence[Any]) -> None:
     """Does nothing: draws without a seed are those of TensorFlow (`tasks/keyed_draws.py`)."""
 
 
-def metrics(model: Any) -> list[Any]:
+def metrics(model: Any, *, compiled: bool) -> list[Any]:
     """Returns the metrics of a model; those of `compile` are there after the first `fit` only."""
     return list(getattr(model, "metrics", ()))
 

@@ -38,6 +38,11 @@ def set_precision(policy: str) -> None:
     keras.config.set_dtype_policy(policy)
 
 
+def floatx() -> str:
+    """Returns the type of floats."""
+    return str(keras.config.floatx())
+
+
 def set_seed(seed: int) -> None:
     """Does nothing: Keras 3 draws the seeds of first weights from Python's."""
 
@@ -214,6 +219,13 @@ def _let_differ(generator: Any) -> None:
     if generator.state.synchronization != "on_read":
         options = {"synchronization": "on_read", "aggregation": "only_first_replica", "dtype": "int64"}
         generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
+
+
+def metrics(model: Any, *, compiled: bool) -> list[Any]:
+    """Returns the metrics of a model; models of KerasHub compile themselves."""
+    loss, *others = (getattr(model, f"_{name}", None) for name in ("compile_loss", "compile_metrics", "loss_tracker"))
+    made = set() if compiled else {id(each) for each in (*others, *getattr(loss, "metrics", ()))}
+    return [each for each in getattr(model, "metrics", ()) if id(each) not in made]
 
 
 def trackable(part: Any) -> Any:

@@ -15,9 +15,10 @@ def strike_at_callback(hook, number, by):
     struck_callback = hook, number, by
 
 
-def strikers():
-    """Returns the callbacks that strike; none if nothing is struck there."""
-    from official_trainer.lazy import keras
+def strikers(keras=None):
+    """Returns the callbacks that strike, of a Keras, tf_keras unless given; none if nothing is struck there."""
+    if keras is None:
+        from official_trainer.lazy import keras
 
     if struck_callback is None:
         return []

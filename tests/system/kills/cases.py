@@ -238,6 +238,7 @@ def predictions(strategy, format):
 
 PLAIN = fits.fit("fit-plain", fits.plain)
 FIT = fits.fit("fit-callbacks", fits.with_callbacks, named=2 + 3)  # the best two; the newest two and the one of step 9
+OF_KERAS_3 = fits.fit("fit-keras3", fits.of_keras_3, named=2)
 SCORED = fits.fit("fit-score", fits.rewarded, "score")
 EVOLVED = fits.fit("fit-evolution", fits.rewarded, "evolution")
 CONFIGURED = fits.fit("fit-settings", fits.with_settings)
@@ -354,6 +355,7 @@ MOMENTS = {
 
 AT_MOMENTS = table(
     *(Strikes(FIT, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
+    *(Strikes(OF_KERAS_3, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
     Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7"),
     Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
     Strikes(SCORED, [Callback("on_train_batch_end", 10)], is_quick=True),
