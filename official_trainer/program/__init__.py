@@ -22,6 +22,15 @@ second loop, a second Trainer, a second way to save.
     run_experiment.py   Model Garden's driver function
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from official_trainer.lazy import deferred, uses_keras
+
+_get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    with deferred() if uses_keras(2) else deferred("tf_keras"):  # which orbit imports, and hardly uses
+        return _get(name)

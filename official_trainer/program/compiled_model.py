@@ -194,7 +194,7 @@ class Prediction:
         batches = self._data.build_inputs(params, input_context).take(limit)
         return batches.map(lambda *batch: ({"batch": batch},))
 
-    def inference_step(self, inputs: Any, model: keras.Model) -> dict[str, Any]:
+    def inference_step(self, inputs: Any, model: Any) -> dict[str, Any]:  # AutoGraph evaluates what annotations name
         """Returns the model's outputs, named by their positions; traced."""
         outputs = self._infer(inputs[0]["batch"])
         self._dtypes = tf.nest.map_structure(lambda output: output.dtype.as_numpy_dtype, outputs)
@@ -281,6 +281,7 @@ class CompiledModel:
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
         with during("tracing the first step", task=self._task, batch=lambda: batch_signature(data.element_spec)):
+            self._fit.build(self.model, data.element_spec)
             if self.model.run_eagerly:  # then it may look at values, and cannot be traced
                 for batch in data.first_batch():
                     with rewards_explained(self.model):

@@ -21,6 +21,7 @@ from official_trainer.program.compiled_model import CompiledModel
 from official_trainer.program.data import ArgumentError, CallData, Own, Source
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import BESIDE_METRICS, ProgramTrainer
+from official_trainer.tasks import keras as kerases
 from official_trainer.tasks import registry, returned
 from official_trainer.tasks.task import split_inputs
 from official_trainer.tracking import points
@@ -216,9 +217,7 @@ class _Changes:
 
 def _rate(optimizer: Any) -> float | None:
     """Returns the learning rate, in the fewest digits that give the same float32; None if it follows a schedule."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    is_legacy = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
-    rate = optimizer._hyper["learning_rate"] if is_legacy else optimizer._learning_rate  # in public, a schedule's value
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+    rate = kerases.of(optimizer).rate(optimizer)
+    if "LearningRateSchedule" in kerases.kinds(rate):
         return None
-    return float(str(np.float32(keras.backend.get_value(rate))))
+    return float(str(np.float32(rate.numpy() if hasattr(rate, "numpy") else rate)))

@@ -35,6 +35,9 @@ class KerasFit(Protocol):
     def compiled(self, model: Any) -> Any:
         """Returns an object that each `compile` makes anew."""
 
+    def build(self, model: Any, element_spec: Any) -> None:
+        """Creates the variables that a traced step of several replicas cannot; called in the strategy's scope."""
+
     def check_outputs(self, model: Any) -> None:
         """Refuses what was compiled for other outputs, after the first batch has shown them; see `compile`."""
 

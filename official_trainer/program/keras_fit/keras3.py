@@ -53,6 +53,12 @@ def compiled(model: Any) -> Any:
     return model._loss_tracker
 
 
+def build(model: Any, element_spec: Any) -> None:
+    """Builds the metrics of `compile` as `fit` does; there is no public way."""
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+        model._symbolic_build(data_batch=element_spec)
+
+
 def check_outputs(model: Any) -> None:
     """Does nothing: Keras 3 has checked its arguments when the first batch came, and its error names them."""
 

@@ -189,8 +189,8 @@ def in_use() -> list[Keras]:
 
 
 def floatx() -> str:
-    """Returns the type of floats in arrays, as set for the Keras of this process; for Keras 3, where it uses both."""
-    return in_use()[0].floatx()
+    """Returns the type of floats in arrays, as set for the Keras of this process; for tf_keras, where it uses both."""
+    return in_use()[-1].floatx()
 
 
 @contextlib.contextmanager
