@@ -18,7 +18,10 @@ from official_trainer.tasks import keras as kerases
 
 
 class KerasFit(Protocol):
-    """The contract; each implementation is a module."""
+    """The contract; each implementation is a module.
+
+    Size: all that differs of compile, steps, callbacks and results is in one place.
+    """
 
     MODULE: Any
     """The Keras itself."""

@@ -207,13 +207,6 @@ def use(generators: Sequence[Any]) -> None:
     global_state.set_global_attribute("global_seed_generator", generators[-1])
 
 
-def metrics(model: Any) -> list[Any]:
-    """Returns the metrics of a model without those that `compile` has made; models of KerasHub compile themselves."""
-    loss, *others = (getattr(model, f"_{name}", None) for name in ("compile_loss", "compile_metrics", "loss_tracker"))
-    made = {id(each) for each in (*others, *getattr(loss, "metrics", ()))}
-    return [each for each in getattr(model, "metrics", ()) if id(each) not in made]
-
-
 def _let_differ(generator: Any) -> None:
     """Gives a generator a state that each replica has for itself."""
     if generator.state.synchronization != "on_read":
