@@ -282,6 +282,12 @@ def one_batch_at_a_time(program, model):
     return [*found, program.test_on_batch(X[9:], Y[9:], sample_weight=WEIGHTS[9:])]
 
 
+def fit_and_compile(program, model):
+    history = program.fit(X, ONE_HOT, shuffle=False, verbose=0).history
+    lightly(program, optimizer="adam")
+    return history
+
+
 def freeze(program, model):
     model.layers[0].trainable = False
     lightly(program)
@@ -345,6 +351,9 @@ COMBINATIONS = {
         before=lambda program, model: program.fit(X, Y, epochs=2, shuffle=False, verbose=0).history,
     ),
     "one batch at a time before": fit(before=one_batch_at_a_time),
+    "compiled again after a fit": fit(
+        settings=lambda: {"loss": "mse", "metrics": ["mae"], "optimizer": "rmsprop"}, before=fit_and_compile
+    ),
     # Callbacks. What they write, and their numbers, are compared as well.
     "EarlyStopping": called(lambda folder: keras.callbacks.EarlyStopping(patience=1, restore_best_weights=True)),
     "EarlyStopping by a metric": called(

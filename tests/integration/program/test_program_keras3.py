@@ -8,6 +8,7 @@ import keras as keras3
 import numpy as np
 import pytest
 
+from official_trainer.config import RuntimeConfig
 from official_trainer.lazy import keras
 from official_trainer.program import Program, ProgramCheckpoint, load_program
 from official_trainer.program.data import ArgumentError
@@ -73,6 +74,19 @@ def test_what_cannot_be_compiled_is_refused(given, said):
     """N38: in `compile`, not at the first step."""
     with pytest.raises(ArgumentError, match=said):
         lightly(Program(light()), **given)
+
+
+def test_a_loss_scale_that_does_not_change_is_refused():
+    """N38: Keras 3 has only those that change; the message says how to begin with one."""
+    runtime = RuntimeConfig(mixed_precision_dtype="float16", loss_scale=8.0)
+    try:
+        program = Program(light, runtime=runtime)
+    finally:
+        Program(light, runtime=RuntimeConfig())  # the precision of later tests
+    with pytest.raises(
+        ArgumentError, match=r"^runtime\.loss_scale=8\.0: the loss scale of Keras 3 changes; leave it out"
+    ):
+        lightly(program)
 
 
 def trained(model_dir=None, *, epochs=3, callbacks=()):
