@@ -30,8 +30,6 @@ class CheckpointState:
 
     Of variables that differ by replica (batch-norm statistics, metrics) a checkpoint also holds every value.
 
-    Size: each field is a part of the state, or how it was before.
-
     Attributes:
       checkpoint: Model Garden's checkpoint (global_step, model, optimizer), with `training` for the rest of the state.
     """

@@ -27,14 +27,14 @@ def configure_process(runtime: Any) -> None:
     _choose_gpus(runtime.num_gpus)
     _split_cpu(runtime.num_logical_cpus)
     for kind in kerases.in_use():
-        kind.set_precision(_policy(runtime))
+        kind.configure(policy=_policy(runtime))
     configure_steps(runtime)
     random_streams.enable(runtime.seed)
 
 
 def configure_keras(kind: kerases.Keras, runtime: Any) -> None:
     """Sets precision and seeds of a Keras, before anything of it is built."""
-    kind.set_precision(_policy(runtime))
+    kind.configure(policy=_policy(runtime))
     random_streams.enable(runtime.seed)
 
 

@@ -60,7 +60,7 @@ def enable(seed: int) -> None:
     else:
         tf.random.set_seed(seed)
     for kind in kerases.in_use():
-        kind.set_seed(seed)
+        kind.configure(seed=seed)
 
 
 _streams: ContextVar[NamedStreams | None] = ContextVar("streams", default=None)

@@ -47,14 +47,16 @@ class Keras(Protocol):
     NAME: str
     """For messages."""
 
-    def set_precision(self, policy: str) -> None:
-        """Sets the policy of layers that are built later: `float32`, `mixed_float16` or `mixed_bfloat16`."""
+    def configure(self, *, policy: str | None = None, seed: int | None = None) -> None:
+        """Sets what this Keras has once for a process; None leaves it.
+
+        Args:
+          policy: of layers that are built later: `float32`, `mixed_float16` or `mixed_bfloat16`.
+          seed: of first weights, beside Python's, NumPy's and TensorFlow's seed.
+        """
 
     def floatx(self) -> str:
         """Returns the type of floats in arrays that become tensors."""
-
-    def set_seed(self, seed: int) -> None:
-        """Sets what this Keras draws first weights from, beside Python's, NumPy's and TensorFlow's seed."""
 
     def variables(self, tree: Any) -> list[tf.Variable]:
         """Returns the values of a model, optimizer or metric, in a fixed order, without states of random layers."""

@@ -19,20 +19,18 @@ NAME = "Keras 2, that is tf_keras"
 _SMALL_MODEL = 10_000  # weights
 
 
-def set_precision(policy: str) -> None:
-    """Sets the policy of layers."""
-    keras.mixed_precision.set_global_policy(policy)
-
-
 def floatx() -> str:
     """Returns the type of floats."""
     return str(keras.backend.floatx())
 
 
-def set_seed(seed: int) -> None:
-    """Sets Keras's own seed, and makes layers use generators whose state can be set."""
-    keras.backend.experimental.enable_tf_random_generator()
-    load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
+def configure(*, policy: str | None = None, seed: int | None = None) -> None:
+    """Sets the policy of layers, and Keras's own seed; then layers use generators whose state can be set."""
+    if policy is not None:
+        keras.mixed_precision.set_global_policy(policy)
+    if seed is not None:
+        keras.backend.experimental.enable_tf_random_generator()
+        load("tf_keras.src.backend")._SEED_GENERATOR.generator = random.Random(seed)
 
 
 def variables(tree: Any) -> list[tf.Variable]:

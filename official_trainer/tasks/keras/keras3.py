@@ -33,18 +33,15 @@ NAME = "Keras 3"
 _RANDOM_STATE = "seed_generator_state"
 
 
-def set_precision(policy: str) -> None:
-    """Sets the policy of layers."""
-    keras.config.set_dtype_policy(policy)
-
-
 def floatx() -> str:
     """Returns the type of floats."""
     return str(keras.config.floatx())
 
 
-def set_seed(seed: int) -> None:
-    """Does nothing: Keras 3 draws the seeds of first weights from Python's."""
+def configure(*, policy: str | None = None, seed: int | None = None) -> None:
+    """Sets the policy of layers; the seeds of first weights are drawn from Python's."""
+    if policy is not None:
+        keras.config.set_dtype_policy(policy)
 
 
 def variables(tree: Any) -> list[tf.Variable]:

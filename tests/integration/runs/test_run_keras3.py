@@ -95,7 +95,7 @@ def test_a_change_that_is_allowed_keeps_the_rest(trained, tmp_path):
 
 
 def test_evaluations_predictions_and_exports_of_a_run_agree(trained, tmp_path):
-    """N39: `eval`, `predict`, `export`, `continuous_eval` and `check` on a run of Keras 3."""
+    """N37: `eval`, `predict`, `export`, `continuous_eval` and `check` on a run of Keras 3."""
     last = [row for row in read_rows(f"{trained}/metrics.jsonl") if row["split"] == "validation"][-1]
     found = do(trained, mode="eval")
     assert found["validation_loss"] == pytest.approx(last["validation_loss"], rel=1e-6)
@@ -122,7 +122,7 @@ def test_evaluations_predictions_and_exports_of_a_run_agree(trained, tmp_path):
 
 
 def test_the_mean_of_checkpoints_is_saved_under_the_same_names(trained):
-    """N39: in float64, of the weights; batch-norm statistics are those of the mean, over the training data."""
+    """N37: in float64, of the weights; batch-norm statistics are those of the mean, over the training data."""
     mean = values(trained / "averaged", 12)
     parts = [values(trained, step) for step in (4, 8, 12)]
     of_model = sorted(name for name in parts[-1] if name.startswith("model/"))
@@ -141,7 +141,7 @@ def test_the_mean_of_checkpoints_is_saved_under_the_same_names(trained):
 
 @pytest.mark.parametrize("strategy", ["off", "mirrored"])
 def test_recalibrated_statistics_are_those_of_all_examples(tmp_path, strategy):
-    """N39: mean and variance of what reaches the layer, over an epoch of training data, against NumPy."""
+    """N37: mean and variance of what reaches the layer, over an epoch of training data, against NumPy."""
     action = "trainer.actions=[{type: average_checkpoints, last: 1, recalibrate_batch_norm: 8}]"
     do(tmp_path, action, f"runtime.distribution_strategy={strategy}", "runtime.num_gpus=0", "trainer.train_steps=4")
     saved = values(tmp_path / "averaged", 4)
@@ -157,7 +157,7 @@ def test_recalibrated_statistics_are_those_of_all_examples(tmp_path, strategy):
 
 
 def test_a_run_that_averages_weights_continues_evaluates_and_exports_the_averages(tmp_path):
-    """N39: with the same bits as one that was not interrupted; the export has the averages."""
+    """N37: with the same bits as one that was not interrupted; the export has the averages."""
     ema = "trainer.optimizer_config.ema={average_decay: 0.9}"
     do(tmp_path / "whole", ema)
     do(tmp_path / "parts", ema, "trainer.train_steps=8")

@@ -140,7 +140,7 @@ def test_a_head_of_another_size_is_named_and_can_be_allowed(places, source):
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_model_with_lora_starts_from_one_without(places, source):
-    """N40: in Keras's files a layer with LoRA begins from the whole kernel; a checkpoint lacks its small matrices."""
+    """N39: in Keras's files a layer with LoRA begins from the whole kernel; a checkpoint lacks its small matrices."""
     model = build(rank=2)
     allowed = {} if source in SOURCES[1:5] else {"init_checkpoint_allow_missing": ["*/lora_*"]}
     found = begin(model, places[0] / source, **allowed)
@@ -233,7 +233,7 @@ def test_a_task_may_read_a_file_in_its_own_way(tmp_path):
 
 
 def test_a_preset_gives_the_backbone_its_weights_and_one_of_a_task_the_head_too(places):
-    """N40: config.json says which layer of the model is the backbone."""
+    """N39: config.json says which layer of the model is the backbone."""
     folder, _, outputs = places
     model = presets.build()
     message = refused(model, folder / "backbone")

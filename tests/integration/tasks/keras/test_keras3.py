@@ -1,0 +1,85 @@
+"""Keras 3 as the engine needs it: names, what a checkpoint holds, and one Keras for a run."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from official_trainer.lazy import keras as keras2
+from official_trainer.tasks import Task, variables
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.keras import keras3
+from official_trainer.tasks.returned import TaskError, check_one_keras
+
+
+def build():
+    """A model with layers that have a name of their own and with others, one of them inside another model."""
+    inner = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)], name="head")
+    x = inputs = keras.Input([4])
+    x = keras.layers.Dense(3)(x)
+    x = keras.layers.Dropout(0.5)(x)
+    x = keras.layers.Dense(3, name="block_7")(x)
+    return keras.Model(inputs, inner(keras.layers.Dense(3)(x)))
+
+
+NAMES = ["dense/kernel", "dense/bias", "block_7/kernel", "block_7/bias", "dense_1/kernel", "dense_1/bias"]
+
+
+def test_names_count_within_a_model_and_those_of_the_user_stay():
+    """N40: whatever was built before in the process."""
+    first, second = variables.flatten(build()), variables.flatten(build())
+    assert [*first] == [*second]
+    assert [*first][:6] == NAMES
+    assert len(first) == 8
+    assert all(isinstance(value, tf.Variable) for value in first.values())
+
+
+def test_a_checkpoint_holds_values_by_name(tmp_path):
+    """N40: of the model, the slots of the optimizer, and a metric."""
+
+    def keys(part):
+        prefix = tf.train.Checkpoint(part=part).write(str(tmp_path / "ckpt"))
+        return [key for key, _ in tf.train.list_variables(prefix) if key.startswith("part/")]
+
+    model, optimizer = build(), keras.optimizers.Adam(0.1)
+    keras3.build_slots(optimizer, model)
+    assert "part/block_7/kernel/.ATTRIBUTES/VARIABLE_VALUE" in keys(keras3.trackable(model))
+    of_optimizer = [key.split("/.ATTR")[0] for key in keys(keras3.trackable_optimizer(optimizer, model))]
+    assert "part/slots/dense_1/kernel/momentum" in of_optimizer
+    assert "part/slots/block_7/bias/velocity" in of_optimizer
+    assert {"part/iteration", "part/learning_rate"} <= {*of_optimizer}
+    assert len(of_optimizer) == 2 + 2 * 8
+    metric = keras.metrics.SparseCategoricalAccuracy(name="hits")
+    assert [key.split("/")[1] for key in keys(keras3.trackable(metric))] == ["count", "total"]
+
+
+def test_random_layers_and_draws_without_a_seed_have_generators():
+    """N37: each once, in the same order in each process."""
+    model = build()
+    found = keras3.generators(model)
+    assert len(found) == 2  # of the dropout, and of keras.random.normal(shape)
+    assert found == keras3.generators(model)
+
+
+def test_a_step_can_be_kept_from_updating():
+    """N37: `apply` and `apply_gradients`, and both work afterwards."""
+    variable, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+    with kerases.without_updates(optimizer):
+        optimizer.apply([tf.constant([1.0])], [variable])
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert variable.numpy().tolist() == [1.0]
+    optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert variable.numpy().tolist() == [0.0]
+
+
+@pytest.mark.parametrize("of_3", [True, False])
+def test_a_model_and_an_optimizer_of_two_kerases_are_refused(of_3):
+    """N37: the error names both."""
+    one, other = (keras, keras2) if of_3 else (keras2, keras)
+    model = one.Sequential([one.Input([2]), one.layers.Dense(1)])
+    with pytest.raises(TaskError) as caught:
+        check_one_keras(Task(None), model, "create_optimizer", other.optimizers.Adam())
+    assert "Sequential is of Keras" in str(caught.value)
+    assert "Adam is of Keras" in str(caught.value)
+    place = "`import keras`" if of_3 else "`from official_trainer.lazy import keras`"
+    assert f"take both from {place}" in " ".join(str(caught.value).split())
