@@ -147,8 +147,7 @@ class ValidationSet:
 
         def evaluate() -> dict[str, Any]:
             notes = during(task=self.task, method="validation_step", batch=lambda: batch_signature(inputs))
-            whole_losses = kerases.of(self.model).whole_losses()
-            with self._context.streams.named("validation", self.num_examples), whole_losses, notes:
+            with self._context.streams.named("validation", self.num_examples), self._context.whole_losses(), notes:
                 logs = step_of_task(inputs, model=self.model, metrics=self.metrics)
                 check_logs(self.task, "validation_step", logs)
                 outputs = {name: _tensors(self.task, name, value) for name, value in logs.items()}

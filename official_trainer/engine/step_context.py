@@ -6,6 +6,7 @@ that Model Garden's constructor does not have. Does not own: the parts.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ class TrainerOptions:
       checks_finite: whether losses and weights that are not finite end the run.
       keeps_model_metrics: whether the model's metrics, with those of `compile`, go on from one summary to the next,
         until the caller resets them.
+      divides_losses: whether a step takes Keras's losses as shares of replicas, as `fit` does; else they are whole.
       explains_loss: whether data is read again to say why the loss of an evaluation is not finite; a Python generator
         cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
@@ -51,6 +53,7 @@ class TrainerOptions:
     measures_loss: bool = True
     checks_finite: bool = True
     keeps_model_metrics: bool = False
+    divides_losses: bool = False
     explains_loss: bool = True
     skips_idle_replicas: bool = True
 
@@ -121,6 +124,10 @@ class StepContext:
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
             kerases.of(self.optimizer).build_slots(self.optimizer, model)
+
+    def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""
+        return contextlib.nullcontext() if self.options.divides_losses else kerases.of(self.model).whole_losses()
 
     @property
     def model_variables(self) -> list[tf.Variable]:

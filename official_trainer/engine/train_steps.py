@@ -193,7 +193,7 @@ class TrainStep:
         @do_not_convert
         def step(inputs: Any) -> Any:
             with context.streams.named("train", number), publish.collecting(is_wanted=publishes) as published:
-                with updates.collecting(), kerases.of(context.model).whole_losses():
+                with updates.collecting(), context.whole_losses():
                     returned = step_of_task(
                         inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics
                     )

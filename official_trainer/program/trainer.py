@@ -197,6 +197,7 @@ class ProgramTrainer(Trainer):
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
             measures_loss=keeps_record or is_users,
             checks_finite=keeps_record,
+            divides_losses=not is_users,
             keeps_model_metrics=not is_users,  # callbacks look at them at the end of an epoch, and users after `fit`
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
             # The mean of a Task's losses over no examples is not a number.
