@@ -21,6 +21,7 @@ from tests.support.fits import (
     arrays,
     compare_fit,
     dataset,
+    sparse_rows,
     unknown,
     worse,
 )
@@ -165,6 +166,12 @@ def of_ragged_rows():
     inputs = keras.Input([None], dtype="int32")
     means = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(20, 4, mask_zero=True)(inputs))
     return keras.Model(inputs, keras.layers.Dense(CLASSES)(means))
+
+
+def of_sparse():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([FEATURES], sparse=True)
+    return keras.Model(inputs, keras.layers.Dense(CLASSES)(inputs))
 
 
 def under(policy):
@@ -314,6 +321,7 @@ COMBINATIONS = {
     "generator with weights": fit(lambda: {"x": generated(12, X, Y, WEIGHTS), "steps_per_epoch": 3, "epochs": 4}),
     "generator of one epoch": fit(lambda: {"x": generated(7)}),
     "PyDataset": fit(lambda: {"x": Parts(), "epochs": 3, "shuffle": False}),
+    "sparse": fit(sparse_rows, model=of_sparse),
     "words with masks": fit(lambda: arrays(x=np.abs(X * 5).astype("int32")), model=of_ragged_rows),
     # Losses, weights and metrics.
     "weights of examples": fit(lambda: arrays(sample_weight=WEIGHTS)),

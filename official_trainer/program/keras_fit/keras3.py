@@ -104,7 +104,7 @@ def update_metrics(model: Any, batch: Sequence[Any]) -> None:
 
 def measure_loss(model: Any, loss: tf.Tensor, x: Any) -> None:
     """Updates the metric `loss` as Keras's step does; `loss` is divided by the number of replicas."""
-    size = tf.shape(next(each for each in tf.nest.flatten(x, expand_composites=True) if each is not None))[0]
+    size = tf.shape(next(each for each in tf.nest.flatten(x) if each is not None))[0]
     value = loss * tf.distribute.get_strategy().num_replicas_in_sync
     compiled(model).update_state(value, sample_weight=size)
 
