@@ -78,6 +78,8 @@ class _Callback:
 class ProgramCheckpoint(_Callback):
     """Saves the program, or its variables, after epochs or at regular steps of `Program.fit`.
 
+    Size: each argument is a field, and two more are what Keras sets on a callback.
+
     Each checkpoint is a folder of its name, and counts once it is complete. Which are kept, and the best value, follow
     from the checkpoints that are there, so a restart changes nothing. `Program.load` and `Program.load_weights` read
     them.

@@ -209,8 +209,6 @@ class Prediction:
 class CompiledModel:
     """Trains, evaluates and predicts with a model that is compiled, or will be.
 
-    Size: what a call has to know of the calls before it.
-
     Attributes:
       model: the Keras model.
       settings: what all its calls have in common.

@@ -63,7 +63,10 @@ class TaskNumbers:
 
 
 class ExperimentModel(CompiledModel):
-    """The model of an experiment."""
+    """The model of an experiment.
+
+    Size: what a call has to know of the calls before it.
+    """
 
     def __init__(
         self, name: str, config_file: str | Sequence[str], params_override: str | Sequence[str], model_dir: str

@@ -6,13 +6,12 @@ Owns: writing and reading it. Does not own: checkpoints (`checkpoint.py`), or wh
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, load
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.rewarded import rewards_of
 from official_trainer.tasks import keras as kerases
@@ -81,7 +80,7 @@ def _keras_of(path: str) -> Any:
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as file, contextlib.suppress(KeyError):
             version = str(json.loads(file.read("metadata.json")).get("keras_version", ""))
-    return importlib.import_module("keras") if version.startswith("3.") else keras
+    return load("keras") if version.startswith("3.") else keras
 
 
 def read_rewards(model: keras.Model, path: str, custom_objects: Mapping[str, Any] | None) -> Any:
