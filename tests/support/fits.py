@@ -76,6 +76,10 @@ def sequence(**arguments):
     return {"x": Halves((X, Y)), "epochs": 3, "shuffle": False, **arguments}
 
 
+def sparse_rows():
+    return arrays(x=tf.sparse.from_dense(X * (X > 0)), batch_size=8)
+
+
 # Models.
 
 

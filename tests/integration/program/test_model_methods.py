@@ -165,21 +165,3 @@ def test_what_cannot_be_compiled_is_refused(given, said):
     """K8: in `compile`, not at the first step."""
     with pytest.raises(ArgumentError, match=said):
         Program(light()).compile(**{"optimizer": "sgd", "loss": "mse", **given})
-
-
-@pytest.mark.parametrize(
-    ("argument", "make"),
-    [
-        ("optimizer", lambda keras3: keras3.optimizers.Adam()),
-        ("loss", lambda keras3: keras3.losses.MeanSquaredError()),
-        ("metrics", lambda keras3: ["mae", keras3.metrics.MeanSquaredError()]),
-        ("callbacks", lambda keras3: [keras3.callbacks.EarlyStopping(monitor="loss")]),
-    ],
-)
-def test_what_is_given_of_keras_3_is_refused(argument, make):
-    """K8: Keras 2 would fail inside, and ignore the weights of examples in a loss."""
-    given, program = {argument: make(pytest.importorskip("keras", minversion="3"))}, Program(light())
-    with pytest.raises(ArgumentError, match=rf"^{argument}: \w+ is of Keras 3, and this package trains with"):
-        if argument == "callbacks":
-            lightly(program).fit(X, Y, verbose=0, **given)
-        program.compile(**{"optimizer": "sgd", "loss": "mse", **given})

@@ -193,7 +193,7 @@ def test_schedules_and_patterns_count_on_two_replicas():
         warmup=opt.WarmupConfig(type="linear", linear=opt.LinearWarmupConfig(warmup_steps=2)),
     )
     alone = trained(optimizers3.build_optimizer(section), keras_3_weights())
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
     with strategy.scope():
         optimizer, weights = optimizers3.build_optimizer(section), keras_3_weights()
         optimizer.build(weights)
