@@ -91,7 +91,7 @@ class ValidationSet:
         name = self.name
         compiled = self._context.options.keeps_model_metrics
         of_model = kerases.of(self.model).metrics(self.model, compiled=compiled)
-        self.metrics[:] = [*metrics_of(self.task, training=False), *of_model]
+        self.metrics[:] = [*metrics_of(self.task, self.model, training=False), *of_model]
         self.is_built = True
         with during(method="build_metrics"):
             metrics.check_names(self.measures, f"evaluation ({name})" if name else "evaluation")

@@ -35,7 +35,7 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
     if not variables.has_unbuilt_layers(model):
         return
     trains = optimizer is not None
-    metrics = [*metrics_of(task, training=trains), *getattr(model, "metrics", [])]
+    metrics = [*metrics_of(task, model, training=trains), *getattr(model, "metrics", [])]
     step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step
 
     @do_not_convert

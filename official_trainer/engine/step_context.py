@@ -123,7 +123,7 @@ class StepContext:
         )
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
-            kerases.of(self.optimizer).build_slots(self.optimizer, model)
+            kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""

@@ -62,7 +62,7 @@ class TrainStep:
         self.loss = Mean("training_loss")
         kept = context.options.keeps_model_metrics
         of_model = kerases.of(context.model).metrics(context.model, compiled=kept)
-        self.metrics: list[Any] = [*metrics_of(context.task, training=True), *of_model] if trains else []
+        self.metrics: list[Any] = [*metrics_of(context.task, context.model, training=True), *of_model] if trains else []
         self._kept = of_model if kept else []
         self._shared = of_model if trains and not self._kept else []
         self.trace, self.numbers, self._is_checked = LossTrace(), StepNumbers(), False

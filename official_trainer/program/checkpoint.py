@@ -360,7 +360,7 @@ def read_program(model: keras.Model, filepath: str | os.PathLike[str]) -> int:
     is_averaged = any(restore.AVERAGE in key for key in keys)
     if not is_averaged and not any(key.startswith("optimizer/") for key in keys):
         raise CheckpointError(f"{prefix} contains no optimizer: only variables were saved; use load_weights()")
-    kerases.of(model).build_slots(model.optimizer, model)
+    kerases.of(model).build_slots(model.optimizer, model.trainable_variables)
     step, parts = tf.Variable(0, dtype=tf.int64), _parts(model, model.optimizer)
     if is_averaged:
         parts["optimizer"] = tf.train.Checkpoint(ema_base_optimizer=parts["optimizer"])

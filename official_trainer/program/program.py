@@ -280,7 +280,7 @@ class Program(ModelMethods, AsyncMethods):
         self.compile(**known)
         if self.model.built:  # Keras creates its variables here too
             with self._compiled.scope():
-                kerases.of(self.model).build_slots(self.model.optimizer, self.model)
+                kerases.of(self.model).build_slots(self.model.optimizer, self.model.trainable_variables)
 
     # Training and evaluating.
 

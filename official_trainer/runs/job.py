@@ -195,7 +195,7 @@ def check_ready(job: Job) -> None:
     check_name(job.model_dir)
     task_classes = [registry.get_task_cls(task, path) for path, task in _tasks(job.config)]
     problems = [*_cluster_problems(job), *_gpu_problems(job)]
-    if any(lazy.imports_keras_3(cls.__module__) for cls in task_classes):
+    if any(lazy.imports_keras_3(getattr(cls, "__module__", "")) for cls in task_classes):
         problems += keras_3_problems(job)
     if job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval"):
         problems += _training_problems(job)

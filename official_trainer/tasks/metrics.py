@@ -149,7 +149,8 @@ class Mean(tf.Module):
     def update_state(self, value: tf.Tensor, sample_weight: tf.Tensor | None = None) -> None:
         """Takes a value, scalar float32, that stands for so many examples; called in replica context, traced."""
         self.total.assign_add(value if sample_weight is None else value * sample_weight)
-        self.count.assign_add(tf.constant(1.0) if sample_weight is None else sample_weight)
+        with tf.control_dependencies([value]):  # a step whose data never came must not count
+            self.count.assign_add(tf.constant(1.0) if sample_weight is None else sample_weight)
 
     def result(self) -> tf.Tensor:
         """Returns the mean, scalar float32; 0 without values."""

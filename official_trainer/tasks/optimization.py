@@ -8,7 +8,7 @@ swapped in (`engine/evaluation.py`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -37,6 +37,18 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any = None) -> Any:
     model = _model.get()
     kind = kerases.of(model) if model is not None else kerases.in_use()[-1]
     return kind.build_optimizer(optimizer_config, runtime_config)
+
+
+def build_slots(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Creates the slot variables of an optimizer now, so that a checkpoint can be matched with all of them.
+
+    For a program that saves an optimizer itself; a Trainer does it.
+
+    Args:
+      optimizer: of either Keras.
+      variables: the trainable variables of the model.
+    """
+    kerases.of(optimizer).build_slots(optimizer, variables)
 
 
 def without_averaging(optimizer: Any) -> Any:

@@ -164,11 +164,12 @@ def optimizer_of(task: Any, config: Any, model: Any) -> Any:
     return optimizer
 
 
-def metrics_of(task: Any, *, training: bool) -> list[Any]:
+def metrics_of(task: Any, model: Any, *, training: bool) -> list[Any]:
     """Returns the metrics of `build_metrics`.
 
     Args:
       task: the task.
+      model: of it.
       training: whether they are those of training.
 
     Raises:
@@ -186,6 +187,7 @@ def metrics_of(task: Any, *, training: bool) -> list[Any]:
         is_metric = hasattr(metric, "name") and hasattr(metric, "result") and hasattr(metric, _reset_of(metric))
         if isinstance(metric, type) or not is_metric or other_library(metric):
             raise _error(task, "build_metrics", "a list of metrics", metric, _fix_of(metric), item="a list with ")
+    check_one_keras(task, model, "build_metrics", *metrics)
     return metrics
 
 

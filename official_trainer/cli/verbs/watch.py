@@ -101,7 +101,10 @@ def _attend(pid: int, folder: str, before: dict[str, _State]) -> tuple[int, int,
     """Waits for the end of a command; returns its exit code, how often Ctrl-C came, and the file that ended it."""
     num_interrupts, changed = 0, ""
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        num_interrupts += _is_interrupted(_LOOK_SECONDS)  # by the terminal, which tells the command too
+        if _is_interrupted(_LOOK_SECONDS):  # by the terminal, which tells the command too
+            num_interrupts += 1
+            if num_interrupts == 1:
+                _say("the command got Ctrl-C; another one ends the watch, too")
         if not num_interrupts and not changed and (changed := _changed(folder, before)):
             os.kill(pid, signal.SIGTERM)  # not reaped yet, so the pid is still its own
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), num_interrupts + _is_interrupted(0), changed

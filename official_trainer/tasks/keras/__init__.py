@@ -106,7 +106,7 @@ class Keras(Protocol):
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
         """Returns the optimizer of the section `trainer.optimizer_config`."""
 
-    def build_slots(self, optimizer: Any, model: Any) -> None:
+    def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
         """Creates all variables of an optimizer, and makes it add up gradients over replicas before it uses them."""
 
     def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:

@@ -155,12 +155,12 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any) -> Any:
     return keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic=False, initial_scale=scale)
 
 
-def build_slots(optimizer: Any, model: Any) -> None:
+def build_slots(optimizer: Any, trainable: Sequence[Any]) -> None:
     """Creates the optimizer's slot variables now, so that a checkpoint can be matched with all of them."""
     if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
+        optimizer.build(trainable)
     elif hasattr(optimizer, "_create_all_weights"):  # a legacy one creates slots lazily; there is no public way
-        optimizer._create_all_weights(model.trainable_variables)
+        optimizer._create_all_weights(trainable)
 
 
 def intercept(optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:

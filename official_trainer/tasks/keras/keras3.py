@@ -289,14 +289,14 @@ def build_optimizer(optimizer_config: Any, runtime_config: Any) -> Any:
     return optimizers3.build_optimizer(optimizer_config, runtime_config)
 
 
-def build_slots(optimizer: Any, model: Any) -> None:
+def build_slots(optimizer: Any, trainable: Sequence[Any]) -> None:
     """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
 
     Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So results
     would depend on the number of replicas, and an infinite gradient of one of them would reach the weights.
     """
     if not optimizer.built:
-        optimizer.build(model.trainable_variables)
+        optimizer.build(list(trainable))
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if tf.distribute.get_strategy().num_replicas_in_sync > 1 and inner.gradient_accumulation_steps:
         raise AccumulationError(

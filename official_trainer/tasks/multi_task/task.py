@@ -216,7 +216,7 @@ class MultiTask(Task):
             elif isinstance(getattr(own, "inputs", None), list):  # Model Garden's tasks have none
                 signatures = export.default_signatures(part.task, own)
             else:
-                why = "its model was not built with tf_keras.Input, so its inputs are unknown"
+                why = "its model was not built with keras.Input, so its inputs are unknown"
                 _logger.warning("no signature for the task '%s' is exported: %s", name, why)
                 signatures = {}
             for key, function in signatures.items():

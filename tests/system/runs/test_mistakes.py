@@ -343,7 +343,7 @@ MODELS_AND_METRICS = [
                  REGISTER: LAYER.replace("tf.ones([7])", "tf.ones([32])")},
         at="class TicketsTask",
         method="TicketsTask",
-        words=("while exporting the model of step 4", "was not built with tf_keras.Input", "define build_signatures"),
+        words=("while exporting the model of step 4", "was not built with keras.Input", "define build_signatures"),
     ),
 ]  # fmt: skip
 

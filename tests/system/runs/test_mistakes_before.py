@@ -69,7 +69,7 @@ RETURNED = [
         name="a_metric_of_keras_3",
         changes={METRICS: "import keras as other\n\n        return [other.metrics.SparseCategoricalAccuracy()]"},
         at="return [other",
-        words=("SparseCategoricalAccuracy is of Keras 3", "from official_trainer.lazy import keras"),
+        words=("SparseCategoricalAccuracy is of Keras 3", "take both from `from official_trainer.lazy import keras`"),
     ),
     Mistake(
         name="the_name_of_an_optimizer",
@@ -98,8 +98,8 @@ RETURNED = [
     Mistake(
         name="a_model_of_keras_3",
         changes={"        text, age = keras": "        import keras\n\n        text, age = keras"},
-        at="return keras.Model",
-        words=("Functional is of Keras 3", "tf_keras", "new_model.set_weights(model.get_weights())"),
+        at=METRICS,
+        words=("the model Functional is of Keras 3", "SparseCategoricalAccuracy is of Keras 2", "`import keras`"),
     ),
     Mistake(
         name="a_layer_of_keras_3",
@@ -108,7 +108,7 @@ RETURNED = [
             "keras.layers.Dense(3": "other.layers.Dense(3",
         },
         at="return keras.Model",
-        words=("neither trained", "its layer is of Keras 3", "from official_trainer.lazy import keras"),
+        words=("neither trained", "its layer is of Keras 3, and the model of tf_keras"),
     ),
     Mistake(
         name="a_variable_that_no_layer_has",

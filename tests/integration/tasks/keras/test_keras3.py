@@ -41,7 +41,7 @@ def test_a_checkpoint_holds_values_by_name(tmp_path):
         return [key for key, _ in tf.train.list_variables(prefix) if key.startswith("part/")]
 
     model, optimizer = build(), keras.optimizers.Adam(0.1)
-    keras3.build_slots(optimizer, model)
+    keras3.build_slots(optimizer, model.trainable_variables)
     assert "part/block_7/kernel/.ATTRIBUTES/VARIABLE_VALUE" in keys(keras3.trackable(model))
     of_optimizer = [key.split("/.ATTR")[0] for key in keys(keras3.trackable_optimizer(optimizer, model))]
     assert "part/slots/dense_1/kernel/momentum" in of_optimizer

@@ -50,7 +50,7 @@ class Keras3ChaosConfig(TaskConfig):
 class Keras3ChaosTask(Task):
     """Says which of three kinds an image is of."""
 
-    _log = _masks = None
+    _log = _masks = _global_step = None
     _of_replica = threading.local()  # replicas are traced in threads
 
     def build_model(self):
@@ -80,6 +80,8 @@ class Keras3ChaosTask(Task):
         if isinstance(labels, dict):  # of a training step
             seen = [model_outputs["augmented"], model_outputs["mask"], labels["number"]]
             step = getattr(self._of_replica, "step", None)
+            if step is not None and self._global_step is not None:
+                step = self._global_step  # which counts updates that float16 skips, too
             if self.task_config.writes and step is not None:
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
                 tf.numpy_function(self._write_lines, [step, replica, *seen], [])
@@ -90,6 +92,10 @@ class Keras3ChaosTask(Task):
         from tests.support.keras3 import drawing
 
         return drawing.OPTIMIZERS[self.task_config.optimizer]()
+
+    def build_actions(self, trainer):
+        self._global_step = trainer.global_step  # only the chief builds actions
+        return ()
 
     def train_step(self, inputs, model, optimizer=None, metrics=None):
         if optimizer is not None:  # the trace that only builds layers has none
