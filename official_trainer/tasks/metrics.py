@@ -161,6 +161,8 @@ class Mean(tf.Module):
         self.total.assign(0.0)
         self.count.assign(0.0)
 
+    reset_states = reset_state  # as trainers that override `train_loop_begin` call it
+
 
 class TaskMetrics(tf.Module):
     """The training metrics of one of several tasks; the engine uses it like one metric.
