@@ -146,11 +146,23 @@ class Mean(tf.Module):
         return [self.total, self.count]
 
     @do_not_convert
-    def update_state(self, value: tf.Tensor, sample_weight: tf.Tensor | None = None) -> None:
-        """Takes a value, scalar float32, that stands for so many examples; called in replica context, traced."""
-        self.total.assign_add(value if sample_weight is None else value * sample_weight)
+    def update_state(self, value: Any, sample_weight: Any = None) -> None:
+        """Takes a value, or one for each example, float32; called in replica context, traced.
+
+        Args:
+          value: scalar, or `[batch, …]`.
+          sample_weight: how many examples a value stands for; None for 1.
+        """
+        value = tf.cast(value, tf.float32)
+        weight = tf.constant(1.0) if sample_weight is None else tf.cast(sample_weight, tf.float32)
+        if value.shape.rank != 0:
+            weight = tf.broadcast_to(weight, tf.shape(value))
+        total = value if sample_weight is None else value * weight
+        if value.shape.rank != 0:
+            total, weight = tf.reduce_sum(total), tf.reduce_sum(weight)
+        self.total.assign_add(total)
         with tf.control_dependencies([value]):  # a step whose data never came must not count
-            self.count.assign_add(tf.constant(1.0) if sample_weight is None else sample_weight)
+            self.count.assign_add(weight)
 
     def result(self) -> tf.Tensor:
         """Returns the mean, scalar float32; 0 without values."""
