@@ -36,8 +36,8 @@ from typing import Any
 from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
+from official_trainer.tasks.keras import free_name
 from official_trainer.tasks.scopes import current_graph, during
-from official_trainer.tasks.variables import free_name
 from official_trainer.tracking import Histogram, Image
 
 Tensors = dict[str, dict[str, Any]]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.keras import free_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +108,6 @@ def summary(tree: Any) -> str:
     sums = count(tree)
     lines.append(f"{sums.total:,} parameters, {sums.trainable:,} of them trainable, {sums.size_bytes:,} bytes")
     return "\n".join(lines)
-
-
-def free_name(name: str, taken: Collection[str]) -> str:
-    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
-    free, number = name, 2
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    return free
 
 
 def _leaves(tree: Any, prefix: str, *, trainable: bool = False) -> Iterator[tuple[str, Any]]:

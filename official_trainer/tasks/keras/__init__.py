@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer import lazy
@@ -175,6 +175,14 @@ def kinds(thing: Any) -> set[str]:
 def value(variable: Any) -> Any:
     """Returns the `tf.Variable` inside a variable of Keras 3; others as they are."""
     return variable.value if is_3(variable) else variable
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
 
 
 def _roots(thing: Any) -> set[str]:

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Pairs
+from official_trainer.tasks.keras import Averages, Pairs, free_name
 from official_trainer.tasks.keyed_draws import Replaced
 
 NAME = "Keras 3"
@@ -94,7 +94,7 @@ def _counted(parts: Sequence[Any]) -> list[str]:
             number, name = counts[numbered[1]], numbered[1]
             counts[name] += 1
             name = f"{name}_{number}" if number else name
-        names[_free(name, names)] = part
+        names[free_name(name, names)] = part
     return [*names]
 
 
@@ -167,7 +167,7 @@ def signature_names(model: Any) -> tuple[list[str], list[str]]:
     inputs: dict[str, Any] = {}
     for tensor in getattr(model, "inputs", None) or ():
         is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
-        inputs[_free("inputs" if is_unnamed else tensor.name, inputs)] = tensor
+        inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
     operations = getattr(model, "operations", [])
     stable = dict(zip([each.name for each in operations], _counted(operations), strict=True))
     return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
@@ -224,7 +224,7 @@ def trackable(part: Any) -> Any:
         return _tree(dict(named(part)))
     values: dict[str, tf.Variable] = {}
     for name, value in named(part):
-        values[_free(name.rpartition("/")[2], values)] = value
+        values[free_name(name.rpartition("/")[2], values)] = value
     return _tree(values)
 
 
@@ -241,16 +241,8 @@ def trackable_optimizer(optimizer: Any, model: Any) -> Any:
             kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_model[owner])
             counts[name] += 1
             slot = f"slots/{of_model[owner][number]}/{kind}"
-        values[_free(slot, values)] = variable.value
+        values[free_name(slot, values)] = variable.value
     return _tree(values)
-
-
-def _free(name: str, taken: dict[str, Any]) -> str:
-    number = 2
-    free = name
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    return free
 
 
 def _tree(values: dict[str, tf.Variable]) -> Any:
