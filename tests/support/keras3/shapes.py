@@ -73,7 +73,9 @@ def build(shape):
         model = keras.Model(given, dense(name="head")(layer(given)))
         layer.enable_lora(2)
         return model
-    return keras.Model(given, dense(name="dense_1")(dense()(dense(name="dense_7")(given))))
+    return keras.Model(
+        given, dense(name="dense_60000")(dense()(dense(name="dense_70000")(given)))
+    )  # numbers that Keras has not reached
 
 
 def names(model):
