@@ -1,5 +1,6 @@
 from . import opt as opt
 from .components import ActionConfig as ActionConfig
+from .components import SourceConfig as SourceConfig
 from .components import TrackerConfig as TrackerConfig
 from .declaration import Above as Above
 from .declaration import Between as Between

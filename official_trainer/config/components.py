@@ -1,9 +1,9 @@
-"""Sections whose class is chosen by `type`, the name of a file or of an entry point: actions and trackers.
+"""Sections whose class is chosen by `type`, the name of a file or of an entry point: actions, trackers, data sources.
 
 Owns: finding that module, in the package, in the folder of the same name in the workspace, or in an installed package,
 and the class in it.
-Does not own: what components do (`actions/`, `tracking/`), which workspace it is (`tasks/registry.py`), reading entry
-points (`installed.py`).
+Does not own: what components do (`actions/`, `tracking/`, `sources/`), which workspace it is (`tasks/registry.py`),
+reading entry points (`installed.py`).
 
 Only the module that is named is imported; none of them imports TensorFlow. Installed packages are asked only for a type
 that has no file, because reading what they say takes as long as a third of a command.
@@ -25,7 +25,7 @@ from official_trainer.config.when import When
 from official_trainer.shown import shorten
 
 _PACKAGE = Path(__file__).parents[1]
-FOLDERS = ("actions", "tracking")
+FOLDERS = ("actions", "tracking", "sources")
 """Folders of the package, and of a workspace, with a component in each file."""
 
 _workspace: list[Path] = []
@@ -48,6 +48,10 @@ class Component(Config):
     """The folder of the files; set by the root of a family of components."""
     GROUP: ClassVar[str] = ""
     """The group of the entry points, likewise."""
+    NEEDS: ClassVar[tuple[str, ...]] = ()
+    """Modules that are not installed with this package."""
+    INSTALL: ClassVar[str] = ""
+    """The arguments of `pip install` that install them."""
 
     type: str = ""
 
@@ -205,12 +209,34 @@ class TrackerConfig(Component):
 
     FOLDER: ClassVar[str] = "tracking"
     GROUP: ClassVar[str] = "official_trainer.trackers"
-    NEEDS: ClassVar[tuple[str, ...]] = ()
-    """Modules that are not installed with this package."""
-    INSTALL: ClassVar[str] = ""
-    """The arguments of `pip install` that install them."""
-
     on_error: Literal["warn", "fail"] = "warn"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig(Component):
+    """Where examples come from, as random access by their number: the field `source` of a data section.
+
+    `type` is the name of a file in `sources/`, of the package or of the workspace, or of an entry point
+    `official_trainer.sources` of an installed package. Subclasses define `build()`, which takes nothing and returns an
+    `inputs.Source`, or any object with `__len__` and `__getitem__`; `inputs.from_source` calls it.
+
+    Example:
+      A file `sources/squares.py` of the workspace, used by `task.train_data.source={type: squares, count: 100}`:
+
+      >>> import dataclasses
+      >>> from official_trainer.config import Positive, SourceConfig
+      >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+      ... class SquaresConfig(SourceConfig):
+      ...     count: Positive = 10
+      ...
+      ...     def build(self):
+      ...         return [{"x": float(number), "y": float(number**2)} for number in range(self.count)]
+      >>> SquaresConfig(count=3).build()[2]
+      {'x': 2.0, 'y': 4.0}
+    """
+
+    FOLDER: ClassVar[str] = "sources"
+    GROUP: ClassVar[str] = "official_trainer.sources"
 
 
 @functools.cache

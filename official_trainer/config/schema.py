@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from official_trainer.config.components import ActionConfig, TrackerConfig
+from official_trainer.config.components import ActionConfig, SourceConfig, TrackerConfig
 from official_trainer.config.declaration import Between, Config, FrozenDict, NonNegative, Positive, PositiveFloat
 from official_trainer.config.folders import folder_problem
 from official_trainer.config.optimization import OptimizationConfig
@@ -23,6 +23,11 @@ class DataConfig(Config):
     """Where examples come from and how they become batches.
 
     Attributes:
+      source: where examples are read by their number, for `inputs.from_source`; `type` names a file of `sources/`.
+        Not with `input_path` or `tfds_name`.
+      workers: threads that read a `source` at the same time; unset means one for each core, at most 16. The order of
+        examples does not depend on it.
+      use_multiprocessing: whether processes read a `source` instead, for transforms that take long in Python.
       input_path: file path or pattern, or a list of them; for file-based pipelines. Not with `tfds_name`.
       tfds_name: name of a TensorFlow Datasets builder, such as `mnist` or `my_set:1.0.0`. Not with `input_path`.
       tfds_split: split to read, such as `train[:90%]`; needed with `tfds_name`.
@@ -55,6 +60,9 @@ class DataConfig(Config):
       256
     """
 
+    source: SourceConfig | None = None
+    workers: Positive | None = None
+    use_multiprocessing: bool = False
     input_path: str | tuple[str, ...] = ""
     tfds_name: str = ""
     tfds_split: str = ""
@@ -80,6 +88,9 @@ class DataConfig(Config):
             yield "tf_data_service_address", "is needed with enable_tf_data_service: grpc://host:port of the dispatcher"
         if self.input_path and self.tfds_name:
             yield "tfds_name", "cannot be set together with input_path; keep one of the two"
+        if self.source is not None and (self.input_path or self.tfds_name):
+            other = "input_path" if self.input_path else "tfds_name"
+            yield "source", f"cannot be set together with {other}; keep one of the two"
         if self.tfds_name and not self.tfds_split:
             yield "tfds_split", "is needed with tfds_name, for example tfds_split: train"
         if self.tfds_split and not self.tfds_name:

@@ -205,11 +205,12 @@ class DatasetBuilder:
             yield
         except _READ_ERRORS as error:
             find_record = (lambda: "") if self.context is None else self.context.find_record
-            explained = inputs.explain_data_error(error, self.params, self.section, find_record)
+            explained = None if self.context is None else self.context.failure()
+            explained = explained or inputs.explain_data_error(error, self.params, self.section, find_record)
             if explained is None:
                 raise
             with during(task=self._task, method="build_inputs"):
-                raise explained from error
+                raise explained from (None if explained.__cause__ else error)
 
 
 _READ_ERRORS = (

@@ -8,6 +8,9 @@ from .context import with_training_flag as with_training_flag
 from .order import skip as skip
 from .order import stack_windows as stack_windows
 from .order import without_tuning as without_tuning
+from .random_access import from_grain as from_grain
+from .random_access import from_source as from_source
 from .records import from_tfrecords as from_tfrecords
+from .source import Source as Source
 from .tfds import explain_data_error as explain_data_error
 from .tfds import from_tfds as from_tfds

@@ -78,6 +78,7 @@ class InputContext:
       seed: seed of the order of examples where the data section has none.
       order_depends_on_pipelines: whether the number of pipelines changes which examples are in a global batch; a
         pipeline may set it to False.
+      order: the library that orders the examples, with its version; empty for this one. A pipeline may set it.
       holds_several_batches: whether an element holds batches of several tasks, of different sizes; a pipeline that sets
         it has checked them.
       served_by: address of the tf.data service that the batches come from; empty for none.
@@ -86,6 +87,8 @@ class InputContext:
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
+      failure: returns the error of an example that could not be read, behind TensorFlow's error; None without one. A
+        pipeline that reads in Python sets it.
 
     Example:
       A pipeline of plain tf.data that starts at any step by itself:
@@ -125,12 +128,14 @@ class InputContext:
         self.num_replicas_in_sync = num_replicas_in_sync
         self.seed = seed
         self.order_depends_on_pipelines = True
+        self.order = ""
         self.holds_several_batches = False
         self.served_by = ""
         self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
         self.example_at: Callable[[int], int | None] | None = None
         self.find_record: Callable[[], str] = lambda: ""
+        self.failure: Callable[[], DataError | None] = lambda: None
         self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read
         self._examples_per_epoch: int | Callable[[], int] | None = None

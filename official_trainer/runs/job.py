@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import config as configuration
 from official_trainer import files, lazy
 from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
+from official_trainer.config.components import Component
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
 from official_trainer.distributed.strategy import strategy_name
@@ -203,6 +204,7 @@ def check_ready(job: Job) -> None:
         problems += [found.problem] if found is not None and found.is_fatal else []
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
+    problems += _source_problems(job)
     if problems:
         raise ConfigError(problems)
 
@@ -335,15 +337,27 @@ def _training_problems(job: Job) -> Iterator[Problem]:
             yield _problem(job, path, what, fix)
 
 
+def _not_installed(job: Job, component: Component, path: str) -> Iterator[Problem]:
+    """Yields that a component at `path` needs what is not installed."""
+    missing = [name for name in component.NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"'{component.type}' needs {', '.join(missing)}, which is not installed"
+        fix = f"pip install '{component.INSTALL or ' '.join(missing)}'"
+        yield _problem(job, f"{path}.type", what, fix)
+
+
+def _source_problems(job: Job) -> Iterator[Problem]:
+    for name in ("train_data", "validation_data"):
+        source = getattr(getattr(job.config.task, name, None), "source", None)
+        if source is not None:
+            yield from _not_installed(job, source, f"task.{name}.source")
+
+
 def _tracker_problems(job: Job) -> Iterator[Problem]:
     trackers = job.config.trainer.trackers
     for number, tracker in enumerate(trackers):
         path = f"trainer.trackers[{number}]"
-        missing = [name for name in tracker.NEEDS if importlib.util.find_spec(name) is None]
-        if missing:
-            what = f"'{tracker.type}' needs {', '.join(missing)}, which is not installed"
-            fix = f"pip install '{tracker.INSTALL or ' '.join(missing)}'"
-            yield _problem(job, f"{path}.type", what, fix)
+        yield from _not_installed(job, tracker, path)
         same = [other for other in trackers[:number] if other.replace(on_error=tracker.on_error) == tracker]
         if same:
             what = f"is there twice, as trainer.trackers[{trackers.index(same[0])}] too: both would write the same"

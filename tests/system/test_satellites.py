@@ -15,6 +15,7 @@ VERBS = {
     "launch": ("launch", "job"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),
+    "sources": (),
     "sweeps": ("sweep",),
 }
 """The satellites, each with its verbs."""

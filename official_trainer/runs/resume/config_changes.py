@@ -72,7 +72,7 @@ _ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     # Only a fresh run reads it.
     ("safe", "task", ("init_checkpoint", "init_checkpoint_allow_missing", "init_checkpoint_names")),
     # How early a batch is ready, not what is in it.
-    ("safe", "task.train_data", ("prefetch_buffer_size", "tf_data_service_*")),
+    ("safe", "task.train_data", ("prefetch_buffer_size", "workers", "use_multiprocessing", "tf_data_service_*")),
     # Where the processes of a cluster are.
     ("safe", "runtime", ("tpu", "worker_hosts", "task_index")),
     # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.
@@ -85,7 +85,11 @@ _ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     ("guarded", "trainer", ("optimizer_config.*", "gradient_accumulation_steps", "trainer_type", "task_sampler*")),
     ("guarded", "task", ("task_routines*.task_weight",)),
     # Which examples, in which order, in which batches.
-    ("guarded", "task.train_data", ("input_path", "tfds_*", "global_batch_size", "is_training", "shuffle")),
+    (
+        "guarded",
+        "task.train_data",
+        ("source", "source.*", "input_path", "tfds_*", "global_batch_size", "is_training", "shuffle"),
+    ),
     ("guarded", "task.train_data", ("shuffle_buffer_size", "drop_remainder", "cache", "cycle_length")),
     ("guarded", "task.train_data", ("block_length", "sharding", "seed", "enable_tf_data_service")),
     # Every random stream; how sums are rounded.

@@ -1,0 +1,255 @@
+"""`from_source` and `from_grain`: examples by their number, read in Python, as batches that start at any step.
+
+Owns: pipelines over sources of random access, the threads or processes that read them, errors with the place of an
+example. Does not own: what a source is (`source.py`), the order of examples (`order.py`, `grouped.py`), reading one
+example and what is done with one that cannot be read (`reader.py`).
+
+Which example is at a position is computed, and the source is asked for it: so a step on any number of hosts costs what
+the first one costs. Reading an example in Python takes tens of microseconds; arrays and TFRecord files have a path of
+their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_trainer.inputs import order
+from official_trainer.inputs.context import DataError, InputContext, Sharing
+from official_trainer.inputs.grouped import GroupedOrder
+from official_trainer.inputs.reader import Reader, Transform, Workers
+from official_trainer.inputs.source import Source, adopt
+from official_trainer.lazy import tf
+
+_MOST_WORKERS = 16
+_BLOCK_STEPS = 32
+_BLOCK_EXAMPLES = 4096  # read in one call where that is quicker than one by one
+_RESTS = 2**62
+
+
+def from_source(
+    source: Any,
+    params: Any,
+    input_context: Any = None,
+    *,
+    transforms: Sequence[Transform] = (),
+    transform_fn: order.TransformFn | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of a source of random access: endless and shuffled for training, once and in order else.
+
+    The order is a function of the seed and the position alone: a run continues at any step at once, on any number of
+    hosts and replicas. `params.workers` threads read, or processes if `params.use_multiprocessing` is set; then the
+    source and `transforms` are pickled.
+
+    Args:
+      source: an `inputs.Source`; a section that builds one, such as `params.source`; or any object with `__len__` and
+        `__getitem__`, as those of PyTorch, Hugging Face, Grain and TFDS (`tfds.data_source`).
+      params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
+      input_context: the place of this pipeline in the job; None means that it feeds a single replica.
+      transforms: called with each example, one after the other, in Python: functions `example -> example`; functions
+        with a parameter `rng` get a `numpy.random.Generator` that depends on the seed and the position; Grain's `Map`
+        and `RandomMap` serve, too.
+      transform_fn: augmentation `(batch, seeds) -> batch` in TensorFlow, as for `from_arrays`.
+
+    Returns:
+      Batches of one replica, tensors `[batch, …]` in the structure of an example.
+
+    Raises:
+      DataError: there is no example, or the first cannot be read; later, with the place of an example.
+
+    Example:
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> words = ["a", "list", "of", "words"]
+      >>> params = DataConfig(global_batch_size=2, is_training=False)
+      >>> batches = inputs.from_source(words, params, transforms=[lambda word: {"word": word, "size": len(word)}])
+      >>> [batch["size"].numpy().tolist() for batch in batches]
+      [[1, 4], [2, 5]]
+    """
+    context = InputContext.adopt(input_context)
+    plan = order.BatchPlan(params, context)
+    found = adopt(source)
+    count = len(found)
+    if count == 0:
+        raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
+    seed = order.stream_seed(plan.seed, "transforms")
+    reader = Reader(found, transforms, seed=seed)
+    context.examples_per_epoch = count
+    block = _BLOCK_EXAMPLES if type(found).take is not Source.take and not transforms else 1
+    pipeline = _Pipeline(reader, params, plan, _places(found, params, plan), block_examples=block)
+    return pipeline.dataset(context, transform_fn, count)
+
+
+def from_grain(
+    dataset: Any,
+    params: Any,
+    input_context: Any = None,
+    *,
+    transform_fn: order.TransformFn | None = None,
+) -> tf.data.Dataset:
+    """Returns batches of a Grain `MapDataset`, in Grain's order: `dataset[i]` is example i.
+
+    It must yield single examples: batches are made here, of `params.global_batch_size`. For training it repeats
+    without end; a shuffle in it changes from epoch to epoch. `params.shuffle` has no effect.
+
+    Args:
+      dataset: the `grain.MapDataset`.
+      params: the data section, with `is_training` set.
+      input_context: the place of this pipeline in the job.
+      transform_fn: augmentation `(batch, seeds) -> batch` in TensorFlow, as for `from_arrays`.
+
+    Returns:
+      Batches of one replica, tensors `[batch, …]` in the structure of an element.
+
+    Raises:
+      DataError: it is no `MapDataset`, is empty, or an element was filtered out.
+
+    Example:
+      >>> import grain
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> numbers = grain.MapDataset.source(range(10)).seed(7).shuffle().map(lambda number: {"x": number})
+      >>> batches = inputs.from_grain(numbers, DataConfig(global_batch_size=5, is_training=False))
+      >>> sorted(x for batch in batches for x in batch["x"].numpy().tolist())
+      [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    import grain
+
+    if not isinstance(dataset, grain.MapDataset):
+        hint = "; an IterDataset has a state instead of positions" if isinstance(dataset, grain.IterDataset) else ""
+        raise DataError(f"from_grain() needs a grain.MapDataset, got a {type(dataset).__name__}{hint}")
+    context = InputContext.adopt(input_context)
+    plan = order.BatchPlan(params, context)
+    count, is_endless = len(dataset), len(dataset) >= _RESTS
+    if count == 0 or (is_endless and not plan.training):
+        what = "are empty" if count == 0 else "have no end; leave repeat() out"
+        raise DataError(f"from_grain(): the {plan.use} {what}")
+    context.order = f"grain {grain.__version__}"
+    context.examples_per_epoch = None if is_endless else count
+    source = _OfGrain(dataset if is_endless or not plan.training else dataset.repeat(), count)
+    pipeline = _Pipeline(Reader(source, (), seed=0), params, plan, lambda positions: positions)
+    return pipeline.dataset(context, transform_fn, count)
+
+
+class _OfGrain(Source):
+    """The elements of a `MapDataset`, whose numbers go on over epochs."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        self._dataset, self._count = dataset, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        element = self._dataset[index]
+        if element is None:
+            raise ValueError("a filter of the dataset dropped it, which leaves a hole in a batch; filter its source")
+        return element
+
+    def where(self, index: int) -> str:
+        return f"element {index} of the MapDataset"
+
+
+Places = Callable[["tf.Tensor"], "tf.Tensor"]
+"""Returns the numbers of the examples at rising positions, `[n]` int64."""
+
+
+def _places(source: Source, params: Any, plan: order.BatchPlan) -> Places:
+    """Returns the order of a source's examples."""
+    count = len(source)
+    if not plan.shuffle:
+        return lambda positions: positions % count
+    if not source.groups:
+        return lambda positions: order.shuffled(positions, count, plan.seed)
+    window = getattr(params, "shuffle_buffer_size", 1)
+    seed = order.stream_seed(plan.seed, "groups")
+    grouped = GroupedOrder(source.groups, window, seed)
+    return lambda positions: tf.ensure_shape(tf.numpy_function(grouped.indices, [positions], tf.int64), positions.shape)
+
+
+class _Pipeline:
+    """One pipeline of a job over a source."""
+
+    def __init__(
+        self, reader: Reader, params: Any, plan: order.BatchPlan, places: Places, *, block_examples: int = 1
+    ) -> None:
+        """Takes what reads examples, their order, and how many are read in one call, at least a batch."""
+        self._plan, self._places, self._structure = plan, places, reader.structure
+        self._specs = [
+            tf.TensorSpec([None, *array.shape], tf.string if array.dtype.kind == "O" else array.dtype)
+            for _, array in reader.first
+        ]
+        self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
+        is_elsewhere = getattr(params, "use_multiprocessing", False)
+        self._read = Workers(reader, self._workers).read if is_elsewhere else reader.read
+        steps = order.window_length(self._batch_specs(), _BLOCK_STEPS)
+        self._failure: DataError | None = None
+        self._block_steps = max(1, min(steps, block_examples // plan.pipeline_batch_size))
+
+    def dataset(self, context: InputContext, transform_fn: order.TransformFn | None, count: int) -> tf.data.Dataset:
+        """Returns the batches of one replica, and tells `context` what is known of them."""
+        plan = self._plan
+        context.order_depends_on_pipelines = False
+        context.failure = lambda: self._failure
+        context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
+        finish = functools.partial(order.finish, plan=plan, transform_fn=transform_fn)
+        if not plan.training:
+            if plan.drop_remainder and count < plan.global_batch_size:
+                raise DataError(
+                    f"the {plan.use} have {count} examples, fewer than one batch of {plan.global_batch_size}, and "
+                    "drop_remainder drops an incomplete batch; set drop_remainder: false",
+                    field="drop_remainder",
+                )
+            elements = tf.data.Dataset.range(plan.first_element, max(plan.first_element, plan.num_elements(count)))
+            return self._threaded(finish(self._mapped(elements, functools.partial(self._element, count))))
+        blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)
+        dataset = self._threaded(finish(blocks.unbatch()))
+        if transform_fn is None and plan.replicas == 1 and self._block_steps > 1:
+            context.offer_blocks(dataset, self._threaded(finish(blocks)))
+        return dataset
+
+    def _mapped(self, numbers: tf.data.Dataset, function: Callable[[tf.Tensor], Any]) -> tf.data.Dataset:
+        plain = tf.autograph.experimental.do_not_convert(function)
+        return numbers.map(plain, num_parallel_calls=self._workers, deterministic=True)
+
+    def _threaded(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Lets all workers wait for their reads at the same time, on a machine with fewer cores too."""
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = max(self._workers, os.cpu_count() or 1)
+        return dataset.with_options(options)
+
+    def _block(self, number: tf.Tensor) -> Any:
+        """Returns the elements of some steps, `[elements, batch, …]`."""
+        plan, elements = self._plan, self._block_steps * self._plan.replicas
+        starts = plan.first_positions(plan.first_element + number * elements + tf.range(elements, dtype=tf.int64))
+        positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
+        batch = self._batch(tf.reshape(positions, [-1]))
+        lead = [elements, plan.replica_batch_size]
+        return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, [*lead, *tensor.shape[1:]]), batch)
+
+    def _element(self, count: int, number: tf.Tensor) -> Any:
+        """Returns an element of one pass over all examples; the last has fewer."""
+        first = self._plan.first_positions(number)
+        return self._batch(tf.range(first, tf.minimum(first + self._plan.replica_batch_size, count)))
+
+    def _batch(self, positions: tf.Tensor) -> Any:
+        """Returns the examples at rising positions, `[n, …]`."""
+        dtypes = [spec.dtype for spec in self._specs]
+        values = tf.numpy_function(self._values, [self._places(positions), positions], dtypes)
+        for value, spec in zip(values, self._specs, strict=True):
+            value.set_shape(spec.shape)
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+    def _values(self, indices: Any, positions: Any) -> list[Any]:
+        try:
+            arrays, _ = self._read(indices, positions)
+        except DataError as error:
+            self._failure = error  # TensorFlow's own has only its text
+            raise
+        return arrays
+
+    def _batch_specs(self) -> list[tf.TensorSpec]:
+        size = self._plan.pipeline_batch_size
+        return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in self._specs]

@@ -1,0 +1,247 @@
+"""Reading examples of a source, in threads or in worker processes, and which of them cannot be read.
+
+Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one and what takes
+its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
+(`source.py`).
+
+A bad example is found by reading it alone. Where bad ones are skipped, the next good one by its number takes its place
+in training; an evaluation has one example less. So which examples a batch has depends on nothing but the data.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import inspect
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any
+
+from official_trainer.inputs.context import DataError
+from official_trainer.inputs.source import Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
+from official_trainer.lazy import deferred
+
+Transform = Callable[..., Any]
+
+_MOST_TRIED = 1000  # examples in a row that may be bad
+
+
+class ExampleError(DataError):
+    """An example that cannot be read, transformed or made part of a batch; the message has its place."""
+
+    names_line = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """An example that cannot be read: its number, its place in the data, the reason."""
+
+    index: int
+    where: str
+    reason: str
+
+
+class Reader:
+    """Reads examples by their numbers as arrays `[n, …]`; worker processes have a copy.
+
+    Attributes:
+      first: the leaves of the first good example as arrays, each with its path.
+      structure: the structure of an example, of numbers that count its leaves.
+    """
+
+    def __init__(
+        self, source: Source, transforms: Sequence[Transform], *, seed: int, skips: bool = False, repeats: bool = True
+    ) -> None:
+        """Reads the first example.
+
+        Args:
+          source: the examples.
+          transforms: called with each example, one after the other.
+          seed: of the transforms' random numbers.
+          skips: whether bad examples are left out.
+          repeats: whether another one takes the place of a bad example.
+
+        Raises:
+          ExampleError: the first example is bad, or with `skips` the first thousand are.
+        """
+        self._source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
+        self._transforms = [_as_function(transform) for transform in transforms]
+        for index in range(min(len(source), _MOST_TRIED if skips else 1)):
+            try:
+                example = self._example(index, index)
+                self.first = arrays_of(example)
+                break
+            except Exception as error:
+                failed = self._named(index, error)
+        else:
+            raise failed
+        if not self.first:
+            raise DataError(f"{source.where(index)}: it has no field")
+        self.structure = rebuilt(example, iter(range(len(self.first))))
+
+    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+        """Returns the leaves of a batch, and which examples are bad.
+
+        Args:
+          indices: numbers of the examples, `[n]` int64.
+          positions: their positions, counted over all epochs, `[n]` int64.
+
+        Raises:
+          ExampleError: an example is bad, and none is skipped.
+        """
+        try:
+            return self._batch(indices, positions), []
+        except Exception as error:
+            parts, bad = [], []
+            for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
+                part, found = self._read_one(index, position)
+                parts += part
+                bad += found
+            if not bad:
+                raise ExampleError(f"{self._source.where(int(indices[0]))} and those after it: {error}") from error
+            return self._joined(parts), bad
+
+    def _read_one(self, index: int, position: int) -> tuple[list[list[Any]], list[Bad]]:
+        """Returns the example, or what takes its place, as a batch of one, and which examples are bad."""
+        import numpy as np
+
+        bad: list[Bad] = []
+        while True:
+            try:
+                return [self._batch(np.asarray([index]), np.asarray([position]))], bad
+            except Exception as error:
+                failed = self._named(index, error)
+                if not self._skips or len(bad) >= min(len(self._source), _MOST_TRIED):
+                    raise failed from error
+                bad.append(Bad(index, self._source.where(index), _reason(error)))
+            if not self._repeats:
+                return [], bad
+            index = (index + 1) % len(self._source)
+
+    def _batch(self, indices: Any, positions: Any) -> list[Any]:
+        if self._transforms:
+            examples = self._source.__getitems__(indices.tolist())
+            pairs = zip(examples, positions.tolist(), strict=True)
+            batch = stack([self._transformed(example, position) for example, position in pairs])
+        else:
+            batch = self._source.take(indices.tolist())
+        arrays = [(path, as_array(leaf, path)) for path, leaf in flat(batch)]
+        check_alike(arrays, self.first, batched=True)
+        return [array for _, array in arrays]
+
+    def _example(self, index: int, position: int) -> Any:
+        return self._transformed(self._source[index], position)
+
+    def _transformed(self, example: Any, position: int) -> Any:
+        for transform in self._transforms:
+            example = transform(example, self._seed, position)
+        return example
+
+    def _joined(self, parts: list[list[Any]]) -> list[Any]:
+        import numpy as np
+
+        empty = [np.empty([0, *array.shape], array.dtype) for _, array in self.first]
+        return [np.concatenate([part[leaf] for part in parts] or [none]) for leaf, none in enumerate(empty)]
+
+    def _named(self, index: int, error: Exception) -> ExampleError:
+        where = self._source.where(index)
+        reason = _reason(error)
+        named = ExampleError(reason if reason.startswith(where) else f"{where}: {reason}")
+        return named.with_traceback(error.__traceback__)
+
+
+def _reason(error: Exception) -> str:
+    own = isinstance(error, DataError) or type(error) is ValueError
+    return str(error) if own else f"{type(error).__name__}: {error}"
+
+
+def _as_function(transform: Transform) -> Callable[[Any, int, int], Any]:
+    """Returns a transform as a function of an example, the seed and the position."""
+    for method in ("random_map", "map"):  # of Grain's transforms
+        if not callable(transform) and hasattr(transform, method):
+            transform = getattr(transform, method)
+            return _Drawing(transform) if method == "random_map" else _Plain(transform)
+    if not callable(transform):
+        what = f"a transform must be a function of an example, or a Map of Grain, got a {type(transform).__name__}"
+        raise DataError(f"from_source(): {what}")
+    try:
+        draws = "rng" in inspect.signature(transform).parameters
+    except ValueError:  # a function of C
+        draws = False
+    return _Drawing(transform, by_name=True) if draws else _Plain(transform)
+
+
+class _Plain:
+    def __init__(self, function: Transform) -> None:
+        self._function = function
+
+    def __call__(self, example: Any, seed: int, position: int) -> Any:
+        return self._function(example)
+
+
+class _Drawing:
+    def __init__(self, function: Transform, *, by_name: bool = False) -> None:
+        self._function, self._by_name = function, by_name
+
+    def __call__(self, example: Any, seed: int, position: int) -> Any:
+        import numpy as np
+
+        rng = np.random.Generator(np.random.Philox(key=[seed, position]))
+        return self._function(example, rng=rng) if self._by_name else self._function(example, rng)
+
+
+class Workers:
+    """Processes that read for this one; they end with it, however it ends."""
+
+    def __init__(self, reader: Reader, processes: int) -> None:
+        """Pickles `reader`; processes start with the first read.
+
+        Raises:
+          DataError: it cannot be pickled.
+        """
+        try:
+            pickled = pickle.dumps(reader)
+        except Exception as error:
+            fix = "define transforms at the top level of a module, or leave use_multiprocessing out"
+            raise DataError(f"cannot be sent to processes: {error}; {fix}", field="use_multiprocessing") from error
+        self._pool = concurrent.futures.ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), _begin, (pickled,)
+        )
+        weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+
+    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+        """Does what `Reader.read` does, in a worker process."""
+        try:
+            return self._pool.submit(_read, indices, positions).result()
+        except concurrent.futures.BrokenExecutor as error:
+            why = "a worker process that reads examples was killed, or could not start; is there enough memory?"
+            raise DataError(f"{why} (task.train_data.workers of them read at once)") from error
+
+
+_reader: list[Reader] = []  # of a worker process
+
+
+def _begin(pickled: bytes) -> None:
+    """Makes this process a worker."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal and Slurm tell all processes; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    with deferred("tensorflow", "keras", "tf_keras"):  # the user's modules name them, and reading needs none
+        _reader.append(pickle.loads(pickled))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _read(indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+    return _reader[0].read(indices, positions)

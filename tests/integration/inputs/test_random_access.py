@@ -1,0 +1,179 @@
+"""Sources of random access: their order, where they start, what is said about examples that cannot be read."""
+
+import itertools
+
+import grain
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from official_trainer import inputs
+from official_trainer.config.schema import DataConfig
+from tests.support.sources import Columns, Numbers
+
+COUNT = 53
+
+
+def train(batch=8, **fields):
+    return DataConfig(global_batch_size=batch, is_training=True, **fields)
+
+
+def evaluation(batch=8, **fields):
+    return DataConfig(global_batch_size=batch, is_training=False, **fields)
+
+
+def ids(dataset, count=None):
+    return [element["id"].tolist() for element in itertools.islice(dataset.as_numpy_iterator(), count)]
+
+
+def flat(parts):
+    return list(itertools.chain.from_iterable(parts))
+
+
+def global_batches(build, steps, *, pipelines=1, replicas=1, start_step=0):
+    """The ids of each global batch of a whole job, the parts of all pipelines put together."""
+    each = replicas // pipelines
+    parts = []
+    for pipeline in range(pipelines):
+        context = inputs.InputContext(
+            num_input_pipelines=pipelines,
+            input_pipeline_id=pipeline,
+            num_replicas_in_sync=replicas,
+            start_step=start_step,
+        )
+        elements = ids(build(context), steps * each)
+        parts.append([flat(elements[step * each : (step + 1) * each]) for step in range(steps)])
+    return [flat(step) for step in zip(*parts, strict=True)]
+
+
+SOURCES = {
+    "one by one": lambda: Numbers(COUNT),
+    "columns": lambda: Columns(COUNT),
+    "groups": lambda: Numbers(COUNT, groups=[10, 3, 17, 1, 12, 10]),
+    "list": lambda: [{"id": number} for number in range(COUNT)],
+}
+
+
+@pytest.fixture(params=SOURCES)
+def source(request):
+    return SOURCES[request.param]()
+
+
+def test_an_epoch_has_each_example_once_in_another_order(source):
+    """N41: for sources read one by one, in columns, in groups, and a list of Python."""
+    read = flat(ids(inputs.from_source(source, train(seed=5, shuffle_buffer_size=12)), 20))
+    first, second = read[:COUNT], read[COUNT : 2 * COUNT]
+    assert sorted(first) == sorted(second) == list(range(COUNT))
+    assert first != second and first != sorted(first)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SOURCES)),
+    job=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),
+    start_step=st.integers(0, 200),
+    batch=st.sampled_from([4, 8, 12, 64]),
+)
+def test_any_job_continues_with_the_same_examples(name, job, start_step, batch):
+    """N42: at any step, also in later epochs, on any number of hosts and replicas."""
+
+    def build(context):
+        return inputs.from_source(SOURCES[name](), train(batch, seed=5, shuffle_buffer_size=12), context)
+
+    alone = global_batches(build, start_step + 3)
+    pipelines, replicas = job
+    continued = global_batches(build, 3, pipelines=pipelines, replicas=replicas, start_step=start_step)
+    assert continued == alone[start_step:]
+
+
+def test_an_evaluation_has_each_example_once_in_order(source):
+    """N41: the last batch is smaller, and two hosts divide it."""
+
+    def build(context):
+        return inputs.from_source(source, evaluation(), context)
+
+    assert flat(ids(build(None))) == list(range(COUNT))
+    divided = [
+        flat(ids(build(inputs.InputContext(num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2))))
+        for k in range(2)
+    ]
+    assert sorted(flat(divided)) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("workers", [{"workers": 1}, {"workers": 5}, {"workers": 2, "use_multiprocessing": True}])
+def test_the_order_does_not_depend_on_workers(workers):
+    """N41: threads or processes."""
+    usual = ids(inputs.from_source(Numbers(COUNT), train()), 12)
+    assert ids(inputs.from_source(Numbers(COUNT), train(**workers)), 12) == usual
+
+
+def with_noise(example, rng):
+    return {**example, "noise": rng.standard_normal(3)}
+
+
+def test_transforms_draw_the_same_numbers_after_a_restart():
+    """N41: the numbers depend on the position, so an example has others in the next epoch."""
+
+    def noise(start_step, count):
+        context = inputs.InputContext(start_step=start_step)
+        dataset = inputs.from_source(Numbers(COUNT), train(), context, transforms=[with_noise])
+        return np.concatenate([element["noise"] for element in itertools.islice(dataset.as_numpy_iterator(), count)])
+
+    whole = noise(0, 20)
+    np.testing.assert_array_equal(noise(7, 13), whole[7 * 8 :])
+    assert len(np.unique(whole)) == whole.size
+
+
+def test_grains_transforms_and_sources_serve():
+    """N41: a `Map` of Grain, over a source of Grain."""
+
+    class Double(grain.transforms.Map):
+        def map(self, element):
+            return {"id": element * 2}
+
+    dataset = inputs.from_source(grain.sources.RangeDataSource(0, 6, 1), evaluation(4), transforms=[Double()])
+    assert ids(dataset) == [[0, 2, 4, 6], [8, 10]]
+
+
+def test_grain_keeps_its_order_at_any_step():
+    """N41: `from_grain` yields `dataset[i]`, epoch after epoch, on one host and on two."""
+    data = grain.MapDataset.source(range(COUNT)).seed(3).shuffle().map(lambda number: {"id": number})
+
+    def build(context):
+        return inputs.from_grain(data, train(4), context)
+
+    alone = global_batches(build, 30)
+    assert flat(alone) == [data.repeat()[position]["id"] for position in range(120)]
+    assert sorted(flat(alone)[:COUNT]) == list(range(COUNT))
+    assert global_batches(build, 5, pipelines=2, replicas=2, start_step=25) == alone[25:]
+
+
+def test_grains_version_is_recorded():
+    """N41: its order may change with a release."""
+    context = inputs.InputContext()
+    inputs.from_grain(grain.MapDataset.source([{"id": 1}] * 9), train(4), context)
+    assert context.order == f"grain {grain.__version__}"
+
+
+def test_an_element_that_a_filter_of_grain_dropped_is_refused():
+    """N45"""
+    data = grain.MapDataset.source(range(9)).filter(lambda number: number != 0).map(lambda number: {"id": number})
+    with pytest.raises(inputs.DataError, match="element 0 of the MapDataset: a filter of the dataset dropped it"):
+        inputs.from_grain(data, train(4))
+
+
+@pytest.mark.parametrize(
+    ("data", "params", "message"),
+    [
+        (grain.MapDataset.range(3).to_iter_dataset(), train(), "an IterDataset has a state instead of positions"),
+        ([1, 2], train(), "needs a grain.MapDataset, got a list"),
+        (grain.MapDataset.range(0), train(), "the training data are empty"),
+        (grain.MapDataset.range(3).repeat(), evaluation(), "the evaluation data have no end; leave repeat() out"),
+    ],
+)
+def test_what_grain_cannot_read_by_number_is_refused(data, params, message):
+    """N41"""
+    with pytest.raises(inputs.DataError) as caught:
+        inputs.from_grain(data, params)
+    assert message in str(caught.value)
