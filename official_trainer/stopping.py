@@ -3,8 +3,13 @@
 Owns: the signal handlers while a run lasts, what a second signal does, and the end of the grace period.
 Does not own: saving (`engine/loop.py`), or when the state can be saved during a step (`engine/windows.py`).
 
-From a signal to a checkpoint: `runs/run.py` → `StopRequest._handle` → `PreemptedError` → `Loop._save_at_stop`; while
-the main thread hangs: `StopRequest._watch` → `InputWait.rescuer` (`engine/windows.py`) → `Loop._save_while_hanging`.
+From a signal to a checkpoint:
+- `StopRequest._handle` sets `reason`, and raises `Interrupted` in an `interruptible` block, such as a traced window of
+  a process that trains alone (`_reading` in `engine/train_steps.py`);
+- elsewhere `Loop` calls `check` after the window, which lasts at most a second or one step (`engine/events.py`);
+- of several processes, the chief hears the reasons of all at its next collective call (`distributed/collective.py`);
+- either way `PreemptedError` → `Loop._ended_in_any_case` → `Loop._save_at_stop` → `CheckpointStore.save`;
+- while the main thread hangs: `_watch` → `InputWait.rescuer` (`engine/windows.py`) → `Loop._save_while_hanging`.
 
 Python runs a signal's handler in the main thread, between two of its own instructions, so not while TensorFlow
 computes. The operating system's part of the handler writes to a pipe at once, and a thread of ours reads that.

@@ -1,6 +1,10 @@
 """The loop of a run: windows of training steps, and what happens between two of them, in its order.
 
-    restore → [ window → check loss → check stop → summary → traces → actions → save → evaluate → save ]* → export
+    restore → [ window → check loss → check stop → summary → traces → actions
+              → save → evaluate → check stop → save ]* → export
+
+What one step of a window does: `tasks/task.py`, `Task.train_step`. *Traces* are the functions that TensorFlow has
+traced since the last call, of which actions are told (`on_trace`).
 
 Owns: the order of events and that each happens at exactly its step, however often the run was restarted and for any
 `steps_per_loop`; that a step is saved once, and no state that is not finite ever; what a process that ends leaves
@@ -12,6 +16,7 @@ order is part of correctness:
 - a loss that is not finite ends its window; the summary is written first, so that the window is on record;
 - `save` checks the weights, so that no state that is not finite is ever saved;
 - a requested stop ends the run after a whole step, mostly between two windows, and saves that step unless it is saved;
+  it is looked for after each window and after each evaluation that was computed;
 - the save comes before the evaluation, so that a crash there loses no training; actions may ask for another after it;
 - an evaluation's row is written last, after its best checkpoint: the row marks the evaluation as done.
 """

@@ -241,7 +241,7 @@ class Loop:
         trainer = self.trainer
         stop = StopRequest()
         trainer.process_group.use_stop(stop)
-        of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)
+        of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)  # Model Garden's tasks have none
         schedule = Schedule([*of_task, *trainer.actions, *self._actions])
         # This call makes no call of a step before it: there is no restart that would have to make up for one.
         called = {action.name: trainer.context.step for action in schedule.actions}

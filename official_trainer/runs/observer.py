@@ -400,9 +400,9 @@ class RunObserver(LoopObserver):
         try:
             self._exported = which, export_own(self._job, self._trainer, step, logs)
         except export.NoSignaturesError as error:
-            if hasattr(self._trainer.task, "build_signatures"):
+            if hasattr(self._trainer.task, "build_signatures"):  # Model Garden's tasks have none
                 raise
-            # Model Garden's tasks have no signatures, and its drivers do not export at the end: its users miss nothing.
+            # Model Garden's drivers do not export at the end: its users miss nothing.
             what = "nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone"
             _logger.warning("%s: %s", what, error)
 

@@ -1,7 +1,8 @@
 """Optuna: draws the values of a trial, and says whether a trial is pruned.
 
 Owns: drawing the values of a trial, and whether it is pruned: by Optuna's study, made in memory from the records of
-trials for each question; seeds; dimensions as Optuna's.
+trials for each question; seeds; dimensions as Optuna's. `driver.py` asks: `Course.draw` (`course.py`) for a
+trial, `Study.prunes` whether to prune.
 Does not own: what a population draws (`population.py`), drawing again after a refusal (`course.py`), records
 (`trial.py`), which classes there are, their options and the combinations of a grid (`classes.py`), ending a process
 (`driver.py`). Imports Optuna when an object is made.

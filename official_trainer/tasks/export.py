@@ -54,8 +54,8 @@ class NoSignaturesError(UserError, ValueError):
 
 
 def predict_step_of(task: Any) -> Callable[..., Any]:
-    """Returns a task's `predict_step`; for a task of Model Garden, which has none, its `inference_step`."""
-    if hasattr(task, "predict_step"):
+    """Returns a task's `predict_step`, or else its `inference_step` as one."""
+    if hasattr(task, "predict_step"):  # Model Garden's tasks have none
         step: Callable[..., Any] = task.predict_step
         return step
 
@@ -120,6 +120,7 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
     if garden_module is not None:
         signatures = serving.signatures(garden_module)
     else:
+        # Model Garden's tasks have none.
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)

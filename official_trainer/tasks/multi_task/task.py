@@ -210,10 +210,11 @@ class MultiTask(Task):
 
         found = {}
         for name, part in self.parts.items():
-            own, build = sub_model(model, name), getattr(part.task, "build_signatures", None)
+            own = sub_model(model, name)
+            build = getattr(part.task, "build_signatures", None)  # Model Garden's tasks have none
             if build is not None:
                 signatures = build(own)
-            elif isinstance(getattr(own, "inputs", None), list):  # Model Garden's tasks have none
+            elif isinstance(getattr(own, "inputs", None), list):
                 signatures = export.default_signatures(part.task, own)
             else:
                 why = "its model was not built with keras.Input, so its inputs are unknown"
@@ -225,6 +226,7 @@ class MultiTask(Task):
 
     def build_actions(self, trainer: Any) -> Sequence[Any]:
         """Returns the actions of all tasks."""
+        # Model Garden's tasks have none.
         builders = [getattr(part.task, "build_actions", None) for part in self.parts.values()]
         return [action for build in builders if build is not None for action in build(trainer)]
 
