@@ -2,7 +2,7 @@
 
 Owns: reading the profile, which verbs a job can run, what is refused before anything starts, `JobSpec` with its
 commands.
-Does not own: the flags and a job on this machine (`verbs/launch.py`), jobs of engines (`submit.py`).
+Does not own: the flags and a job on this machine (`verbs/launch.py`), jobs of schedulers (`submit.py`).
 """
 
 from __future__ import annotations

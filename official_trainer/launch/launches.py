@@ -1,7 +1,7 @@
-"""The folder `launches/` of a workspace: the record of each job that an engine has got, in a folder with its files.
+"""The folder `launches/` of a workspace: the record of each job that a scheduler has got, in a folder with its files.
 
 Owns: `launches/NAME/launch.json`, which only its owner can read, and the name of a job; which of two commands may start
-the job. Does not own: starting it (`submit.py`, `engines.py`), the content of its files (`target.py` and each
+the job. Does not own: starting it (`submit.py`, `schedulers.py`), the content of its files (`target.py` and each
 target), the files of the code (`snapshot.py`).
 """
 
@@ -48,13 +48,13 @@ class Record:
     """A submitted job, as in `launch.json`.
 
     Attributes:
-      target: the name of the engine.
+      target: the name of the scheduler.
       name: of the job.
-      id: the engine's name for it.
+      id: the scheduler's name for it.
       model_dir: its run directory.
       submitted_at: when, in UTC.
       argv: the command line that submitted it.
-      submit: the engine's commands that submitted it, as lists of words.
+      submit: the scheduler's commands that submitted it, as lists of words.
       files: names of its files.
       profile: every value of its profile.
       is_sweep: whether its workers work on a sweep.

@@ -2,7 +2,7 @@
 
 Owns: `Profile` and `Resources`, and the syntax of names and variables. A target adds its own fields in a subclass, in
 its file in `targets/`.
-Does not own: reading the YAML (`config.resolve`, as for experiments), rendering it for an engine (`target.py`).
+Does not own: reading the YAML (`config.resolve`, as for experiments), rendering it for a scheduler (`target.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SNAPSHOT: Literal["snapshot"] = "snapshot"
 """The `source` of a profile whose jobs run the code that was submitted."""
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every engine
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every scheduler
 _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSW(?:OR)?D|PASSPHRASE|PWD|PAT|AUTH|CREDENTIALS?)(?:_\d+)?|.*_KEY|"
     r".*(?:ACCESS|API|PRIVATE|SECRET)_?KEY(?:_.*)?",
@@ -145,7 +145,7 @@ def command_problems(field: str, commands: Sequence[Sequence[str]]) -> Iterator[
 
 
 def flag_problems(field: str, flags: Sequence[str], ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the problems of further flags for a command of an engine, each one word of a list.
+    """Yields the problems of further flags for a command of a scheduler, each one word of a list.
 
     Args:
       field: with these flags.

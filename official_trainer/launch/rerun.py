@@ -1,4 +1,4 @@
-"""Restarts a command by its exit code, on machines of an engine that does not.
+"""Restarts a command by its exit code, on machines of a scheduler that does not.
 
 Owns: this loop, and the command line that starts it.
 Does not own: the scripts around it (`launch/targets/tpu.py`, `launch/targets/vertex.py`), when to give up

@@ -2,7 +2,7 @@
 
 Owns: making a copy of the code, its archive, unpacking that.
 Does not own: which files are code, what a copy holds about itself, what has changed since (`tracking/code_files.py`);
-where an engine finds the copy (`launch/targets/`).
+where a scheduler finds the copy (`launch/targets/`).
 
 A snapshot is a folder whose name holds the checksum of all its code, so code that has not changed is not copied again.
 Data that git ignores, and all else that is no code, is linked there: a relative path means what it means in the

@@ -34,7 +34,7 @@ class JobSpec(JobProcesses):
       cwd: the directory of the command; relative paths in the arguments of its roles start there.
       strategy: its `runtime.distribution_strategy`.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
-      code: the snapshot that it runs; None for what the engine or the profile has.
+      code: the snapshot that it runs; None for what the scheduler or the profile has.
       paths: field and value of each text in its config that may be a path relative to `cwd`.
     """
 

@@ -1,10 +1,12 @@
-"""Jobs for an engine, as `launch TARGET` shows and submits them.
+"""Jobs for a scheduler, as `launch TARGET` shows and submits them.
 
-Owns: submitting a job, in this order: check its flags and processes, plan the copy of its code, refuse what the engine
-would refuse, render it; then, as the only command for this job: see that the last one of its name has ended, copy the
-code, write the files, run the engine's commands, record it, say so. Without `--submit` the rendered job is shown.
-Does not own: `launch` (`verbs/launch.py`), the checks of processes (`job_spec.py`), rendering (`targets/`), commands of
-engines (`engines.py`), the record (`launches.py`), the copy (`snapshot.py`), submitted jobs (`verbs/job.py`).
+Owns: submitting a job, in this order: check its flags and processes, plan the copy of its code, refuse what the
+scheduler would refuse, render it; then, as the only command for this job: see that the last one of its name has ended,
+copy the code, have the files written, the commands run and the job recorded, say so. Without `--submit` the rendered
+job is shown.
+Does not own: `launch` (`verbs/launch.py`), the checks of processes (`job_spec.py`), which files and commands a
+scheduler gets (`targets/`), running these (`schedulers.py`), the record (`launches.py`), the copy (`snapshot.py`),
+submitted jobs (`verbs/job.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.distributed.cluster import PS
 from official_trainer.errors import ExitCode
-from official_trainer.launch import engines, job_spec, launches, snapshot, targets
-from official_trainer.launch.engines import EngineError
+from official_trainer.launch import job_spec, launches, schedulers, snapshot, targets
 from official_trainer.launch.launches import Record
+from official_trainer.launch.schedulers import SchedulerError
 from official_trainer.launch.spec import JobSpec, is_in, with_code
 from official_trainer.launch.target import SAME, Phase, Rendered, Target
 from official_trainer.runs.job import check_ready
@@ -44,27 +46,27 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     """Shows the job's files and commands, or submits it.
 
     Raises:
-      UsageError: a flag has no effect, or the engine would not run the job as intended.
-      EngineError: the engine's program is missing, or fails.
+      UsageError: a flag has no effect, or the scheduler would not run the job as intended.
+      SchedulerError: the scheduler's program is missing, or fails.
     """
     if given := [f"--{name}" for name in _ONLY_HERE if getattr(arguments, name)]:
         raise UsageError(f"{' and '.join(given)} would have no effect with `launch {target_class.name}`; leave it out")
     if arguments.submit and arguments.dry_run:
         raise UsageError("--submit with --dry_run: keep one of the two; without --submit, the job is only shown")
-    engine, job = checked(arguments, target_class)
+    scheduler, job = checked(arguments, target_class)
     if arguments.submit:
-        ask = functools.partial(engines.run_detached, engine, folder=job.cwd, seconds=engines.ANSWER_SECONDS)
-        engine = engine.pinned(ask)
+        ask = functools.partial(schedulers.run_detached, scheduler, folder=job.cwd, seconds=schedulers.ANSWER_SECONDS)
+        scheduler = scheduler.pinned(ask)
     folder = folder_of(arguments, job.name)
-    job = _with_code(arguments, engine, job, folder)
-    if problems := [*_unwritable(job, engine.profile.secrets_go), *engine.problems(job)]:
-        raise UsageError("\n".join([f"launch {engine.name}: this job cannot be run as it is", *problems]))
-    rendered = engine.render(job)
+    job = _with_code(arguments, scheduler, job, folder)
+    if problems := [*_unwritable(job, scheduler.profile.secrets_go), *scheduler.problems(job)]:
+        raise UsageError("\n".join([f"launch {scheduler.name}: this job cannot be run as it is", *problems]))
+    rendered = scheduler.render(job)
     if not arguments.submit:
-        _show(engine, job, rendered, folder)
+        _show(scheduler, job, rendered, folder)
         return int(ExitCode.DONE)
     record = Record(
-        target=engine.name,
+        target=scheduler.name,
         name=job.name,
         id=job.name,
         model_dir=job.model_dir,
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         argv=arguments.argv,
         submit=rendered.submit,
         files=tuple(rendered.files),
-        profile=engine.profile.as_dict(),
+        profile=scheduler.profile.as_dict(),
         is_sweep=job.is_sweep,
         code="" if job.code is None else job.code.path,
     )
@@ -80,22 +82,22 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
         if (last := launches.read(folder)) is not None:  # this job takes the place of one of its name that has ended
             before = launches.target_of(last)
             refuse_unless_ended(folder, before, last, "and another --model_dir makes another job")
-            if before.query(()) == engine.query(()):  # in the same cluster, for example, which may still have it
-                rendered = dataclasses.replace(rendered, submit=engine.resume(last.id, rendered.submit))
-        with _taken(job.code, is_packed=engine.code_as(job.model_dir) == "archive"):
+            if before.query(()) == scheduler.query(()):  # in the same cluster, for example, which may still have it
+                rendered = dataclasses.replace(rendered, submit=scheduler.resume(last.id, rendered.submit))
+        with _taken(job.code, is_packed=scheduler.code_as(job.model_dir) == "archive"):
             try:
-                submitted = engines.submit(folder, engine, rendered, record)
+                submitted = schedulers.submit(folder, scheduler, rendered, record)
             except KeyboardInterrupt:
-                what = f"{engine.name} may have {record.name} all the same; look there, and cancel it"
+                what = f"{scheduler.name} may have {record.name} all the same; look there, and cancel it"
                 terminal.report_error(what, "note", "dim")
                 raise
-    report_submitted(submitted, folder, engine)
+    report_submitted(submitted, folder, scheduler)
     if job.code is not None:
         print(f"it runs the code as it is now, of which {os.path.relpath(job.code.path)} is a copy")
     return int(ExitCode.DONE)
 
 
-def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec, folder: str) -> JobSpec:
+def _with_code(arguments: argparse.Namespace, scheduler: Target[Any], job: JobSpec, folder: str) -> JobSpec:
     """Returns the job with the snapshot that it will run, if its target takes one and it has a workspace.
 
     Raises:
@@ -103,7 +105,7 @@ def _with_code(arguments: argparse.Namespace, engine: Target[Any], job: JobSpec,
       ConfigChangeError: the job would continue a run whose newest checkpoint other code has saved.
     """
     workspace = target.workspace(arguments)
-    form = engine.code_as(job.model_dir)
+    form = scheduler.code_as(job.model_dir)
     if workspace is None or form is None or not is_in(job.cwd, str(workspace)):
         return job
     code = snapshot.planned(str(workspace), folder)
@@ -140,7 +142,7 @@ def _taken(code: Snapshot | None, *, is_packed: bool) -> Iterator[None]:
 
     Args:
       code: as it was planned; None makes nothing.
-      is_packed: whether the engine gets an archive of it.
+      is_packed: whether the scheduler gets an archive of it.
 
     Raises:
       UsageError: a file was edited since it was planned.
@@ -176,10 +178,10 @@ def root(arguments: argparse.Namespace) -> str:
     return str(target.workspace(arguments) or os.getcwd())
 
 
-def report_submitted(record: Record, folder: str, engine: Target[Any]) -> None:
+def report_submitted(record: Record, folder: str, scheduler: Target[Any]) -> None:
     """Prints the name of a submitted job, and the commands to manage it."""
     print(f"{record.name} was submitted to {record.target} as {record.id}; its files are in {os.path.relpath(folder)}")
-    if engine.is_supervised:
+    if scheduler.is_supervised:
         print("while this runs, a slice that is taken away is replaced, and it is deleted once the job has ended:")
         print(f"  official-trainer job supervise {record.name}")
         print("and at any time:")
@@ -200,15 +202,15 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
     model_dir = target.model_dir_of(experiment, arguments)
     arguments.model_dir = files.absolute(model_dir)
     is_sweep = arguments.command not in ("train", "predict")
-    engine = target_class(profile, is_sweep=is_sweep)
+    scheduler = target_class(profile, is_sweep=is_sweep)
     if is_sweep:
-        if not engine.runs_sweeps:
+        if not scheduler.runs_sweeps:
             known = " and ".join(target.name for target in targets.importable() if target.runs_sweeps)
             fix = f"`official-trainer {arguments.command}` runs one on this machine"
-            raise UsageError(f"launch {engine.name} cannot run a {arguments.command}; {known} can, and {fix}")
-        job = job_spec.check_shared(arguments, engine.profile)
+            raise UsageError(f"launch {scheduler.name} cannot run a {arguments.command}; {known} can, and {fix}")
+        job = job_spec.check_shared(arguments, scheduler.profile)
     else:
-        mode = job_spec.read_mode(arguments, engine.profile)
+        mode = job_spec.read_mode(arguments, scheduler.profile)
         prediction = flags.read_prediction(arguments)
         if prediction.output_dir:  # only in mode predict
             arguments.output = files.absolute(prediction.output_dir)
@@ -219,12 +221,12 @@ def checked(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> t
         # job may run elsewhere, and reading a URL would need TensorFlow.
         is_unseen = files.is_url(arguments.model_dir) or not os.path.isdir(arguments.model_dir)
         check = check_ready if is_unseen else functools.partial(check_startable, prediction=prediction)
-        job = job_spec.check_job(arguments, engine.profile, mode, check)
+        job = job_spec.check_job(arguments, scheduler.profile, mode, check)
     place = job.model_dir
     if job.predicts:  # beside the training of the run, and its record
         experiment, place = f"{experiment}-predict", arguments.output or files.join(place, "predictions")
     place = place if files.is_url(place) else os.path.realpath(place)  # a directory has one name by all links to it
-    return engine, dataclasses.replace(job, name=launches.job_name(profile.name, experiment, place))
+    return scheduler, dataclasses.replace(job, name=launches.job_name(profile.name, experiment, place))
 
 
 def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
@@ -240,34 +242,34 @@ def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
             yield f"{what}; leave it out, and {secrets_go}"
 
 
-def refuse_unless_ended(folder: str, engine: Target[Any], record: Record, so: str) -> None:
+def refuse_unless_ended(folder: str, scheduler: Target[Any], record: Record, so: str) -> None:
     """Refuses to start a job again, unless it is certain that it has ended: two would train in one directory.
 
     Args:
       folder: of the job.
-      engine: its target.
+      scheduler: its target.
       record: of the job.
       so: what follows for a job that has not ended.
 
     Raises:
       UsageError: it has not ended.
-      EngineError: the engine does not say whether it has.
+      SchedulerError: the scheduler does not say whether it has.
     """
-    state = engines.state_of(folder, engine, record)
+    state = schedulers.state_of(folder, scheduler, record)
     submitted = f"{record.name} was submitted to {record.target} as {record.id} at {record.submitted_at}"
     cancel = f"`official-trainer job cancel {record.name}` ends it"
     if state.phase is Phase.RUNNING:
         raise UsageError(f"{submitted}, and has not ended ({state.text}), {so}; {cancel}")
     if state.phase is Phase.UNKNOWN:
-        raise EngineError(
+        raise SchedulerError(
             f"{submitted}, and it is not known whether it has ended, so nothing was started: {state.text}\n"
-            f"check: {shlex.join(engine.query((record.id,)))}\n"
+            f"check: {shlex.join(scheduler.query((record.id,)))}\n"
             f"Once that works, run this command again. If the job still runs, {cancel}; "
             f"if {record.target} no longer exists, remove {os.path.relpath(folder)}"
         )
 
 
-def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
+def _show(scheduler: Target[Any], job: JobSpec, rendered: Rendered, folder: str) -> None:
     """Prints the files of a job, and to stderr its summary and the commands that --submit would run.
 
     A single file is printed as it is, so that `> FILE` saves it, on a terminal without what every job has.
@@ -287,7 +289,7 @@ def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) ->
         names = [f"{role.count} {_CALLED.get(role.name, role.name)}{'s' * (role.count > 1)}" for role in roles]
         if not roles:
             continue
-        resources = engine.profile.resources_of(roles[0].name)
+        resources = scheduler.profile.resources_of(roles[0].name)
         cpus, memory, gpus = resources.cpus, resources.memory_gib, resources.gpus
         gets = [f"{cpus} CPU{'s' * (cpus > 1)}"] if cpus else []
         gets += [f"{memory:g} GiB"] if memory else []
@@ -298,12 +300,12 @@ def _show(engine: Target[Any], job: JobSpec, rendered: Rendered, folder: str) ->
         ("processes", "; ".join(processes)),
         ("sweep" if job.is_sweep else "run directory", job.model_dir),
         *([("code", f"as it is now, {len(job.code.sums)} files, which --submit copies")] if job.code else []),
-        ("max_restarts", str(engine.profile.max_restarts)),
+        ("max_restarts", str(scheduler.profile.max_restarts)),
         ("--submit", f"writes {' and '.join(rendered.files)} to {os.path.relpath(folder)}, and runs there:"),
     ]
     if sys.stdout.isatty() and sys.stderr.isatty():
         print(file=sys.stderr)
-    terminal.report_error(f"{job.name} for {engine.name}; nothing was submitted", "shown", "cyan")
+    terminal.report_error(f"{job.name} for {scheduler.name}; nothing was submitted", "shown", "cyan")
     for label, text in rows:
         print(f"  {terminal.paint(label.ljust(13), 'dim', sys.stderr)}  {text}", file=sys.stderr)
     for argv in rendered.submit:  # quoted as for a shell, although none runs them

@@ -1,8 +1,8 @@
-"""The contract between a job and an engine that runs it: rendered, shown, and submitted with the engine's commands.
+"""The contract between a job and a scheduler that runs it: rendered, shown, and submitted with its commands.
 
 Owns: `Target` and its values. A target is one file in `targets/`; it is pure: it returns files and argument lists,
-reads the answers of its engine, and starts nothing.
-Does not own: writing the files and running the commands (`engines.py`).
+reads the answers of its scheduler, and starts nothing.
+Does not own: writing the files and running the commands (`schedulers.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAME = re.compile(r"^# <the same in every job>\n(.*?)^# </the same in every job>
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A job as the files and commands of its engine.
+    """A job as the files and commands of its scheduler.
 
     Attributes:
       files: text by file name; they are written to the job's own folder.
@@ -53,11 +53,11 @@ class Phase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class JobState:
-    """The state of a job, from an answer of its engine.
+    """The state of a job, from an answer of its scheduler.
 
     Attributes:
       phase: whether the job has ended.
-      text: the engine's word for its state, in lower case, such as `pending`; of an unknown state, the reason.
+      text: the scheduler's word for its state, in lower case, such as `pending`; of an unknown state, the reason.
     """
 
     phase: Phase
@@ -65,11 +65,11 @@ class JobState:
 
 
 GONE = JobState(Phase.ENDED, "ended")
-"""The state of a job that its engine does not have any more: how it ended is not known."""
+"""The state of a job that its scheduler does not have any more: how it ended is not known."""
 
 
 def unknown(ran: subprocess.CompletedProcess[str]) -> JobState:
-    """Returns the state of a job after an answer that does not say it: the engine failed, or printed something else."""
+    """Returns the state of a job after an answer that does not say it: the scheduler failed, or printed other text."""
     if ran.returncode:
         return JobState(Phase.UNKNOWN, last_error(ran))
     printed = shorten(ran.stdout.strip())
@@ -100,13 +100,13 @@ class Host:
 
 
 class Target(abc.ABC, Generic[P]):
-    """An engine that runs jobs, with the profile of one of them.
+    """A scheduler that runs jobs, with the profile of one of them.
 
     Attributes:
       name: the word after `launch`.
       profile_class: the class of its profiles.
       needs: where to get its programs, for the message that one is missing.
-      is_supervised: whether `job supervise` has to restart its jobs, because the engine does not.
+      is_supervised: whether `job supervise` has to restart its jobs, because the scheduler does not.
       runs_sweeps: whether its jobs can be the workers of a sweep.
       gets_code_as: as what its jobs get a snapshot of the workspace, if their profile has it as its `source`.
       profile: of the job.
@@ -125,14 +125,14 @@ class Target(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def problems(self, job: JobSpec) -> Iterator[str]:
-        """Yields what the engine would refuse or would not run as intended, each with its fix."""
+        """Yields what the scheduler would refuse or would not run as intended, each with its fix."""
 
     @abc.abstractmethod
     def render(self, job: JobSpec) -> Rendered:
         """Returns the files and commands of the job; pure."""
 
     def id_of(self, name: str, output: str) -> str:
-        """Returns the engine's name for a job, which is mostly the same; empty if there is none in the output.
+        """Returns the scheduler's name for a job, which is mostly the same; empty if there is none in the output.
 
         Args:
           name: of the job.
@@ -184,7 +184,7 @@ class Target(abc.ABC, Generic[P]):
         """Returns the command that prints the output of the job; with `follow`, also the output to come."""
 
     def log_files(self) -> tuple[str, ...]:
-        """Returns the files in the job's folder that `logs` reads; empty if the engine keeps the output."""
+        """Returns the files in the job's folder that `logs` reads; empty if the scheduler keeps the output."""
         return ()
 
     @abc.abstractmethod
@@ -200,7 +200,7 @@ class Target(abc.ABC, Generic[P]):
         """Restarts the job until it has ended or the user stops; only where `is_supervised`.
 
         Args:
-          job_id: the engine's name for it.
+          job_id: the scheduler's name for it.
           submit: the commands that submitted it.
           model_dir: its run directory.
           host: runs commands, prints and waits.

@@ -1,7 +1,7 @@
 """The processes of one job on any machine: their roles, commands and variables.
 
 Owns: `JobProcesses`, and the command and environment of each process, as pure values.
-Does not own: starting them (`children.py`), how their ends are judged (`verdict.py`), what hands a job to an engine.
+Does not own: starting them (`children.py`), how their ends are judged (`verdict.py`), what hands a job to a scheduler.
 """
 
 from __future__ import annotations

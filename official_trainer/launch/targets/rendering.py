@@ -1,9 +1,9 @@
-"""The text that engines read: plain values as YAML, and shell scripts from the `.sh` templates in this folder.
+"""The text that schedulers read: plain values as YAML, and shell scripts from the `.sh` templates in this folder.
 
 Owns: which YAML values are quoted; how a template is filled. Does not own: quoting a user's words for a shell (each
 target does it with `shlex.quote`), configurations (`config/dump.py`).
 
-Engines have their own YAML parsers, for several versions of YAML: `y` is true for one, `1e3` a number for another.
+Schedulers have their own YAML parsers, for several versions of YAML: `y` is true for one, `1e3` a number for another.
 PyYAML would write both without quotes.
 """
 

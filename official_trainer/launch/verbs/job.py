@@ -1,9 +1,9 @@
 """Manage the jobs that `launch TARGET --submit` has submitted.
 
-Each action runs the engine's own command, such as squeue or kubectl.
+Each action runs the scheduler's own command, such as squeue or kubectl.
 
 Owns: `job`, on the records that `launch TARGET --submit` has written to launches/.
-Does not own: the commands of the engines (`launch/`), submitting (`launch/submit.py`).
+Does not own: the commands of the schedulers (`launch/`), submitting (`launch/submit.py`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 from official_trainer.cli import flags, terminal
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode
-from official_trainer.launch import engines, launches, submit
-from official_trainer.launch.engines import EngineError
+from official_trainer.launch import launches, schedulers, submit
 from official_trainer.launch.launches import Record
+from official_trainer.launch.schedulers import SchedulerError
 from official_trainer.launch.target import GONE, Host, Phase, Target
 from official_trainer.nearest import did_you_mean
 from official_trainer.processes.signals import Signals
@@ -41,7 +41,7 @@ EXAMPLES = (
 NEXT = ("official-trainer eval --model_dir=runs/digits", "evaluate the run")
 
 _INTERRUPTED = 130
-_LIST_SECONDS = 10.0  # for each engine, all at the same time
+_LIST_SECONDS = 10.0  # for each scheduler, all at the same time
 _POLL_SECONDS = 30.0
 _FAILURES_IN_A_ROW = 20  # ten minutes without an answer
 _CODES = {"completed": ExitCode.DONE, "succeeded": ExitCode.DONE, "cancelled": ExitCode.PREEMPTED}
@@ -58,11 +58,11 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the action with the engine's own commands, and returns the exit code of the last one.
+    """Runs the action with the scheduler's own commands, and returns the exit code of the last one.
 
     Raises:
       UsageError: the action or the job does not exist.
-      EngineError: the engine's program is missing, or fails.
+      SchedulerError: the scheduler's program is missing, or fails.
     """
     known = (*_ACTIONS, "list")
     if arguments.action not in known:
@@ -81,10 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(records, root)
     record = _find(arguments.name, records)
     folder = submit.folder_of(arguments, record.name)
-    engine = launches.target_of(record)
+    scheduler = launches.target_of(record)
     if arguments.follow:
-        return _logs(folder, engine, record, follow=True)
-    return _ACTIONS[arguments.action](folder, engine, record)
+        return _logs(folder, scheduler, record, follow=True)
+    return _ACTIONS[arguments.action](folder, scheduler, record)
 
 
 def _find(name: str | None, records: list[Record]) -> Record:
@@ -107,7 +107,7 @@ def _list(records: list[Record], root: str) -> int:
         how = "`official-trainer launch TARGET --submit -- --experiment=NAME` submits one"
         terminal.report_error(f"no job was submitted from {root}; {how}", "note", "dim")
         return int(ExitCode.DONE)
-    states = engines.states_of(records, root, _LIST_SECONDS)
+    states = schedulers.states_of(records, root, _LIST_SECONDS)
     rows = [("name", "target", "id", "state", "submitted (UTC)", "run directory")]
     reasons: dict[str, list[str]] = {}
     for record, state in zip(records, states, strict=True):
@@ -124,12 +124,12 @@ def _list(records: list[Record], root: str) -> int:
 
 def _status(folder: str, target: Target[Any], record: Record) -> int:
     print(f"{record.name}: {record.target} {record.id}, submitted {record.submitted_at}, in {record.model_dir}")
-    code = engines.run(target, target.status(record.id), folder).returncode
+    code = schedulers.run(target, target.status(record.id), folder).returncode
     if code:
         what = f"{record.target} has no status to show; the run's own is in {record.model_dir}"
         terminal.report_error(what, "note", "dim")
     elif (argv := target.ask_why(record.id)) is not None:
-        asked = engines.run_detached(target, argv, folder, engines.ANSWER_SECONDS)
+        asked = schedulers.run_detached(target, argv, folder, schedulers.ANSWER_SECONDS)
         for reason in target.reasons(record.id, asked.stdout) if not asked.returncode else ():  # it may be forbidden
             print(reason)
     return code
@@ -143,7 +143,7 @@ def _watch(folder: str, target: Target[Any], record: Record) -> int:
     failures, last = 0, None
     with Signals() as signals:
         while True:
-            state = engines.state_of(folder, target, record)
+            state = schedulers.state_of(folder, target, record)
             is_unknown = state.phase is Phase.UNKNOWN
             if state != last:
                 _say(f"unknown: {state.text}" if is_unknown else state.text)
@@ -169,7 +169,7 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
     missing = [] if follow else [name for name in names if not os.path.exists(os.path.join(folder, name))]
     argv = tuple(word for word in target.logs(record.id, follow=follow) if word not in missing)
     try:
-        code = engines.run(target, argv, folder).returncode
+        code = schedulers.run(target, argv, folder).returncode
     except KeyboardInterrupt:  # the usual way to leave; the program has got the signal too
         return _INTERRUPTED
     return _INTERRUPTED if code == -signal.SIGINT else code  # the program may end before this process gets the signal
@@ -177,7 +177,7 @@ def _logs(folder: str, target: Target[Any], record: Record, *, follow: bool = Fa
 
 def _cancel(folder: str, target: Target[Any], record: Record) -> int:
     """Ends a job that has not ended; of a supervised one, deletes what is left, which costs money also afterwards."""
-    state = engines.state_of(folder, target, record)
+    state = schedulers.state_of(folder, target, record)
     if state is GONE:
         print(f"{record.target} no longer has {record.name}, so it has ended; nothing was cancelled")
         return int(ExitCode.DONE)
@@ -185,11 +185,11 @@ def _cancel(folder: str, target: Target[Any], record: Record) -> int:
         print(f"{record.name} has ended already ({state.text}); nothing was cancelled")
         return int(ExitCode.DONE)
     commands = target.cancel(record.id)
-    failed = [argv for argv in commands if engines.run(target, argv, folder).returncode]  # all, also after a failure
+    failed = [argv for argv in commands if schedulers.run(target, argv, folder).returncode]  # all, also after a failure
     if failed:
-        raise EngineError(f"{record.name}: {engines.shown(failed[0])} failed; its error is above")
+        raise SchedulerError(f"{record.name}: {schedulers.shown(failed[0])} failed; its error is above")
     if state.phase is Phase.UNKNOWN:  # a job that may cost money is ended all the same
-        what = f"{engines.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
+        what = f"{schedulers.shown(commands[-1])} has succeeded, but {record.target} did not say whether it still ran"
         terminal.report_error(f"{record.name}: {what}: {state.text}", "note", "dim")
     else:  # one that Slurm is still completing may have ended by itself
         print(f"{record.name} was {'deleted' if target.is_supervised else 'cancelled'}; it was {state.text} before")
@@ -208,7 +208,7 @@ def _resume(folder: str, target: Target[Any], record: Record) -> int:
                 fix = f"submit the job again: {shlex.join(record.argv)}"
                 raise UsageError(f"{record.name} runs the code in {record.code}, {what}; {fix}")
         commands = target.resume(record.id, record.submit)
-        again = engines.start(folder, target, commands, dataclasses.replace(record, submitted_at=launches.now()))
+        again = schedulers.start(folder, target, commands, dataclasses.replace(record, submitted_at=launches.now()))
     submit.report_submitted(again, folder, target)
     return int(ExitCode.DONE)
 
@@ -217,8 +217,8 @@ def _supervise(folder: str, target: Target[Any], record: Record) -> int:
     if not target.is_supervised:
         raise UsageError(f"{record.name}: {record.target} itself restarts a job; `job supervise` is not needed")
     with Signals() as signals:
-        run = functools.partial(engines.run_detached, target, folder=folder)
-        ask = functools.partial(run, seconds=engines.ANSWER_SECONDS)
+        run = functools.partial(schedulers.run_detached, target, folder=folder)
+        ask = functools.partial(run, seconds=schedulers.ANSWER_SECONDS)
         host = Host(run=run, ask=ask, say=_say, wait=signals.wait)
         outcome = target.supervise(record.id, record.submit, record.model_dir, host)
     if outcome.note:

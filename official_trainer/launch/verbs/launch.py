@@ -4,7 +4,7 @@ The target `local` starts them on this machine. For another target the job is sh
 
 Owns: `launch` with its flags and the fields of profiles in its help; a job on this machine, and the message about its
 end.
-Does not own: how flags become a job (`launch/job_spec.py`), jobs of engines (`launch/submit.py`), processes of this
+Does not own: how flags become a job (`launch/job_spec.py`), jobs of schedulers (`launch/submit.py`), processes of this
 machine (`processes/`).
 """
 
@@ -131,7 +131,7 @@ def more_help(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Starts the processes and returns the exit code of the run; for an engine, shows the job or submits it."""
+    """Starts the processes and returns the exit code of the run; for a scheduler, shows the job or submits it."""
     from official_trainer.launch import targets
 
     known = (LOCAL, *targets.names())

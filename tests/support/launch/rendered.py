@@ -1,4 +1,4 @@
-"""Jobs as engines get them, in files that people read: `launch/examples/`, and `tests/data/rendered/` for other cases.
+"""Jobs as schedulers get them, in files that people read: `launch/examples/`; other cases, `tests/data/rendered/`.
 
 `python -m tests.support.launch.rendered` writes them anew, after a change that is meant; the difference is the review.
 """

@@ -1,4 +1,4 @@
-"""Jobs that run the code as it was when they were submitted, with an engine of a few lines of shell."""
+"""Jobs that run the code as it was when they were submitted, with a scheduler of a few lines of shell."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.workspace import copy_workspace
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A workspace, an engine's program on the PATH, and a target whose jobs run snapshots."""
+    """A workspace, a scheduler's program on the PATH, and a target whose jobs run snapshots."""
     folder = tmp_path / "work space"
     folder.mkdir()
     copy_workspace(folder, "experiments", "configs")

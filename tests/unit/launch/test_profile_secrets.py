@@ -159,7 +159,7 @@ def test_any_field_of_a_profile(target, text, said):
 
 @pytest.mark.parametrize("target", targets.own_names())
 def test_how_a_target_gets_a_secret(target):
-    """N20: in the message, because each engine has its own way."""
+    """N20: in the message, because each scheduler has its own way."""
     kind = targets.get(target).profile_class
     with pytest.raises(ConfigError, match=f"HF_TOKEN looks like a secret, .*; {kind.secrets_go}"):
         config.resolve(kind(), params_overrides=["{environ: {HF_TOKEN: x}}"])

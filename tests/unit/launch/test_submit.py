@@ -1,4 +1,4 @@
-"""`launch TARGET` and `job`: what is shown, written, run and refused, with an engine of a few lines of shell."""
+"""`launch TARGET` and `job`: what is shown, written, run and refused, with a scheduler of a few lines of shell."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.launch import engines, launches, targets
+from official_trainer.launch import launches, schedulers, targets
 from official_trainer.launch.target import Rendered, Target
 from official_trainer.launch.verbs import job as verb
 from tests import ROOT
@@ -22,7 +22,7 @@ from tests.support.workspace import copy_workspace
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """A workspace, an engine's program on the PATH, and a target that uses it."""
+    """A workspace, a scheduler's program on the PATH, and a target that uses it."""
     folder = tmp_path / "work space"
     folder.mkdir()
     copy_workspace(folder, "experiments")
@@ -48,7 +48,7 @@ def refused(capfd, code, *words):
 
 
 def calls(workspace):
-    """What the engine was asked, as lists of words, each with the folder."""
+    """What the scheduler was asked, as lists of words, each with the folder."""
     path = workspace.parent / "bin" / "calls"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -118,7 +118,7 @@ def test_showing_imports_no_tensorflow(workspace):
 
 
 def test_a_job_is_submitted_with_a_record(workspace, capfd):
-    """N20: the engine gets its words as they are, in the folder of the job; what was done is on record."""
+    """N20: the scheduler gets its words as they are, in the folder of the job; what was done is on record."""
     name = submit(capfd, "--workers=2")
     folder = workspace / "launches" / name
     assert calls(workspace) == [[str(folder), "start", "a b", "job.txt"]]
@@ -179,7 +179,7 @@ def test_a_wrong_profile_is_refused(workspace, capfd, text, said):
     ],
 )
 def test_what_is_refused_before_anything_is_done(workspace, capfd, words, said):
-    """N20: all that `launch local` refuses, what the engine would, and flags without effect."""
+    """N20: all that `launch local` refuses, what the scheduler would, and flags without effect."""
     assert said in refused(capfd, ExitCode.CONFIG, "launch", *words)
     assert [path.name for path in workspace.iterdir()] == ["experiments"]
     assert not calls(workspace)
@@ -261,12 +261,12 @@ def test_no_job_was_submitted(workspace, capfd):
 
 
 def test_a_submission_that_is_interrupted(workspace, capfd, monkeypatch):
-    """N20: the engine may have got the job, of which there is no record then."""
+    """N20: the scheduler may have got the job, of which there is no record then."""
 
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engines, "run", interrupted)
+    monkeypatch.setattr(schedulers, "run", interrupted)
     assert launch("--submit", "--", "digits_mlp", "--model_dir=run") == 130
     said = capfd.readouterr().err.splitlines()
     assert re.fullmatch(
@@ -312,18 +312,18 @@ def test_a_profile_that_cannot_be_read_is_one_problem(workspace, capfd, monkeypa
 
 
 def test_commands_at_the_same_time_start_a_job_once(workspace, capfd, monkeypatch):
-    """N20: the others are refused; else the engine would have jobs of which there is no record."""
+    """N20: the others are refused; else the scheduler would have jobs of which there is no record."""
     words = ["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"]
-    name, start, codes = submit(capfd), engines.start, []
+    name, start, codes = submit(capfd), schedulers.start, []
     assert cli.main(["job", "cancel", name]) == 0
 
     def meanwhile(*args):
         with monkeypatch.context() as original:
-            original.setattr(engines, "start", start)
+            original.setattr(schedulers, "start", start)
             codes.extend([cli.main(words), cli.main(["job", "resume", name])])
         return start(*args)
 
-    monkeypatch.setattr(engines, "start", meanwhile)
+    monkeypatch.setattr(schedulers, "start", meanwhile)
     for again in (words, ["job", "resume", name]):
         capfd.readouterr()
         assert cli.main(again) == 0
@@ -375,10 +375,10 @@ UNKNOWN = {
 
 @pytest.fixture(params=UNKNOWN)
 def unknown(request, workspace, capfd, monkeypatch):
-    """The name of a job whose engine cannot be asked, and what is said of that; no process of the engine is left."""
+    """The name of a job whose scheduler cannot be asked, and what is said of that; its program is not left."""
     environ, why = UNKNOWN[request.param]
     name = submit(capfd)
-    monkeypatch.setattr(engines, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(schedulers, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(verb, "_LIST_SECONDS", 1.0)
     for variable, value in environ.items():
         monkeypatch.setenv(variable, value)
@@ -390,7 +390,7 @@ def unknown(request, workspace, capfd, monkeypatch):
 
 
 def test_a_job_is_not_started_again_unless_it_has_ended(workspace, capfd, unknown):
-    """N20: an engine that cannot say so has not said so; the message has its reason, and what to do."""
+    """N20: a scheduler that cannot say so has not said so; the message has its reason, and what to do."""
     name, why = unknown
     asked = len(calls(workspace))
     for words in (["launch", "scripted", "--submit", "digits_mlp", "--model_dir=run"], ["job", "resume", name]):
@@ -414,7 +414,7 @@ def test_a_list_says_what_is_unknown(workspace, capfd, unknown):
 
 @pytest.mark.parametrize("word", ["RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", None])
 def test_only_a_job_that_has_not_ended_is_cancelled(workspace, capfd, word):
-    """N20: the engine is asked first; where nothing is left to do, that is no error."""
+    """N20: the scheduler is asked first; where nothing is left to do, that is no error."""
     name, job = submit(capfd), workspace.parent / "bin" / "jobs" / "id-1"
     job.write_text(word) if word else job.unlink()
     has_ended = word not in ("RUNNING", "PENDING")
@@ -461,7 +461,7 @@ def test_a_job_that_the_engine_no_longer_has(workspace, capfd):
 
 
 def test_a_list_asks_once(workspace, capfd):
-    """N20: for all jobs of an engine; a target that is gone, and its jobs, are in it too."""
+    """N20: for all jobs of a scheduler; a target that is gone, and its jobs, are in it too."""
     name = submit(capfd)
     for place in ("second", "third", "fourth"):
         assert launch("--submit", "digits_mlp", f"--model_dir={place}") == 0
@@ -538,7 +538,7 @@ def test_a_job_is_watched_to_its_end(workspace, capfd, monkeypatch, end, code):
 
 
 def test_a_watch_without_an_end(workspace, capfd, monkeypatch):
-    """N20: Ctrl-C leaves it; how a job ended that goes, or whose engine fails for ten minutes, is not known."""
+    """N20: Ctrl-C leaves it; how a job ended that goes, or whose scheduler fails for ten minutes, is not known."""
     code, said, err = watch(workspace, capfd, monkeypatch, "RUNNING", None)
     assert (code, said) == (ExitCode.RETRY, ["pending", "running", "ended"])
     assert "scripted no longer has the job, so it is not known how it ended; " in err
@@ -589,8 +589,8 @@ def test_predictions_are_a_job_of_their_own(workspace, capfd):
     assert "'--mode=predict'" in text and f"'--output={workspace / 'run' / 'best'}'" in text
 
 
-def test_jobs_are_seen_to_with_the_engines_own_commands(workspace, capfd, monkeypatch):
-    """N20: status, logs, list; from anywhere in the workspace, with the engine's exit code."""
+def test_jobs_are_seen_to_with_the_schedulers_own_commands(workspace, capfd, monkeypatch):
+    """N20: status, logs, list; from anywhere in the workspace, with the scheduler's exit code."""
     name = submit(capfd)
     monkeypatch.chdir(workspace / "experiments")
     assert cli.main(["job", "status", name]) == 0
@@ -661,7 +661,7 @@ def test_an_engine_that_fails_to_cancel(workspace, capfd, monkeypatch):
 
 
 def test_ctrl_c_leaves_the_logs(workspace, capfd):
-    """N20: with 130, without a word, and without the engine's program."""
+    """N20: with 130, without a word, and without the scheduler's program."""
     name = submit(capfd)
     boot = (
         "import sys; sys.path.insert(0, sys.argv.pop(1)); from official_trainer import cli\n"
@@ -681,9 +681,11 @@ def test_ctrl_c_leaves_the_logs(workspace, capfd):
 
 
 def test_logs_that_ctrl_c_ends_first(workspace, capfd, monkeypatch):
-    """N20: the engine's program may get the signal, and end, before we do."""
+    """N20: the scheduler's program may get the signal, and end, before we do."""
     name = submit(capfd)
-    monkeypatch.setattr(engines, "run", lambda target, argv, folder: subprocess.CompletedProcess(argv, -signal.SIGINT))
+    monkeypatch.setattr(
+        schedulers, "run", lambda target, argv, folder: subprocess.CompletedProcess(argv, -signal.SIGINT)
+    )
     assert cli.main(["job", "logs", name]) == 130
 
 

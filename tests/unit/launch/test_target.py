@@ -1,4 +1,4 @@
-"""What each engine's answer says of a job, in the words that the real programs print: running, ended, or unknown."""
+"""What each scheduler's answer says of a job, in the words that the real programs print: running, ended, or unknown."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def target_of(name, profile=None):
 
 
 def states(name, job_ids, code, out, err=""):
-    """Returns the states of jobs from an answer of their engine."""
+    """Returns the states of jobs from an answer of their scheduler."""
     target = target_of(name)
     return list(target.states(job_ids, CompletedProcess(target.query(job_ids), code, out, err)))
 
@@ -80,7 +80,7 @@ def test_what_an_engine_says_of_a_job(name, out, expected):
     ],
 )
 def test_a_job_that_is_not_there_any_more(name, err):
-    """N20: has ended; the engine says so with an exit code that other errors have, too."""
+    """N20: has ended; the scheduler says so with an exit code that other errors have, too."""
     assert states(name, [IDS[name]], 1, "", f"{err}\n") == [GONE]
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.launch import engines, targets
+from official_trainer.launch import schedulers, targets
 from official_trainer.launch.target import GONE
 from official_trainer.launch.targets import tpu_supervise
 from official_trainer.launch.verbs import job as verb
@@ -195,7 +195,7 @@ def test_a_slice_of_several_hosts(google, tmp_path):
     run(*target.cancel(NAME), tmp_path)
     kind = f"queuedResources/{NAME}"
     assert google.made() == [("POST", kind), ("DELETE", kind), ("POST", kind), ("DELETE", kind)]
-    (state,) = target.states([NAME], engines.run_detached(target, target.query([NAME]), str(tmp_path)))
+    (state,) = target.states([NAME], schedulers.run_detached(target, target.query([NAME]), str(tmp_path)))
     assert state is GONE
 
 

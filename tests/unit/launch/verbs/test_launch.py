@@ -130,7 +130,7 @@ def test_every_process_gets_the_gin_flags(workspace, capsys):
 
 
 def test_every_process_imports_what_the_launcher_imports(workspace, restored, monkeypatch, capsys):
-    """T25: as often as the flag is given, here and on an engine."""
+    """T25: as often as the flag is given, here and on a scheduler."""
     words = ["--import=my_project.experiments", "--import=math"]
     (workspace / "slurm.yaml").write_text("node_local: []\n")
     monkeypatch.syspath_prepend(packages.OWN)

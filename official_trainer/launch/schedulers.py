@@ -1,4 +1,4 @@
-"""The commands of an engine: those that start a job, and those that ask for its state, run without a shell.
+"""The commands of a scheduler: those that start a job, and those that ask for its state, run without a shell.
 
 Owns: running a target's commands, each a list of words, in a job's folder; that a job is on record once it has started,
 and that nothing is left of one that has not.
@@ -27,29 +27,29 @@ from official_trainer.launch.target import Argv, JobState, Phase, Rendered, Targ
 from official_trainer.shown import shorten
 
 ANSWER_SECONDS = 60.0
-"""How long an engine may take to say how a job is."""
+"""How long a scheduler may take to say how a job is."""
 
 _LATE = 124  # the exit code of `timeout`
 _LONGEST_COMMAND = 120
 
 
-class EngineError(UserError, RuntimeError):
-    """A program of the engine is missing, or has failed and printed why."""
+class SchedulerError(UserError, RuntimeError):
+    """A program of the scheduler is missing, or has failed and printed why."""
 
 
 def submit(folder: str, target: Target[Any], rendered: Rendered, record: Record) -> Record:
-    """Writes a job's files, starts it, and writes its record; returns the record, with the engine's id.
+    """Writes a job's files, starts it, and writes its record; returns the record, with the scheduler's id.
 
-    The engine's output is printed.
+    The scheduler's output is printed.
 
     Args:
       folder: of the job.
-      target: its engine.
+      target: its scheduler.
       rendered: the files and commands.
-      record: without the engine's id.
+      record: without the scheduler's id.
 
     Raises:
-      EngineError: a program is missing or has failed; the folder is as it was before. If a command before it has
+      SchedulerError: a program is missing or has failed; the folder is as it was before. If a command before it has
         succeeded, the record is written, so that the job can be cancelled.
     """
     last = launches.read(folder)
@@ -94,7 +94,7 @@ def start(folder: str, target: Target[Any], commands: Sequence[Argv], record: Re
             launches.write(folder, record)
             what += f"; `official-trainer job cancel {record.name}` cancels what was started before it"
         if what:
-            raise EngineError(f"{shown(argv)} {what}")
+            raise SchedulerError(f"{shown(argv)} {what}")
     record = dataclasses.replace(record, id=found)
     launches.write(folder, record)
     return record
@@ -106,16 +106,16 @@ def shown(argv: Argv) -> str:
 
 
 def run(target: Target[Any], argv: Argv, folder: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a program of an engine in a job's folder.
+    """Runs a program of a scheduler in a job's folder.
 
     Args:
-      target: the engine.
+      target: the scheduler.
       argv: the program and its words.
       folder: of the job.
       **options: of `subprocess.run`; without any, the output is shown.
 
     Raises:
-      EngineError: the program is missing; the message names where to get it.
+      SchedulerError: the program is missing; the message names where to get it.
     """
     _check_there(target, argv)
     return subprocess.run(argv, cwd=folder, text=True, check=False, **options)
@@ -127,13 +127,13 @@ def run_detached(
     """Runs a program as `run` does, keeps its output, and lets no Ctrl-C and no question reach it.
 
     Args:
-      target: the engine.
+      target: the scheduler.
       argv: the program and its words.
       folder: where it runs.
       seconds: after which it is killed, with the processes that it has started, and has failed; None for no limit.
 
     Raises:
-      EngineError: the program is missing, or cannot be started.
+      SchedulerError: the program is missing, or cannot be started.
     """
     _check_there(target, argv)
     # A user's defaults for squeue, such as SQUEUE_PARTITION, would hide jobs from it.
@@ -151,7 +151,7 @@ def run_detached(
             start_new_session=True,
         )
     except OSError as error:
-        raise EngineError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
+        raise SchedulerError(f"{argv[0]} cannot be started: {files.reason_of(error)}") from error
     with process:
         try:
             out, err = process.communicate(timeout=seconds)
@@ -165,17 +165,17 @@ def run_detached(
 
 
 def state_of(folder: str, target: Target[Any], record: Record) -> JobState:
-    """Returns the state of a job, as its engine says it now."""
+    """Returns the state of a job, as its scheduler says it now."""
     (state,) = _states(target, [record.id], folder, ANSWER_SECONDS)
     return state
 
 
 def states_of(records: Sequence[Record], folder: str, seconds: float) -> list[JobState]:
-    """Returns the states of jobs, each engine and place asked once, all at the same time.
+    """Returns the states of jobs, each scheduler and place asked once, all at the same time.
 
     Args:
       records: of the jobs.
-      folder: where the engines' programs run.
+      folder: where the schedulers' programs run.
       seconds: how long each may take.
     """
     found: dict[int, JobState] = {}
@@ -202,10 +202,10 @@ def states_of(records: Sequence[Record], folder: str, seconds: float) -> list[Jo
 def _states(target: Target[Any], job_ids: Sequence[str], folder: str, seconds: float) -> list[JobState]:
     try:
         return list(target.states(job_ids, run_detached(target, target.query(job_ids), folder, seconds)))
-    except EngineError as error:
+    except SchedulerError as error:
         return [JobState(Phase.UNKNOWN, str(error))] * len(job_ids)
 
 
 def _check_there(target: Target[Any], argv: Argv) -> None:
     if shutil.which(argv[0]) is None:
-        raise EngineError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
+        raise SchedulerError(f"{argv[0]} is not on the PATH, and `{target.name}` needs it: {target.needs}")
