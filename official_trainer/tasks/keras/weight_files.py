@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,6 +31,7 @@ from official_trainer.tasks.keras import keras3
 
 _WEIGHTS, _CONFIG, _OF_TASK = "model.weights.h5", "config.json", ("task.json", "task.weights.h5")
 _HDF5, _ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
+_LORA = "lora_"  # how the names of the small matrices begin, of which the first is `…_a`
 _NO_WEIGHTS = ("optimizer", "_metrics", "metrics", "_loss_tracker", "seed_generator", "_random_generator")
 """Parts of the places of what a run begins anew."""
 
@@ -98,6 +100,11 @@ class WeightFile:
         shapes = {number: tuple(value.shape) for number, value in written.items()}
         if shapes == {number: value.shape for number, value in values.items()}:
             self._layers.append((layer, values))
+            lora = {id(each.value) for each in keras3.own_variables(layer) if each.name.startswith(_LORA)}
+            computed = [place + number for number in written if place + number not in self.keys.values()]
+            kernels = [each for each in own if each not in self.keys and each not in lora]
+            if lora and len(computed) == len(kernels) == 1:
+                self.keys[kernels[0]] = computed[0]
             self.left_to_layers |= own - self.keys.keys()
 
     def read(self, key: str) -> np.ndarray:
@@ -108,7 +115,12 @@ class WeightFile:
         """Gives each layer whose values all fit its values, and the others those of `pairs`, variables by id."""
         loaded = set[int]()
         for layer, values in self._layers:
+            # Keras sets both matrices to 0, and where both are 0 neither has a gradient: the second has to be enough.
+            first = [each.value for each in keras3.own_variables(layer) if re.fullmatch(f"{_LORA}.*_a", each.name)]
+            kept = [tf.identity(variable) for variable in first]
             layer.load_own_variables(values)
+            for variable, value in zip(first, kept, strict=True):
+                variable.assign(value)
             loaded |= {id(each.value) for each in keras3.own_variables(layer)}
         for number, variable in pairs.items():
             if number not in loaded:

@@ -139,13 +139,19 @@ def test_a_head_of_another_size_is_named_and_can_be_allowed(places, source):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_model_with_lora_starts_from_one_without(places, source):
+def test_a_model_with_lora_starts_from_one_without(places, source, caplog):
     """N39: in Keras's files a layer with LoRA begins from the whole kernel; a checkpoint lacks its small matrices."""
+    caplog.set_level("INFO")
     model = build(rank=2)
     allowed = {} if source in SOURCES[1:5] else {"init_checkpoint_allow_missing": ["*/lora_*"]}
     found = begin(model, places[0] / source, **allowed)
     assert (found.restored, found.variables) == (8, 10)
     np.testing.assert_allclose(model(BATCH).numpy(), places[1], rtol=1e-6)
+    with tf.GradientTape() as tape:
+        loss = keras.ops.sum(model(BATCH))
+    second = model.get_layer("encoder").layers[1].lora_kernel_b
+    assert np.abs(tape.gradient(loss, second.value)).max() > 0, "no gradient reaches the small matrices"
+    assert ": 8 variables match" in caplog.text  # the kernel is one of them
 
 
 def test_a_part_of_a_layer_is_restored_where_the_rest_may_differ(places):
