@@ -20,7 +20,7 @@ from official_trainer.tasks.returned import metrics_of
 from official_trainer.user_code import during
 
 
-def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
+def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compiled: bool = False) -> None:
     """Creates the variables that layers create in their first call; does nothing for a model that has them all.
 
     Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
@@ -31,11 +31,13 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any) -> None:
       task: its task.
       optimizer: of the training steps; None where only evaluations follow.
       data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
+      compiled: whether the step gets the metrics of `compile`, too.
     """
     if not variables.has_unbuilt_layers(model):
         return
     trains = optimizer is not None
-    metrics = [*metrics_of(task, model, training=trains), *getattr(model, "metrics", [])]
+    of_model = kerases.of(model).metrics(model, compiled=compiled)
+    metrics = [*metrics_of(task, model, training=trains), *of_model]
     step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step
 
     @do_not_convert

@@ -137,7 +137,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
             builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
-            build_all_layers(model, task, optimizer if train else None, builder if dataset is None else dataset)
+            compiled = options is not None and options.keeps_model_metrics
+            read = builder if dataset is None else dataset
+            build_all_layers(model, task, optimizer if train else None, read, compiled=compiled)
         self.context = context = StepContext(config, task, model, optimizer, options, self._coordinator)
         self.strategy, self.task, self.model = context.strategy, task, model
         self.optimizer, self.global_step = context.optimizer, context.global_step

@@ -147,6 +147,11 @@ _CODE = (
         "A value is None where a tensor is needed: a function without `return`, or a loss that is not there.",
     ),
     (
+        r"does not apply preprocessing, but the model received string input",
+        "A Task calls a model of KerasHub without its preprocessor: call it in build_inputs, and build the model with "
+        "preprocessor=None.",
+    ),
+    (
         r"No gradients provided for any variable",
         "The loss does not depend on the weights: compute it inside the GradientTape, from outputs of the model, with "
         "functions of TensorFlow.",

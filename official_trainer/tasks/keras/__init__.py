@@ -68,7 +68,10 @@ class Keras(Protocol):
         """Yields the name of each value of a model, optimizer or metric with the value; `dense/kernel`."""
 
     def prepare(self, model: Any) -> None:
-        """Makes statistics of layers, such as those of batch norm, read as their mean over replicas."""
+        """Makes statistics of layers, such as those of batch norm, read as their mean over replicas.
+
+        Warns of what a model has for Keras's own `fit` alone.
+        """
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for a step in which a loss object returns the loss of its replica, not a share of it."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.keras import Averages, Pairs, free_name
 from official_trainer.tasks.keyed_draws import Replaced
+
+_logger = logging.getLogger(__name__)
 
 NAME = "Keras 3"
 
@@ -109,8 +112,16 @@ def prepare(model: Any) -> None:
     """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
 
     Keras gives each replica its own, and reads, evaluates and saves those of the first. They are values that no
-    gradient changes; those of frozen layers stay.
+    gradient changes; those of frozen layers stay. Warns of the preprocessor of a model of KerasHub.
     """
+    is_of_hub = any(cls.__module__.startswith("keras_hub.") for cls in type(model).__mro__)
+    if is_of_hub and (preprocessor := getattr(model, "preprocessor", None)) is not None:
+        _logger.warning(
+            "%s of %s is called by Keras's own fit and predict alone, not here: call it where the data is read, and "
+            "build the model with preprocessor=None",
+            type(preprocessor).__name__,
+            type(model).__name__,
+        )
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return
     for variable in {id(each): each for layer in layers(model) for each in layer._non_trainable_variables}.values():
