@@ -89,7 +89,9 @@ def _points(model_dir):
                 if value.metadata.plugin_data.plugin_name == "text":
                     points[place] = ["text"]  # config and command, in which settings differ
                 else:
-                    points[place].append(tf.make_ndarray(value.tensor).tobytes())
+                    array = tf.make_ndarray(value.tensor)
+                    text = array.dtype.kind == "O"  # a picture, of which an array holds an address
+                    points[place].append(b"|".join(array.flat) if text else array.tobytes())
     return points
 
 
