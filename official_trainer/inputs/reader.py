@@ -15,12 +15,11 @@ import dataclasses
 import inspect
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from typing import Any
 
 from official_trainer.inputs.context import DataError
@@ -206,7 +205,7 @@ class Workers:
           DataError: it cannot be pickled.
         """
         try:
-            pickled = pickle.dumps(reader)
+            pickled = bytes(reduction.ForkingPickler.dumps(reader))
         except Exception as error:
             fix = "define transforms at the top level of a module, or leave use_multiprocessing out"
             raise DataError(f"cannot be sent to processes: {error}; {fix}", field="use_multiprocessing") from error
@@ -233,7 +232,7 @@ def _begin(pickled: bytes) -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     with deferred("tensorflow", "keras", "tf_keras"):  # the user's modules name them, and reading needs none
-        _reader.append(pickle.loads(pickled))
+        _reader.append(reduction.ForkingPickler.loads(pickled))
 
 
 def _end_with_parent() -> None:

@@ -98,7 +98,7 @@ def test_what_cannot_be_sent_is_refused_with_its_place():
 
 
 _LOADERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-_OVER_A_PIPE = {"processes/children.py", "processes/commands.py", "processes/starter.py"}
+_OVER_A_PIPE = {"inputs/reader.py", "processes/children.py", "processes/commands.py", "processes/starter.py"}
 """These pickle by `multiprocessing`, over socket pairs that only a process and the one that it started have."""
 
 
