@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from official_trainer.inputs import order
-from official_trainer.inputs.context import ArraysError, DataError, InputContext, Sharing, leaves
+from official_trainer.inputs.context import ArraysError, InputContext, Sharing, leaves
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
 
@@ -204,12 +204,7 @@ def _endless(source: _Source, context: InputContext, transform_fn: order.Transfo
 
 def _one_pass(source: _Source, transform_fn: order.TransformFn | None) -> tf.data.Dataset:
     plan = source.plan
-    if plan.drop_remainder and source.num_examples < plan.global_batch_size:
-        raise DataError(
-            f"from_arrays(): the {plan.use} have {source.num_examples} examples, fewer than one batch of "
-            f"{plan.global_batch_size}, and drop_remainder drops an incomplete batch; set drop_remainder: false",
-            field="drop_remainder",
-        )
+    plan.check_has_batch(source.num_examples, "from_arrays(): ")
 
     # Slices, not a map: each evaluation begins an iterator, which makes the graph of a function in ten milliseconds.
     with tf.init_scope(), tf.device("CPU:0"):

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from official_trainer.inputs.context import InputContext
+from official_trainer.inputs.context import DataError, InputContext
 from official_trainer.lazy import tf
 
 _logger = logging.getLogger(__name__)
@@ -64,6 +64,19 @@ class BatchPlan:
     def use(self) -> str:
         """What the data is for, in words."""
         return "training data" if self.training else "evaluation data"
+
+    def check_has_batch(self, num_examples: int, prefix: str = "") -> None:
+        """Checks that one pass over the examples has a batch; the message begins with `prefix`.
+
+        Raises:
+          DataError: there are fewer than a batch, and `drop_remainder` drops them.
+        """
+        if self.drop_remainder and num_examples < self.global_batch_size:
+            raise DataError(
+                f"{prefix}the {self.use} have {num_examples} examples, fewer than one batch of "
+                f"{self.global_batch_size}, and drop_remainder drops an incomplete batch; set drop_remainder: false",
+                field="drop_remainder",
+            )
 
     def first_positions(self, elements: Any) -> Any:
         """Returns the global position of the first example of each of this pipeline's elements.

@@ -196,12 +196,7 @@ class _Pipeline:
         context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
         finish = functools.partial(order.finish, plan=plan, transform_fn=transform_fn)
         if not plan.training:
-            if plan.drop_remainder and count < plan.global_batch_size:
-                raise DataError(
-                    f"the {plan.use} have {count} examples, fewer than one batch of {plan.global_batch_size}, and "
-                    "drop_remainder drops an incomplete batch; set drop_remainder: false",
-                    field="drop_remainder",
-                )
+            plan.check_has_batch(count)
             elements = tf.data.Dataset.range(plan.first_element, max(plan.first_element, plan.num_elements(count)))
             return self._threaded(finish(self._mapped(elements, functools.partial(self._element, count))))
         blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)

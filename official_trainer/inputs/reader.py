@@ -1,8 +1,7 @@
 """Reading examples of a source, in threads or in worker processes, and which of them cannot be read.
 
 Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one and what takes
-its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
-(`source.py`).
+its place, worker processes. Does not own: which examples (`random_access.py`), what a source is (`source.py`).
 
 A bad example is found by reading it alone. Where bad ones are skipped, the next good one by its number takes its place
 in training; an evaluation has one example less. So which examples a batch has depends on nothing but the data.
