@@ -46,8 +46,6 @@ _logger = logging.getLogger(__name__)
 _NEAR_BATCHES = 16
 """Reading over so few batches is quicker than building a pipeline again."""
 
-_SPEED_ONLY = ("prefetch_buffer_size", "init_checkpoint", "init_checkpoint_allow_missing", "init_checkpoint_names")
-
 
 def share_of(cluster: Cluster | None) -> Share | None:
     """Returns which shards a process of a cluster predicts; None for a parameter server, which has nothing to do.
@@ -265,7 +263,9 @@ def _source(job: Job, data: str) -> Mapping[str, Any]:
         section, _, field = path.partition(".")
         matters = path.startswith("trainer.optimizer_config.ema") or (section == "runtime" and kind_of(path) != "safe")
         if section == "task":
-            name, _, field = field.partition(".")
-            matters = not (name in DATA_SECTIONS and name != data) and (field or name) not in _SPEED_ONLY
+            name = field.partition(".")[0]
+            is_of_data = name in DATA_SECTIONS  # validation data is safe for training; here it is what is read
+            row = f"task.train_data{path.removeprefix(f'task.{name}')}" if is_of_data else path
+            matters = (name == data or not is_of_data) and kind_of(row) != "safe"
         matter |= {path: value} if matters else {}
     return {"experiment": job.experiment, "data": data, **matter}
