@@ -244,7 +244,8 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         lost = ArraysError(f"{build_inputs.__qualname__}: {error}")
         raise lost.with_traceback(error.__traceback__) from error
     except DataError as error:
-        if error.field and context.section and "." not in error.field:  # else of another call inside
+        is_own = "." not in error.field or error.field.startswith("source.")  # else of another call inside
+        if error.field and context.section and is_own:
             error.field = f"{context.section}.{error.field}"
         raise
     if not context.holds_several_batches:

@@ -16,7 +16,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from official_trainer.inputs import order
+from official_trainer.inputs import files as record_files
+from official_trainer.inputs import order, unparsed
 from official_trainer.inputs.context import DataError, InputContext, Sharing
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
@@ -36,6 +37,7 @@ def from_source(
     *,
     transforms: Sequence[Transform] = (),
     transform_fn: order.TransformFn | None = None,
+    parse_fn: ParseFn | None = None,
 ) -> tf.data.Dataset:
     """Returns batches of a source of random access: endless and shuffled for training, once and in order else.
 
@@ -52,9 +54,10 @@ def from_source(
         with a parameter `rng` get a `numpy.random.Generator` that depends on the seed and the position; Grain's `Map`
         and `RandomMap` serve, too.
       transform_fn: augmentation `(batch, seeds) -> batch` in TensorFlow, as for `from_arrays`.
+      parse_fn: turns an example that is a serialized record (scalar string) into a nest of tensors, in TensorFlow.
 
     Returns:
-      Batches of one replica, tensors `[batch, …]` in the structure of an example.
+      Batches of one replica, tensors `[batch, …]` in the structure of an example, or of what `parse_fn` returns.
 
     Raises:
       DataError: there is no example, or the first cannot be read; later, with the place of an example.
@@ -78,7 +81,8 @@ def from_source(
     reader = Reader(found, transforms, seed=seed)
     context.examples_per_epoch = count
     block = _BLOCK_EXAMPLES if type(found).take is not Source.take and not transforms else 1
-    pipeline = _Pipeline(reader, params, plan, _places(found, params, plan), block_examples=block)
+    parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
+    pipeline = _Pipeline(reader, params, plan, _places(found, params, plan), block_examples=block, parsing=parsing)
     return pipeline.dataset(context, transform_fn, count)
 
 
@@ -169,13 +173,74 @@ def _places(source: Source, params: Any, plan: order.BatchPlan) -> Places:
     return lambda positions: tf.ensure_shape(tf.numpy_function(grouped.indices, [positions], tf.int64), positions.shape)
 
 
+ParseFn = Callable[["tf.Tensor"], Any]
+
+
+def parsed_by(parse_fn: ParseFn, record: tf.Tensor) -> Any:
+    """Returns what `parse_fn` makes of a record; errors name the function."""
+    with tf.name_scope("parse_fn"):
+        return parse_fn(record)
+
+
+class _Parsing:
+    """Records that TensorFlow parses one by one, before they are batches."""
+
+    def __init__(self, parse_fn: ParseFn, source: Source, reader: Reader, context: InputContext) -> None:
+        """Parses the first record, so that a fault of all of them is an error before training.
+
+        Raises:
+          DataError: an example is no record, or the first cannot be parsed.
+        """
+        self._parse_fn, self._source, self._reader = parse_fn, source, reader
+        if len(reader.first) > 1 or reader.first[0][1].dtype.kind != "O" or reader.first[0][1].ndim:
+            fields = ", ".join(path for path, _ in reader.first)
+            raise DataError(f"parse_fn parses serialized records, and an example of the source has {fields}")
+        context.find_record = self._find_unparsed
+        with tf.init_scope():  # the pipeline may be built inside a traced function
+            try:
+                list(self._parsed(self._records().take(1)))
+            except tf.errors.OpError as error:
+                if (explained := record_files.explain(error, (), context.section, self._find_unparsed)) is None:
+                    raise
+                raise explained from error
+
+    def batches(self, elements: tf.data.Dataset, size: int, *, drop_remainder: bool) -> tf.data.Dataset:
+        """Returns elements of records as elements of what these hold."""
+        return self._parsed(elements.unbatch()).batch(size, drop_remainder=drop_remainder)
+
+    def _parsed(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        function = functools.partial(parsed_by, self._parse_fn)
+        return records.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def _records(self) -> tf.data.Dataset:
+        """Returns the records in their order, those that can be read."""
+
+        def record(number: Any) -> Any:
+            return self._reader.read(number[None], number[None])[0][0]
+
+        numbers = tf.data.Dataset.range(len(self._source))
+        return numbers.map(lambda number: tf.ensure_shape(tf.numpy_function(record, [number], tf.string), [1])[0])
+
+    def _find_unparsed(self) -> str:
+        """Returns the first record that cannot be parsed, and the user's line."""
+        return unparsed.find_record([(self._source.where, 0, self._parsed(self._records()))], self._parse_fn)
+
+
 class _Pipeline:
     """One pipeline of a job over a source."""
 
     def __init__(
-        self, reader: Reader, params: Any, plan: order.BatchPlan, places: Places, *, block_examples: int = 1
+        self,
+        reader: Reader,
+        params: Any,
+        plan: order.BatchPlan,
+        places: Places,
+        *,
+        block_examples: int = 1,
+        parsing: _Parsing | None = None,
     ) -> None:
-        """Takes what reads examples, their order, and how many are read in one call, at least a batch."""
+        """Takes what reads examples, their order, how many are read in one call, at least a batch, and what parses."""
+        self._parsing = parsing
         self._plan, self._places, self._structure = plan, places, reader.structure
         self._specs = [
             tf.TensorSpec([None, *array.shape], tf.string if array.dtype.kind == "O" else array.dtype)
@@ -198,12 +263,19 @@ class _Pipeline:
         if not plan.training:
             plan.check_has_batch(count)
             elements = tf.data.Dataset.range(plan.first_element, max(plan.first_element, plan.num_elements(count)))
-            return self._threaded(finish(self._mapped(elements, functools.partial(self._element, count))))
+            batches = self._mapped(elements, functools.partial(self._element, count))
+            return self._threaded(finish(self._parsed(batches)))
         blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)
-        dataset = self._threaded(finish(blocks.unbatch()))
-        if transform_fn is None and plan.replicas == 1 and self._block_steps > 1:
+        dataset = self._threaded(finish(self._parsed(blocks.unbatch())))
+        if transform_fn is None and self._parsing is None and plan.replicas == 1 and self._block_steps > 1:
             context.offer_blocks(dataset, self._threaded(finish(blocks)))
         return dataset
+
+    def _parsed(self, elements: tf.data.Dataset) -> tf.data.Dataset:
+        plan = self._plan
+        if self._parsing is None:
+            return elements
+        return self._parsing.batches(elements, plan.replica_batch_size, drop_remainder=plan.training)
 
     def _mapped(self, numbers: tf.data.Dataset, function: Callable[[tf.Tensor], Any]) -> tf.data.Dataset:
         plain = tf.autograph.experimental.do_not_convert(function)

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.inputs import files as record_files
-from official_trainer.inputs import order, unparsed
+from official_trainer.inputs import order, random_access, unparsed
 from official_trainer.inputs.context import By, DataError, InputContext, Sharing
 from official_trainer.inputs.files import RecordFile
+from official_trainer.inputs.random_access import ParseFn, parsed_by
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few
-from official_trainer.user_code import is_users, line_of_code
-
-ParseFn = Callable[["tf.Tensor"], Any]
 
 _logger = logging.getLogger(__name__)
 
@@ -37,10 +35,12 @@ def from_tfrecords(
     parse_fn: ParseFn,
     transform_fn: order.TransformFn | None = None,
 ) -> tf.data.Dataset:
-    """Returns batches of the TFRecord files in `params.input_path`.
+    """Returns batches of the TFRecord files in `params.input_path`, or of the records of `params.source`.
 
-    In training, files and records change their order from epoch to epoch and repeat without end. `params.cache` holds
-    the serialized records in memory, which makes the shuffle perfect and a restart immediate.
+    A `source` of records (`type: tfrecord` or `array_record`) is read by `from_source`: shuffled fully, in the same
+    order on any number of hosts. Of the files in `input_path`, in training, files and records change their order from
+    epoch to epoch and repeat without end. `params.cache` holds the serialized records in memory, which makes the
+    shuffle perfect and a restart immediate.
 
     Args:
       params: the data section, with `is_training` set, as a task's `build_inputs` gets it.
@@ -77,6 +77,8 @@ def from_tfrecords(
       [[0.25, -0.25], [0.75, -0.75]]
     """
     context = InputContext.adopt(input_context)
+    if (source := getattr(params, "source", None)) is not None:
+        return random_access.from_source(source, params, context, transform_fn=transform_fn, parse_fn=parse_fn)
     files = record_files.find_files(params.input_path)
     return from_files(files, params, context, parse_fn=parse_fn, transform_fn=transform_fn)
 
@@ -109,7 +111,7 @@ def from_files(
         records = records.batch(plan.replica_batch_size).shard(plan.batch_stride, 0).unbatch()
 
     examples = records.map(
-        lambda record: _parsed(parse_fn, record), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        functools.partial(parsed_by, parse_fn), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
     whole = plan.training or plan.drop_remainder
     elements = examples.batch(plan.replica_batch_size, drop_remainder=whole)
@@ -183,7 +185,7 @@ class _Share:
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
                 found = int(self._serialized().take(needed).reduce(0, lambda total, _: total + 1))
-                first = self._serialized().take(1).map(lambda record: _parsed(parse_fn, record))
+                first = self._serialized().take(1).map(functools.partial(parsed_by, parse_fn))
                 list(first.prefetch(1))
             except tf.errors.OpError as error:
                 find_record = functools.partial(self.find_unparsed, parse_fn)
@@ -214,13 +216,10 @@ class _Share:
 
         def parsed(file: RecordFile) -> tf.data.Dataset:
             records = tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
-            return records.map(functools.partial(_parsed, parse_fn))
+            return records.map(functools.partial(parsed_by, parse_fn))
 
-        found = unparsed.find_record((file.path, file.skip, parsed(file)) for file in self.all_files)
-        code = getattr(parse_fn, "__code__", None)
-        if not found or code is None or not is_users(code.co_filename):
-            return found
-        return f"{found}\n  parse_fn: {line_of_code(code)}"
+        each = ((functools.partial(_place, file.path), file.skip, parsed(file)) for file in self.all_files)
+        return unparsed.find_record(each, parse_fn)
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
@@ -309,9 +308,8 @@ class _Share:
         return records.shard(self.plan.pipelines, self.plan.pipeline) if is_shared_out else records
 
 
-def _parsed(parse_fn: ParseFn, record: tf.Tensor) -> Any:
-    with tf.name_scope("parse_fn"):
-        return parse_fn(record)
+def _place(path: str, record: int) -> str:
+    return f"{path}: record {record}"
 
 
 def _named(files: Sequence[RecordFile]) -> str:

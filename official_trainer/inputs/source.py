@@ -100,7 +100,12 @@ def adopt(source: Any) -> Source:
     Raises:
       DataError: it has no length, or no examples by number.
     """
-    source = source.build() if hasattr(source, "build") and not hasattr(source, "__getitem__") else source
+    if hasattr(source, "build") and not hasattr(source, "__getitem__"):
+        try:
+            source = source.build()
+        except DataError as error:
+            error.field = error.field and f"source.{error.field}"
+            raise
     if isinstance(source, Source):
         return source
     kind = type(source).__name__

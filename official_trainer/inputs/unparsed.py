@@ -15,6 +15,7 @@ from typing import Any
 
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few, shorten
+from official_trainer.user_code import is_users, line_of_code
 
 _MOST_LINES = 1_000_000
 _MOST_RECORDS = 100_000
@@ -109,14 +110,18 @@ def _examples(paths: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | N
             continue
 
 
-def find_record(datasets: Iterable[tuple[str, int, tf.data.Dataset]]) -> str:
-    """Returns the file and number of the first record that cannot be parsed; empty if there is none.
+def find_record(
+    datasets: Iterable[tuple[Callable[[int], str], int, tf.data.Dataset]], parse_fn: Callable[..., Any]
+) -> str:
+    """Returns the place of the first record that cannot be parsed, and the user's line; empty if there is none.
 
     Args:
-      datasets: for each file its path, the number of the first record that is read, and the parsed records.
+      datasets: for each file what names the place of a record by its number, the number of the first record that is
+        read, and the parsed records.
+      parse_fn: what parses them.
     """
     left = _MOST_RECORDS
-    for path, number, examples in datasets:
+    for place, number, examples in datasets:
         iterator = iter(examples)
         while left:
             try:
@@ -124,7 +129,10 @@ def find_record(datasets: Iterable[tuple[str, int, tf.data.Dataset]]) -> str:
             except StopIteration:
                 break
             except tf.errors.InvalidArgumentError:
-                return f"{path}: record {number}"
+                code = getattr(parse_fn, "__code__", None)
+                if code is None or not is_users(code.co_filename):
+                    return place(number)
+                return f"{place(number)}\n  parse_fn: {line_of_code(code)}"
             except tf.errors.OpError:  # a damaged file has an error of its own
                 break
             number, left = number + 1, left - 1
