@@ -1,0 +1,58 @@
+"""Local files that sources read: found by pattern, told apart from changed ones.
+
+Owns: what a field of paths may hold, and the messages about it. Does not own: what is in a file.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+from official_trainer.files import is_url, near_hint
+from official_trainer.inputs import DataError
+
+_END_BYTES = 4096
+
+
+def problems(field: str, paths: str | Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with a field of paths or patterns before any file is looked for."""
+    given = [paths] if isinstance(paths, str) else list(paths)
+    if not any(given):
+        yield field, "is not set; set it to a path, for example below data/"
+    for path in filter(is_url, given):
+        fix = "mount the bucket, for example with Cloud Storage FUSE, or copy the files"
+        yield field, f"{path} is a URL, and examples are read by their number from local files only; {fix}"
+
+
+def find(patterns: str | Sequence[str], field: str = "files") -> list[str]:
+    """Returns the local files that match, sorted, each once.
+
+    Raises:
+      DataError: a pattern matches none.
+    """
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        pattern = os.path.expanduser(pattern)
+        is_there = os.path.exists(pattern)  # also with a [ in its name
+        matches = [pattern] if is_there else glob.glob(pattern, recursive=True)
+        files = list(filter(os.path.isfile, matches))  # no pipe, which would let the process wait
+        if not files:
+            what = f"{pattern!r} is no file" if is_there else f"no file matches {pattern!r}"
+            where = f"which is {os.path.abspath(pattern)}, in the working directory {os.getcwd()}"
+            fix = "; write the pattern of its files" if os.path.isdir(pattern) else near_hint(pattern)
+            raise DataError(f"{what}, {where}{fix}", field=field)
+        found.update(files)
+    return sorted(found)
+
+
+def fingerprint(paths: Sequence[str]) -> str:
+    """Returns a text that changes with the names, the sizes, the first or the last bytes of files."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            ends = [os.pread(file.fileno(), _END_BYTES, start) for start in (0, max(0, size - _END_BYTES))]
+        digest.update(repr((os.path.basename(path), size, *ends)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,80 @@
+"""Files of records as one source: which file an example is in, files that stay open.
+
+Owns: numbers of examples over all files. Does not own: how a file is read (`tfrecord.py`, `array_record.py`), where it
+is found (`paths.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from official_trainer.inputs import Source
+from official_trainer.sources import paths
+
+_MOST_OPEN = 256
+
+
+class RecordFiles(Source):
+    """Records, bytes, by their number over all files. A subclass defines how some of a file are read."""
+
+    def __init__(self, files: Sequence[str], counts: Sequence[int], opened: Callable[[str], Any]) -> None:
+        """Takes the paths, the number of records in each, and what opens one, a function of a module.
+
+        At most 256 files are open; one that is no longer used has to close itself.
+        """
+        import numpy as np
+
+        self.files, self._counts, self._open = files, counts, opened
+        self._firsts = np.cumsum([0, *counts])
+        self.opened = functools.lru_cache(maxsize=_MOST_OPEN)(opened)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, opened=functools.lru_cache(maxsize=_MOST_OPEN)(state["_open"]))
+
+    def read(self, number: int, records: Sequence[int]) -> Sequence[bytes]:
+        """Returns records of a file, by the number of the file and theirs in it."""
+        raise NotImplementedError
+
+    def place(self, number: int, record: int) -> str:
+        """Returns the place of a record, for messages."""
+        return f"{self.files[number]}: record {record}"
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def __getitem__(self, index: int) -> bytes:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no record {index}; there are {len(self)}")
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
+        import numpy as np
+
+        numbers = np.searchsorted(self._firsts, indices, side="right") - 1
+        records = indices - self._firsts[numbers]
+        by_file = np.argsort(numbers, kind="stable")
+        found: list[bytes] = [b""] * len(indices)
+        for part in np.split(by_file, np.flatnonzero(np.diff(numbers[by_file])) + 1):
+            read = self.read(int(numbers[part[0]]), records[part].tolist())
+            for at, record in zip(part.tolist(), read, strict=True):
+                found[at] = record
+        return found
+
+    def take(self, indices: Sequence[int]) -> Any:
+        import numpy as np
+
+        batch = np.empty(len(indices), object)
+        batch[:] = self.__getitems__(indices)
+        return batch
+
+    def where(self, index: int) -> str:
+        number = int(self._firsts.searchsorted(index, side="right")) - 1
+        return self.place(number, index - int(self._firsts[number]))
+
+    def fingerprint(self) -> str:
+        return paths.fingerprint(self.files)

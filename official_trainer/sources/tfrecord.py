@@ -1,0 +1,183 @@
+"""`type: tfrecord`: TFRecord files whose records are read by their number, with an index that is made once.
+
+Owns: the index of a file, reading a record with its checksums, what is wrong with either. Does not own: TFRecord files
+that are read from their beginning (`inputs/records.py`).
+
+An index is a cache: where it is missing, does not fit its file or cannot be kept, it is made. Several processes may
+make it at the same time, because each puts a whole one in its place.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import functools
+import logging
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from hashlib import blake2b
+
+from official_trainer import files
+from official_trainer.config import SourceConfig
+from official_trainer.inputs import DataError, Source
+from official_trainer.sources import paths
+from official_trainer.sources.records import RecordFiles
+
+_logger = logging.getLogger(__name__)
+
+_HEADER = struct.Struct("<QI")  # of a record: its length, and the checksum of that; then the data, and their checksum
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+_AROUND_DATA_BYTES = _HEADER.size + _CHECKSUM.size
+_INDEX = struct.Struct("=8sQqQI")  # a word, size and time of the file, number of offsets, their checksum
+_WORD = b"tfrindx1"
+_THREADS = 16
+_GZIP = b"\x1f\x8b"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TfrecordConfig(SourceConfig):
+    """TFRecord files, read by the number of a record: shuffled fully, in the same order on any number of hosts.
+
+    An example is a serialized record. `inputs.from_tfrecords(params, …, parse_fn=…)` parses them with TensorFlow, and
+    so does `inputs.from_source`.
+
+    Attributes:
+      files: path or pattern of local files without compression, or a list of them.
+      index_folder: folder for the indexes, 8 bytes a record; unset means beside the files, as `.NAME.index`.
+    """
+
+    files: str | tuple[str, ...] = ()
+    index_folder: str = ""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from paths.problems("files", self.files)
+        if self.index_folder:
+            yield from paths.problems("index_folder", self.index_folder)
+
+    def build(self) -> Source:
+        found = paths.find(self.files)
+        places = [_index_place(path, self.index_folder) for path in found]
+        with futures.ThreadPoolExecutor(_THREADS) as pool:
+            indexed = list(pool.map(_index, found, places))
+        if unkept := [reason for _, reason in indexed if reason]:
+            what = (
+                f"the index of {len(unkept)} TFRecord files cannot be kept ({unkept[0]}), so each start makes it anew"
+            )
+            _logger.warning("%s; set index_folder to a folder that can be written", what)
+        return TfrecordSource(found, [starts for starts, _ in indexed])
+
+
+class TfrecordSource(RecordFiles):
+    """Records by their number."""
+
+    def __init__(self, names: Sequence[str], starts: Sequence[array.array[int]]) -> None:
+        """Takes the paths, and for each where its records begin, and the last one ends."""
+        super().__init__(names, [len(each) - 1 for each in starts], functools.partial(open, mode="rb", buffering=0))
+        self._starts = starts
+
+    def place(self, number: int, record: int) -> str:
+        return _place(self.files[number], record, self._starts[number][record])
+
+    def read(self, number: int, records: Sequence[int]) -> Sequence[bytes]:
+        descriptor, starts = self.opened(self.files[number]).fileno(), self._starts[number]
+        return [self._data(descriptor, number, record, starts[record], starts[record + 1]) for record in records]
+
+    def _data(self, descriptor: int, number: int, record: int, start: int, end: int) -> bytes:
+        content = os.pread(descriptor, end - start, start)
+        data = content[_HEADER.size : -_CHECKSUM.size]
+        if len(content) < end - start:
+            reason = "the file ends within it"
+        elif not _is_length(content, len(data)):
+            reason = "its length is damaged, or the file was changed after its index was made"
+        elif _CHECKSUM.unpack_from(content, len(content) - _CHECKSUM.size)[0] != _masked(data):
+            reason = "its data do not fit their checksum"
+        else:
+            return data
+        raise DataError(f"{self.place(number, record)}: {reason}. Write or copy the file again")
+
+
+def _place(path: str, record: int, start: int) -> str:
+    return f"{path}: record {record}, offset {start}"
+
+
+def _masked(content: bytes) -> int:
+    """Returns a checksum as TFRecord has it."""
+    import google_crc32c
+
+    checksum = google_crc32c.value(content)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _is_length(header: bytes, length: int | None = None) -> bool:
+    """Whether a header's length has its checksum, and is the one that is expected."""
+    found, checksum = _HEADER.unpack_from(header)
+    return length in (None, found) and checksum == _masked(header[: _LENGTH.size])
+
+
+def _index_place(path: str, folder: str) -> str:
+    above, name = os.path.split(path)
+    if not folder:
+        return os.path.join(above, f".{name}.index")
+    key = blake2b(os.path.abspath(path).encode(), digest_size=6).hexdigest()
+    return os.path.join(os.path.expanduser(folder), f"{name}-{key}.index")
+
+
+def _index(path: str, place: str) -> tuple[array.array[int], str]:
+    """Returns where the records of a file begin, and why its index cannot be kept, if that is so."""
+    stat = os.stat(path)
+    if (kept := _kept(place, stat)) is not None:
+        return kept, ""
+    starts = _starts(path)
+    content = starts.tobytes()
+    try:
+        files.make_dirs(os.path.dirname(place) or ".")
+        files.write_bytes_atomically(place, _INDEX.pack(*_index_header(stat, content)) + content, durable=False)
+    except OSError as error:
+        return starts, f"{place}: {files.reason_of(error)}"
+    return starts, ""
+
+
+def _kept(place: str, stat: os.stat_result) -> array.array[int] | None:
+    """Returns what an index says; None if it is missing, damaged, or of another state of its file."""
+    try:
+        index = files.read_bytes(place)
+    except OSError:
+        return None
+    if len(index) < _INDEX.size:
+        return None
+    content = index[_INDEX.size :]
+    is_whole = _INDEX.unpack_from(index) == _index_header(stat, content)
+    return array.array("q", content) if is_whole else None
+
+
+def _index_header(stat: os.stat_result, content: bytes) -> tuple[bytes, int, int, int, int]:
+    return _WORD, stat.st_size, stat.st_mtime_ns, len(content) // _LENGTH.size, _masked(content)
+
+
+def _starts(path: str) -> array.array[int]:
+    """Returns where the records of a file begin, and the last one ends; reads their headers.
+
+    Raises:
+      DataError: a header is damaged, or the file ends within a record.
+    """
+    starts, end = array.array("q", [0]), 0
+    with open(path, "rb", buffering=0) as file:
+        descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
+        while end < size:
+            header = os.pread(descriptor, _HEADER.size, end)
+            is_whole = len(header) == _HEADER.size
+            if is_whole and not _is_length(header):
+                what = "its length does not fit its checksum"
+                hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "Write or copy the file again"
+                if header.startswith(_GZIP) and len(starts) == 1:
+                    hint = "it is compressed by gzip; write it without compression"
+                raise DataError(f"{_place(path, len(starts) - 1, end)}: {what}; {hint}")
+            after = end + _AROUND_DATA_BYTES + _HEADER.unpack(header)[0] if is_whole else size + 1
+            if after > size:
+                where = _place(path, len(starts) - 1, end)
+                raise DataError(f"{where}: the file ends within it; write or copy the file again")
+            starts.append(end := after)
+    return starts
