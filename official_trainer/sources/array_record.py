@@ -1,0 +1,91 @@
+"""`type: array_record`: ArrayRecord files, whose records are read by their number.
+
+Owns: reading them with the library `array_record`, and what it says about damage. Does not own: parsing records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from typing import Any, ClassVar
+
+from official_trainer.config import SourceConfig
+from official_trainer.errors import first_line
+from official_trainer.inputs import DataError, Source
+from official_trainer.shown import first_few
+from official_trainer.sources import paths
+from official_trainer.sources.records import RecordFiles
+
+_logger = logging.getLogger(__name__)
+
+_THREADS = 16
+_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArrayRecordConfig(SourceConfig):
+    """ArrayRecord files, read by the number of a record.
+
+    An example is a record, bytes. `parse_fn` of `inputs.from_source` parses them with TensorFlow, such as a
+    `tf.train.Example`; `transforms` in Python, such as JSON.
+
+    Attributes:
+      files: path or pattern of local files, or a list of them; written with `group_size:1`.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("array_record",)
+    INSTALL: ClassVar[str] = "official-trainer[array_record]"
+
+    files: str | tuple[str, ...] = ()
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from paths.problems("files", self.files)
+
+    def build(self) -> Source:
+        found = paths.find(self.files)
+        with futures.ThreadPoolExecutor(_THREADS) as pool:
+            counts, options = zip(*pool.map(_opened, found), strict=True)
+        grouped = [
+            path for path, text in zip(found, options, strict=True) if not re.search(r"group_size:1\b", text or "")
+        ]
+        if grouped:
+            what = f"{first_few(grouped)}: reading a record decodes the whole group that it is in"
+            _logger.warning("%s; write the file with group_size:1", what)
+        return ArrayRecordSource(found, counts, _reader)
+
+
+class ArrayRecordSource(RecordFiles):
+    """Records by their number."""
+
+    def read(self, number: int, records: Sequence[int]) -> Sequence[bytes]:
+        try:
+            return self.opened(self.files[number]).read(records)
+        except RuntimeError as error:
+            if len(records) > 1:  # it does not say which
+                return [self.read(number, [record])[0] for record in records]
+            raise DataError(f"{self.place(number, records[0])}: {first_line(error)}") from error
+
+
+def _reader(path: str) -> Any:
+    from array_record.python import array_record_module
+
+    return array_record_module.ArrayRecordReader(path, _OPTIONS, file_reader_buffer_size=32 << 10)
+
+
+def _opened(path: str) -> tuple[int, str]:
+    """Returns the number of records in a file, and with which options it was written.
+
+    Raises:
+      DataError: it is damaged. The library then says that it has no record.
+    """
+    try:
+        reader = _reader(path)
+        if not reader.ok():
+            reader.read([0])
+        return reader.num_records(), reader.writer_options_string()
+    except RuntimeError as error:
+        what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"
+        raise DataError(f"{path}: {what}. Write or copy it again. array_record says: {first_line(error)}") from error

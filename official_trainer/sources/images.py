@@ -1,0 +1,174 @@
+"""`type: images`: folders of images, one for each class, decoded by Pillow.
+
+Owns: which file belongs to which class, decoding and resizing. Does not own: augmentation, which is a task's
+(`transform_fn`).
+
+Pillow decodes without holding the interpreter's lock, so threads decode at the same time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from official_trainer.config import Between, Positive, SourceConfig
+from official_trainer.inputs import DataError, Source
+from official_trainer.nearest import did_you_mean
+from official_trainer.shown import first_few
+from official_trainer.sources import paths
+
+_logger = logging.getLogger(__name__)
+
+_ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_DEEP = ("I", "F")  # how Pillow's names of modes with more than 8 bits begin
+_REDUCED = 2.0  # of the size that is wanted: a JPEG is decoded at an eighth, a quarter or a half if that is as much
+
+Resize = Literal["stretch", "crop", "pad"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImagesConfig(SourceConfig):
+    """Images in folders, one folder for each class, as in `flowers/rose/1.jpg`.
+
+    An example is `{"image": uint8 [height, width, channels], "label": int64}`. Hidden files are ignored.
+
+    Attributes:
+      folder: holds the folders of the classes, in which images may lie at any depth.
+      classes: names of the folders to read, in the order of the labels from 0; unset means all, sorted by name. Set it
+        for validation data that may lack a class.
+      size: height and width of all images; unset means that they have one size already.
+      resize: how an image gets this size. `stretch` changes its proportions, `crop` takes the largest part of its
+        middle, `pad` adds black edges.
+      channels: 1 for grey, 3 for red, green and blue, 4 with alpha.
+      with_path: whether an example has its `path` below `folder`, too.
+    """
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("PIL",)
+    INSTALL: ClassVar[str] = "official-trainer[images]"
+
+    folder: str = ""
+    classes: tuple[str, ...] = ()
+    size: tuple[Positive, Positive] | None = None
+    resize: Resize = "stretch"
+    channels: Annotated[int, Between(1, 4)] = 3
+    with_path: bool = False
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from paths.problems("folder", self.folder)
+        if self.channels not in _MODES:
+            yield "channels", "must be 1, 3 or 4"
+        if twice := [name for name in self.classes if self.classes.count(name) > 1]:
+            yield "classes", f"has {twice[0]!r} twice"
+
+    def build(self) -> Source:
+        folder = os.path.expanduser(self.folder)
+        if not os.path.isdir(folder):
+            raise DataError(f"{folder!r} is no folder, in the working directory {os.getcwd()}", field="folder")
+        found, ignored = _listed(folder, self.classes)
+        named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(found.items())]
+        _logger.info("%s: images of %d classes: %s", folder, len(found), first_few(named))
+        if ignored:
+            _logger.warning("%s: %d files are no images and not read: %s", folder, len(ignored), first_few(ignored))
+        return ImagesSource(self, found)
+
+
+class ImagesSource(Source):
+    """Decoded images by their number.
+
+    Attributes:
+      classes: the name of each label.
+    """
+
+    def __init__(self, section: ImagesConfig, files: Mapping[str, Sequence[str]]) -> None:
+        """Takes what to do with images, and for each class the paths of its images below the folder."""
+        import numpy as np
+
+        self.classes, self._section = list(files), section
+        self._folder = os.path.expanduser(section.folder)
+        self._files = list(itertools.chain.from_iterable(files.values()))
+        self._labels = np.repeat(np.arange(len(files)), [len(each) for each in files.values()])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Any:
+        example = {"image": self._image(self.where(index)), "label": self._labels[index]}
+        return {**example, "path": self._files[index]} if self._section.with_path else example
+
+    def where(self, index: int) -> str:
+        return os.path.join(self._folder, self._files[index])
+
+    def fingerprint(self) -> str:
+        """Returns a text that changes with the names of the classes and the files."""
+        return hashlib.blake2b("\0".join([*self.classes, "", *self._files]).encode(), digest_size=16).hexdigest()
+
+    def _image(self, path: str) -> Any:
+        import numpy as np
+        from PIL import Image
+
+        size, mode = self._section.size, _MODES[self._section.channels]
+        with Image.open(path) as image:
+            if image.mode.startswith(_DEEP):
+                raise ValueError(f"has more than 8 bits in a value ({image.mode}), which uint8 cannot hold")
+            if size is not None:
+                image.draft(None, (round(size[1] * _REDUCED), round(size[0] * _REDUCED)))
+            converted = image.convert(mode)
+        pixels = np.asarray(converted if size is None else _resized(converted, size, self._section.resize))
+        return pixels.reshape([*pixels.shape[:2], self._section.channels])
+
+
+def _resized(image: Any, size: tuple[int, int], resize: Resize) -> Any:
+    from PIL import Image, ImageOps
+
+    wanted = size[1], size[0]
+    if image.size == wanted:
+        return image
+    if resize == "stretch":
+        return image.resize(wanted, Image.Resampling.BILINEAR, reducing_gap=_REDUCED)
+    return (ImageOps.fit if resize == "crop" else ImageOps.pad)(image, wanted, Image.Resampling.BILINEAR)
+
+
+def _listed(folder: str, classes: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns for each class the paths of its images below `folder`, and the files that are no images.
+
+    Raises:
+      DataError: a class has no folder or no image, or an image is in no class.
+    """
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    folders = [name for name in names if os.path.isdir(os.path.join(folder, name))]
+    ignored = [name for name in names if name not in folders]
+    if stray := list(filter(_is_image, ignored)):
+        what = f"{len(stray)} images lie in {folder!r} itself: {first_few(stray)}"
+        raise DataError(f"{what}; move each into the folder of its class", field="folder")
+    found: dict[str, list[str]] = {}
+    for name in classes or folders:
+        if name not in folders:
+            hint = did_you_mean(name, folders, otherwise=f"; it has {first_few(folders) or 'none'}")
+            raise DataError(f"{name!r} is no folder in {folder!r}{hint}", field="classes")
+        below = [os.path.relpath(path, folder) for path in _below(os.path.join(folder, name))]
+        found[name] = list(filter(_is_image, below))
+        ignored += [path for path in below if not _is_image(path)]
+        if not found[name] and not classes:
+            what = f"the class {name!r} has no image in {folder!r}"
+            raise DataError(f"{what}; remove its folder, or name all classes in `classes`", field="folder")
+    if not any(found.values()):
+        raise DataError(f"{folder!r} has no image in a folder of a class, as in rose/1.jpg", field="folder")
+    return found, ignored
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Yields the files below a folder in the order of their names; no hidden ones. Links to folders are no folders."""
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in links)
+        yield from (os.path.join(place, name) for name in sorted([*names, *links]) if not name.startswith("."))
+
+
+def _is_image(path: str) -> bool:
+    return path.lower().endswith(_ENDINGS)

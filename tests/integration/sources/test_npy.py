@@ -1,0 +1,95 @@
+"""NumPy's files by the number of a row."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from official_trainer import inputs
+from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, resolve
+from official_trainer.sources.npy import NpyConfig
+
+
+def build(folder, **arrays):
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return NpyConfig(files={name: str(folder / f"{name}.npy") for name in arrays}).build()
+
+
+def test_rows_by_their_number(tmp_path):
+    """N41: one by one, many at once, after pickling; of any type and order of bytes; the file stays a map."""
+    arrays = {
+        "id": np.arange(9),
+        "value": np.arange(54, dtype=">f4").reshape([9, 2, 3]),
+        "flag": np.arange(9) % 2 == 0,
+        "text": np.array([f"é{number}" for number in range(9)]),
+        "column": np.asfortranarray(np.arange(18).reshape([9, 2])),
+    }
+    source = build(tmp_path, **arrays)
+    for read in (source, pickle.loads(pickle.dumps(source))):
+        batch = read.take([8, 0, 3, 3])
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(batch[name], array[[8, 0, 3, 3]])
+            np.testing.assert_array_equal(read[5][name], array[5])
+    assert all(isinstance(array, np.memmap) for array in source.arrays.values())
+    assert len(pickle.dumps(source)) < 1000
+    assert source.where(3).endswith("row 3")
+    found = next(iter(inputs.from_source(source, DataConfig(is_training=False, global_batch_size=9))))
+    assert found["value"].dtype.name == "float32" and found["value"].numpy().tolist() == arrays["value"].tolist()
+    assert found["text"].numpy()[1].decode() == "é1"
+
+
+def test_the_fingerprint_changes_with_the_values(tmp_path):
+    """N45"""
+    before = build(tmp_path, id=np.arange(9)).fingerprint()
+    assert build(tmp_path, id=np.arange(9)).fingerprint() == before
+    assert build(tmp_path, id=np.arange(1, 10)).fingerprint() != before
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros(3), "b": np.zeros(4)}, "source.files: the arrays differ in length: a has 3, b has 4 rows"),
+        ({"a": np.float32(1)}, "source.files.a: .*a.npy holds a single value, and rows are needed"),
+        ({"a": np.array([{}], object)}, "a.npy cannot be read row by row: .*Python objects"),
+        ({"a": np.zeros(3, "i4,f4")}, "which no tensor holds; write a file for each field"),
+    ],
+)
+def test_arrays_that_do_not_serve_are_refused(tmp_path, arrays, message):
+    """N45"""
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array, allow_pickle=True)
+    section = NpyConfig(files={name: str(tmp_path / f"{name}.npy") for name in arrays})
+    with pytest.raises(inputs.DataError, match=message):
+        inputs.from_source(section, DataConfig(is_training=False))
+
+
+@pytest.mark.parametrize("cut", [1, 400, 4000])
+def test_a_file_that_was_cut_is_refused(tmp_path, cut):
+    """N45: in its values or its header."""
+    np.save(tmp_path / "a.npy", np.arange(500))
+    path = tmp_path / "a.npy"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(inputs.DataError, match=f"{path} cannot be read row by row"):
+        NpyConfig(files={"a": str(path)}).build()
+
+
+def test_files_of_several_arrays_are_refused(tmp_path):
+    """N45"""
+    np.savez(tmp_path / "a.npz", np.arange(3))
+    with pytest.raises(inputs.DataError, match=r"holds several arrays; write each by numpy\.save"):
+        NpyConfig(files={"a": str(tmp_path / "a.npz")}).build()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ("{}", "source.files: is not set; write the file of each field"),
+        ("{a: 'gs://b/c'}", "source.files.a: gs://b/c is"),
+    ],
+)
+def test_mistakes_in_a_section_are_errors_of_the_configuration(files, message):
+    """N41"""
+    with pytest.raises(ConfigError) as caught:
+        resolve(ExperimentConfig(), sets=[f"task.train_data.source={{type: npy, files: {files}}}"])
+    assert message in str(caught.value)
