@@ -49,3 +49,61 @@ def test_what_is_no_source_is_refused(thing, message):
         inputs.from_source(thing, evaluation())
     assert message in str(caught.value)
     assert caught.value.exit_code == ExitCode.DATA
+
+
+class Tensor:
+    """What a tensor of torch offers to NumPy."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._values, dtype)
+
+
+class TorchStyle:
+    """A map dataset as PyTorch has it: no sequence, pairs of tensors."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, index):
+        return Tensor(np.full([2], index, np.float32)), index
+
+
+class TorchStyleBatched(TorchStyle):
+    """The same; several are read in one call."""
+
+    def __getitems__(self, indices):
+        self.asked = indices
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [TorchStyle, TorchStyleBatched])
+def test_a_map_dataset_of_torch_serves_as_it_is(kind):
+    """N41: its tensors are arrays, `__getitems__` is used where it is."""
+    source = kind()
+    batches = [(x.numpy(), y.numpy()) for x, y in inputs.from_source(source, evaluation(4))]
+    assert [y.tolist() for _, y in batches] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert batches[1][0].tolist() == [[4, 4], [5, 5], [6, 6]] and batches[0][0].dtype == np.float32
+    assert kind is TorchStyle or source.asked
+
+
+def test_a_data_source_of_tfds_serves_as_it_is(tmp_path):
+    """N41: prepared as ArrayRecord; its examples are those of the split, in its order."""
+    import tensorflow_datasets as tfds
+
+    numbers = tf.data.Dataset.range(9).map(lambda number: {"id": number, "name": tf.strings.as_string(number)})
+    builder = tfds.dataset_builders.store_as_tfds_dataset(
+        name="numbers",
+        version="1.0.0",
+        data_dir=str(tmp_path),
+        features=tfds.features.FeaturesDict({"id": np.int64, "name": tfds.features.Text()}),
+        split_datasets={"train": numbers},
+        disable_shuffling=True,
+        file_format="array_record",
+    )
+    source = builder.as_data_source("train")
+    batches = [*inputs.from_source(source, evaluation(6, workers=2)).as_numpy_iterator()]
+    assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
+    assert batches[1]["name"].tolist() == [b"6", b"7", b"8"]
