@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from hashlib import blake2b
+from typing import IO
 
 from official_trainer import files
 from official_trainer.config import SourceConfig
@@ -82,11 +83,11 @@ class TfrecordSource(RecordFiles):
         return _place(self.files[number], record, self._starts[number][record])
 
     def read(self, number: int, records: Sequence[int]) -> Sequence[bytes]:
-        descriptor, starts = self.opened(self.files[number]).fileno(), self._starts[number]
-        return [self._data(descriptor, number, record, starts[record], starts[record + 1]) for record in records]
+        file, starts = self.opened(self.files[number]), self._starts[number]  # held, or it closes when it is not kept
+        return [self._data(file, number, record, starts[record], starts[record + 1]) for record in records]
 
-    def _data(self, descriptor: int, number: int, record: int, start: int, end: int) -> bytes:
-        content = os.pread(descriptor, end - start, start)
+    def _data(self, file: IO[bytes], number: int, record: int, start: int, end: int) -> bytes:
+        content = os.pread(file.fileno(), end - start, start)
         data = content[_HEADER.size : -_CHECKSUM.size]
         if len(content) < end - start:
             reason = "the file ends within it"

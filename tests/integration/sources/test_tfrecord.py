@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config import ConfigError, DataConfig, ExperimentConfig, resolve
+from official_trainer.sources import records
 from official_trainer.sources.tfrecord import TfrecordConfig
 from tests.support.source_cases.files import record_of, write_tfrecords
 
@@ -77,6 +78,14 @@ def test_many_threads_read_the_same_source(tmp_path):
     assert not wrong
 
 
+def test_a_file_that_leaves_the_cache_stays_open_while_it_is_read(tmp_path, monkeypatch):
+    """N41: as where two threads open it at once, or more files are read than are kept open."""
+    monkeypatch.setattr(records, "_MOST_OPEN", 0)
+    write_tfrecords(tmp_path, COUNT)
+    source = build(tmp_path)
+    assert source.take(range(COUNT)).tolist() == [record_of(number) for number in range(COUNT)]
+
+
 # The index.
 
 
@@ -102,10 +111,9 @@ def test_a_file_that_changed_with_size_and_time_unchanged_is_named(tmp_path):
     (path,) = write_tfrecords(tmp_path, COUNT, files=1)
     build(tmp_path)
     before = path.stat()
-    records = [record_of(number) for number in reversed(range(COUNT))]
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
+        for number in reversed(range(COUNT)):
+            writer.write(record_of(number))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(inputs.DataError, match=r"record 1, offset \d+: its length is damaged, or the file was changed"):
         build(tmp_path)[1]
