@@ -5,6 +5,7 @@ from .context import InputContext as InputContext
 from .context import call_build_inputs as call_build_inputs
 from .context import check_element_structure as check_element_structure
 from .context import with_training_flag as with_training_flag
+from .mixture import Mixture as Mixture
 from .order import skip as skip
 from .order import stack_windows as stack_windows
 from .order import without_tuning as without_tuning

@@ -80,9 +80,10 @@ def from_source(
     seed = order.stream_seed(plan.seed, "transforms")
     reader = Reader(found, transforms, seed=seed)
     context.examples_per_epoch = count
-    block = _BLOCK_EXAMPLES if type(found).take is not Source.take and not transforms else 1
+    block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
-    pipeline = _Pipeline(reader, params, plan, _places(found, params, plan), block_examples=block, parsing=parsing)
+    places = _places(found, params, plan, plan.seed)
+    pipeline = _Pipeline(reader, params, plan, places, block_examples=block, parsing=parsing)
     return pipeline.dataset(context, transform_fn, count)
 
 
@@ -160,16 +161,21 @@ Places = Callable[["tf.Tensor"], "tf.Tensor"]
 """Returns the numbers of the examples at rising positions, `[n]` int64."""
 
 
-def _places(source: Source, params: Any, plan: order.BatchPlan) -> Places:
+def _places(source: Source, params: Any, plan: order.BatchPlan, seed: int) -> Places:
     """Returns the order of a source's examples."""
     count = len(source)
+
+    def of_part(part: Source, name: str) -> Places:
+        return _places(part, params, plan, order.stream_seed(seed, f"part/{name}"))
+
+    if plan.training and (decided := source.training_order(of_part)) is not None:
+        return decided
     if not plan.shuffle:
         return lambda positions: positions % count
     if not source.groups:
-        return lambda positions: order.shuffled(positions, count, plan.seed)
+        return lambda positions: order.shuffled(positions, count, seed)
     window = getattr(params, "shuffle_buffer_size", 1)
-    seed = order.stream_seed(plan.seed, "groups")
-    grouped = GroupedOrder(source.groups, window, seed)
+    grouped = GroupedOrder(source.groups, window, order.stream_seed(seed, "groups"))
     return lambda positions: tf.ensure_shape(tf.numpy_function(grouped.indices, [positions], tf.int64), positions.shape)
 
 

@@ -9,7 +9,8 @@ Nothing here imports TensorFlow: worker processes read with this module alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from official_trainer.inputs.context import DataError
@@ -46,6 +47,11 @@ class Source:
 
     groups: Sequence[int] = ()
 
+    @functools.cached_property
+    def takes_many(self) -> bool:
+        """Whether `take` is quicker than reading one by one."""
+        return type(self).take is not Source.take
+
     def __len__(self) -> int:
         """Returns the number of examples."""
         raise NotImplementedError(f"{type(self).__name__} must define __len__()")
@@ -69,6 +75,14 @@ class Source:
     def fingerprint(self) -> str:
         """Returns a text that changes with the data; empty if only the number of examples tells."""
         return ""
+
+    def training_order(self, order_of: Callable[[Source, str], Any]) -> Any:
+        """Returns which example is at each position in training, where the source decides that; None for a shuffle.
+
+        Args:
+          order_of: returns the order of another source, by that and a name for its seed.
+        """
+        return None
 
 
 class _Adopted(Source):

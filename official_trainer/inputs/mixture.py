@@ -1,0 +1,197 @@
+"""Several sources as one: each has its share of every stretch of training, and an order of its own.
+
+Owns: `Mixture`, and which part of it is at which position. Does not own: the order of examples in a part (`order.py`,
+`grouped.py`), pipelines (`random_access.py`), the section of a configuration (`sources/mixture.py`).
+
+Parts take turns by a table, which repeats after as many positions as all shares have together. It places each part's
+example number j between the moments when its share allows j and j + 1 of them, the nearest deadline first; for shares
+that add up to one, that always succeeds (Liu and Layland, 1973). So it is never as much as one example off.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from official_trainer.inputs.context import DataError
+from official_trainer.inputs.source import Source, adopt, as_array, check_alike, flat, rebuilt
+from official_trainer.lazy import tf
+from official_trainer.shown import shorten
+
+_LONGEST = 100_000
+"""Positions after which the table repeats, at most; weights that need more are rounded to that."""
+
+
+class Mixture(Source):
+    """Examples of several sources. In training each part has its share, whatever its size, and repeats on its own.
+
+    Of the first n examples of training, a part has its share of n, rounded up or down, for every n. Each part is
+    shuffled by itself: it shows all its examples before one comes again. An epoch of the mixture is as many examples as
+    all parts have together. An evaluation has each example of each part once, part after part; weights do not count.
+
+    Attributes:
+      shares: of each part by its name; they add up to 1.
+
+    Example:
+      >>> from official_trainer import inputs
+      >>> from official_trainer.config import DataConfig
+      >>> news, books = [{"x": number} for number in range(3)], [{"x": number} for number in range(100, 200)]
+      >>> both = inputs.Mixture({"news": (news, 1), "books": (books, 2)}, part_field="part")
+      >>> params = DataConfig(global_batch_size=6, is_training=True)
+      >>> next(iter(inputs.from_source(both, params)))["part"].numpy().tolist()
+      [1, 0, 1, 1, 0, 1]
+    """
+
+    def __init__(self, parts: Mapping[str, tuple[Any, float]], *, part_field: str = "") -> None:
+        """Takes the parts.
+
+        Args:
+          parts: of each name, the source, as for `from_source`, and its weight; weights need not add up to 1.
+          part_field: name of a field that is added to each example, a dict: the number of its part, in the order of
+            `parts`, int64; empty for none.
+
+        Raises:
+          DataError: there is no part, one is empty, or a weight is not positive, or too small beside the others.
+        """
+        import numpy as np
+
+        if not parts:
+            raise DataError("a mixture needs parts: a name for each, with a source and a weight")
+        self._names, self._part_field = list(parts), part_field
+        self._parts = [_part(name, source) for name, (source, _) in parts.items()]
+        self._per_round = _whole_shares({name: weight for name, (_, weight) in parts.items()})
+        self._turns = _turns(self._per_round)
+        self._ends = np.cumsum([len(part) for part in self._parts])
+        self.shares = {name: share / len(self._turns) for name, share in zip(parts, self._per_round, strict=True)}
+        self.takes_many = all(part.takes_many for part in self._parts)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> Any:
+        number, local = self._place(index)
+        return self._marked(self._parts[number][local], number)
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        found: list[Any] = [None] * len(indices)
+        for number, rows, local in self._by_part(indices):
+            for row, example in zip(rows, self._parts[number].__getitems__(local), strict=True):
+                found[row] = self._marked(example, number)
+        return found
+
+    def take(self, indices: Sequence[int]) -> Any:
+        import numpy as np
+
+        taken, columns, order = [], [], []
+        for number, rows, local in self._by_part(indices):
+            taken.append(self._marked(self._parts[number].take(local), number, len(local)))
+            columns.append([(path, as_array(leaf, path)) for path, leaf in flat(taken[-1])])
+            first = [(path, leaf[:1].reshape(leaf.shape[1:])) for path, leaf in columns[0]]
+            check_alike(columns[-1], first, batched=True)
+            order += rows
+        places = np.argsort(order)
+        together = (np.concatenate([arrays[leaf][1] for arrays in columns])[places] for leaf in range(len(columns[0])))
+        return rebuilt(taken[0], together)
+
+    def where(self, index: int) -> str:
+        number, local = self._place(index)
+        return f"{self._names[number]}: {self._parts[number].where(local)}"
+
+    def fingerprint(self) -> str:
+        shown = zip(self._names, self._per_round, self._parts, strict=True)
+        return "; ".join(f"{name} {share} of {len(part)} {part.fingerprint()}".strip() for name, share, part in shown)
+
+    def training_order(self, order_of: Callable[[Source, str], Any]) -> Any:
+        import numpy as np
+
+        of_parts = [order_of(part, name) for part, name in zip(self._parts, self._names, strict=True)]
+        turns, starts = tf.constant(self._turns), [0, *self._ends[:-1].tolist()]
+        before = [np.cumsum(self._turns == number) - (self._turns == number) for number in range(len(of_parts))]
+        done = [tf.constant(column, tf.int64) for column in before]
+
+        def places(positions: tf.Tensor) -> tf.Tensor:
+            rounds, place = positions // len(self._turns), positions % len(self._turns)
+            part, found = tf.gather(turns, place), tf.zeros_like(positions)
+            for number, of_part in enumerate(of_parts):
+                own = rounds * self._per_round[number] + tf.gather(done[number], place)
+                found = tf.where(part == number, starts[number] + of_part(own), found)
+            return found
+
+        return places
+
+    def _place(self, index: int) -> tuple[int, int]:
+        number = int(self._ends.searchsorted(index, side="right"))
+        return number, int(index) - int(self._ends[number - 1] if number else 0)
+
+    def _by_part(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
+        """Yields the number of each part that has some of the examples, their rows in `indices`, and their numbers."""
+        rows: dict[int, list[tuple[int, int]]] = {}
+        for row, index in enumerate(indices):
+            number, local = self._place(index)
+            rows.setdefault(number, []).append((row, local))
+        for number, pairs in sorted(rows.items()):
+            yield number, [row for row, _ in pairs], [local for _, local in pairs]
+
+    def _marked(self, example: Any, number: int, count: int | None = None) -> Any:
+        """Returns an example, or a batch of `count`, with the number of its part."""
+        import numpy as np
+
+        if not self._part_field:
+            return example
+        if not isinstance(example, Mapping):
+            what = f"is a {type(example).__name__}, and part_field needs a dict to add '{self._part_field}' to"
+            raise ValueError(f"it {what}")
+        if self._part_field in example:
+            raise ValueError(f"it has a field '{self._part_field}' already; give part_field another name")
+        return {**example, self._part_field: np.full([] if count is None else [count], number, np.int64)}
+
+
+def _part(name: str, source: Any) -> Source:
+    try:
+        part = adopt(source)
+    except DataError as error:
+        raise DataError(f"part '{name}' of the mixture: {error}") from error
+    if len(part) == 0:
+        raise DataError(f"part '{name}' of the mixture has no example")
+    return part
+
+
+def _whole_shares(weights: Mapping[str, float]) -> list[int]:
+    """Returns the shares as whole numbers, whose sum is the length of the table."""
+    for name, weight in weights.items():
+        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise DataError(f"part '{name}' of the mixture: the weight must be above 0, got {shorten(repr(weight))}")
+    exact = [Fraction(repr(float(weight))) for weight in weights.values()]
+    shares = [weight / sum(exact) for weight in exact]
+    rounds = math.lcm(*(share.denominator for share in shares))
+    if rounds <= _LONGEST:
+        return [int(share * rounds) for share in shares]
+    whole = [int(share * _LONGEST) for share in shares]
+    for number in sorted(range(len(whole)), key=lambda n: whole[n] - shares[n] * _LONGEST)[: _LONGEST - sum(whole)]:
+        whole[number] += 1
+    if 0 in whole:
+        name = list(weights)[whole.index(0)]
+        raise DataError(f"part '{name}' of the mixture: its share is below 1 in {_LONGEST:,}; give it a larger weight")
+    return whole
+
+
+def _turns(shares: Sequence[int]) -> Any:
+    """Returns the number of the part at each position of the table."""
+    import numpy as np
+
+    length = sum(shares)
+    turns, done = np.zeros(length, np.int32), [0] * len(shares)
+    later: list[tuple[int, int]] = [(0, part) for part in range(len(shares))]  # the position from which it may be next
+    ready: list[tuple[int, int]] = []  # the position before which it must be next
+    for position in range(length):
+        while later and later[0][0] <= position:
+            _, part = heapq.heappop(later)
+            heapq.heappush(ready, (-(-(done[part] + 1) * length // shares[part]), part))
+        _, part = heapq.heappop(ready)
+        turns[position] = part
+        done[part] += 1
+        heapq.heappush(later, (done[part] * length // shares[part], part))
+    return turns

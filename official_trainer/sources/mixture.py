@@ -1,0 +1,52 @@
+"""The source `mixture`: several sources with weights.
+
+Owns: the section. Does not own: the mechanism (`inputs/mixture.py`), its parts (the other files here).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from official_trainer.config import Config, FrozenDict, PositiveFloat, SourceConfig
+from official_trainer.inputs import Source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartConfig(Config):
+    """A part of a mixture.
+
+    Attributes:
+      source: its examples.
+      weight: its share of training, beside the weights of the other parts.
+    """
+
+    source: SourceConfig | None = None
+    weight: PositiveFloat = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixtureConfig(SourceConfig):
+    """Several sources, each with its share of every stretch of training; see `inputs.Mixture`.
+
+    Attributes:
+      parts: a source and its weight, by a name for messages, and for the seed of the part's order.
+      part_field: name of a field that is added to each example: the number of its part, in the order of `parts`.
+    """
+
+    parts: dict[str, PartConfig] = FrozenDict()
+    part_field: str = ""
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.parts:
+            yield "parts", "is not set; for example parts: {news: {weight: 0.7, source: {type: parquet, …}}, …}"
+        for name, part in self.parts.items():
+            if part.source is None:
+                yield f"parts.{name}.source", "is not set; for example source: {type: parquet, …}"
+
+    def build(self) -> Source:
+        """Returns the mixture."""
+        from official_trainer.inputs import Mixture
+
+        parts = {name: (part.source, part.weight) for name, part in self.parts.items()}
+        return Mixture(parts, part_field=self.part_field)
