@@ -9,6 +9,9 @@ from .mixture import Mixture as Mixture
 from .order import skip as skip
 from .order import stack_windows as stack_windows
 from .order import without_tuning as without_tuning
+from .packing import Mapped as Mapped
+from .packing import Packed as Packed
+from .packing import lengths_of as lengths_of
 from .random_access import from_grain as from_grain
 from .random_access import from_source as from_source
 from .records import from_tfrecords as from_tfrecords

@@ -26,3 +26,20 @@ class Columns(Numbers):
             "id": np.asarray(indices, np.int64),
             "text": np.array([f"number {index}".encode() for index in indices], object),
         }
+
+
+class Sequences(Source):
+    """Examples `{"id", "tokens"}` of several lengths, whose tokens are thousands of the number, and count from there."""
+
+    def __init__(self, lengths, *, groups=(), bad=(), floats=(), first=0):
+        self._lengths, self.groups, self._bad, self._floats, self._first = lengths, groups, bad, floats, first
+
+    def __len__(self):
+        return len(self._lengths)
+
+    def __getitem__(self, index):
+        if index in self._bad:
+            raise ValueError("its checksum is wrong")
+        number = self._first + index
+        tokens = 1000 * number + np.arange(self._lengths[index])
+        return {"id": number, "tokens": tokens.astype(float) if index in self._floats else tokens}

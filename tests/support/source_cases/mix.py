@@ -1,5 +1,7 @@
 """Mixtures: of parts in columns, in groups and in lists, and of a mixture in a mixture."""
 
+import itertools
+
 from official_trainer.inputs import Mixture
 from tests.support.sources import Columns
 
@@ -22,7 +24,7 @@ class From(Columns):
 def mixture(folder, count):
     """Three parts, each with the share that it has of all examples, so that an epoch has each example once."""
     ends = [0, count // 2, count // 2 + count // 3, count]
-    spans = [(first, end - first) for first, end in zip(ends, ends[1:], strict=False) if end > first]
+    spans = [(first, end - first) for first, end in itertools.pairwise(ends) if end > first]
     sources = [From(first, size, grouped=number == 1) for number, (first, size) in enumerate(spans)]
     return Mixture({f"part{n}": (source, len(source)) for n, source in enumerate(sources)})
 

@@ -1,0 +1,311 @@
+"""Sequences packed into rows of one length, and how long the sequences of a source are.
+
+Owns: `Packed`, its plan of which example is in which row, `lengths_of`, `Mapped`. Does not own: batches of sequences of
+similar length (`buckets.py`), the order of rows (`order.py`, `grouped.py`).
+
+The plan is made once, from the lengths alone: the longest first, each into the fullest row that has space for it. All
+examples of one length are placed together, so it takes seconds for millions.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import logging
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from official_trainer.inputs.context import DataError
+from official_trainer.inputs.source import Source, adopt, as_array, rows
+
+_logger = logging.getLogger(__name__)
+
+TOKENS: Mapping[str, Any] = types.MappingProxyType({"tokens": 0})
+_READ = 1024  # examples in one call
+_LONG = 100_000  # examples whose reading is announced
+
+
+class Mapped(Source):
+    """The examples of a source, changed by a function: what has to happen before packing, or before mixing.
+
+    Example:
+      >>> from official_trainer.inputs import Mapped
+      >>> Mapped(["a b", "c"], lambda text: {"tokens": text.split()})[1]
+      {'tokens': ['c']}
+    """
+
+    def __init__(self, source: Any, function: Callable[[Any], Any]) -> None:
+        """Takes the source and `function(example) -> example`."""
+        self._source, self._function = without_weights(source, "Mapped"), function
+        self.groups = self._source.groups
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._function(self._source[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        return [self._function(example) for example in self._source.__getitems__(indices)]
+
+    def where(self, index: int) -> str:
+        return self._source.where(index)
+
+    def fingerprint(self) -> str:
+        return self._source.fingerprint()
+
+
+class Packed(Source):
+    """Rows of one length, each of several whole examples, one after the other, then padding.
+
+    A row is a dict: each packed field `[length, …]`; `segment_ids`, int32, which number the examples of a row from 1,
+    with 0 for padding; and `positions`, int32, which begin at 0 with each example. Other fields are left out. Which
+    examples share a row depends on the lengths and the seed alone; with a source in groups, each group is packed by
+    itself. A shuffle then permutes rows.
+
+    Attributes:
+      lengths: of each example, `[examples]` int64; give it to the next start, which then reads no example to learn it.
+      padding_share: how much of all rows is padding.
+
+    Example:
+      >>> from official_trainer import inputs
+      >>> packed = inputs.Packed([{"tokens": [5, 6, 7]}, {"tokens": [8] * 4}, {"tokens": [9]}], 4)
+      >>> packed[0]["tokens"].tolist(), packed[0]["segment_ids"].tolist(), packed[0]["positions"].tolist()
+      ([5, 6, 7, 9], [1, 1, 1, 2], [0, 1, 2, 0])
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        length: int,
+        *,
+        fields: Mapping[str, Any] = TOKENS,
+        lengths: Any = None,
+        too_long: Literal["error", "split"] = "error",
+        seed: int = 0,
+    ) -> None:
+        """Plans the rows.
+
+        Args:
+          source: as for `from_source`; its examples are dicts. Of a mixture pack the parts.
+          length: of a row.
+          fields: what is packed, each with its value for padding. In an example all have the same length.
+          lengths: of each example, `[examples]` integers; None has all examples read once, which is logged.
+          too_long: whether longer examples are refused, or split into rows of their own and a rest.
+          seed: of which examples share a row.
+
+        Raises:
+          DataError: an example is too long or cannot be read, no example has a token, or the lengths are of other data.
+        """
+        import numpy as np
+
+        if clash := [name for name in ("segment_ids", "positions") if name in fields]:
+            raise DataError(f"Packed(): '{clash[0]}' is a field that packing adds; give yours another name")
+        self._source, self._length, self._fields = without_weights(source, "Packed"), length, dict(fields)
+        self.lengths = checked_lengths(self._source, next(iter(fields)), lengths)
+        if too_long == "error":
+            refuse_longer(self._source, next(iter(fields)), self.lengths, length, "set too_long='split'")
+        pieces = -(-self.lengths // length)
+        examples = np.repeat(np.arange(len(pieces)), pieces)
+        begins = (np.arange(len(examples)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+        sizes = np.minimum(self.lengths[examples] - begins, length)
+        random = np.random.RandomState(np.frombuffer(hashlib.sha256(b"packing/%d" % seed).digest(), np.uint32))
+        spans = np.cumsum(pieces)[np.cumsum(self._source.groups or [len(pieces)]) - 1]
+        packed = [_rows_of(part, length, random) for part in np.split(sizes, spans[:-1])]
+        self._starts = np.cumsum([0, *(each for _, counts in packed for each in counts)])
+        firsts = np.cumsum([0, *(len(order) for order, _ in packed)])
+        order = np.concatenate([order + first for (order, _), first in zip(packed, firsts[:-1], strict=True)])
+        if len(order) == 0:
+            raise DataError(f"Packed(): no example of {type(source).__name__} has a token in {next(iter(fields))}")
+        small = np.int32 if len(pieces) < 2**31 else np.int64
+        self._examples, self._begins = examples[order].astype(small), begins[order].astype(np.int32)
+        self.groups = [len(counts) for _, counts in packed if len(counts)] if self._source.groups else ()
+        self.padding_share = 1 - float(sizes.sum()) / (len(self) * length)
+        text = "packed %s examples into %s rows of %d; %.1f %% of them is padding"
+        _logger.info(text, f"{len(pieces):,}", f"{len(self):,}", length, 100 * self.padding_share)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> Any:
+        return rows(self.take([index]), 1)[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        return rows(self.take(indices), len(indices))
+
+    def take(self, indices: Sequence[int]) -> Any:
+        import numpy as np
+
+        places = [slice(self._starts[row], self._starts[row + 1]) for row in indices]
+        wanted = [index for place in places for index in self._examples[place].tolist()]
+        read = iter(named_examples(self._source, wanted))
+        shape = [len(indices), self._length]
+        batch = {"segment_ids": np.zeros(shape, np.int32), "positions": np.zeros(shape, np.int32)}
+        for row, place in enumerate(places):
+            first = 0
+            for segment, begin in enumerate(self._begins[place].tolist(), 1):
+                index, example = next(read)
+                stop = first + min(int(self.lengths[index]) - begin, self._length)
+                for name, padding in self._fields.items():
+                    values = self._values(index, example, name)
+                    if name not in batch:
+                        batch[name] = np.full([*shape, *values.shape[1:]], padding, values.dtype)
+                    if values.dtype != batch[name].dtype or values.shape[1:] != batch[name].shape[2:]:
+                        what = f"{name} is {values.dtype} {list(values.shape)}, and before {batch[name].dtype}"
+                        raise ValueError(f"{self._source.where(index)}: {what} {[None, *batch[name].shape[2:]]}")
+                    batch[name][row, first:stop] = values[begin : begin + stop - first]
+                batch["segment_ids"][row, first:stop] = segment
+                batch["positions"][row, first:stop] = np.arange(stop - first)
+                first = stop
+        return batch
+
+    def where(self, index: int) -> str:
+        return f"row {index} of {len(self):,} packed ones"
+
+    def fingerprint(self) -> str:
+        plan = hashlib.sha256(str(self._length).encode())
+        for part in (self.lengths, self._examples, self._begins, self._starts):
+            plan.update(part.tobytes())
+        return f"{self._source.fingerprint()} {plan.hexdigest()[:16]}".strip()
+
+    def _values(self, index: int, example: Any, name: str) -> Any:
+        try:
+            values = as_array(_field(example, name), name)
+            if values.shape[:1] != (self.lengths[index],):
+                what = f"{name} has shape {list(values.shape)}, and its length is {self.lengths[index]} by the plan"
+                raise ValueError(f"{what}; all packed fields of an example need the length that was measured")
+        except ValueError as error:
+            raise ValueError(f"{self._source.where(index)}: {error}") from error
+        return values
+
+
+def lengths_of(source: Any, field: str = "tokens") -> Any:
+    """Returns the length of a field of each example, `[examples]` int64; it reads all of them once.
+
+    Raises:
+      DataError: an example cannot be read, or has no such field; the message names it.
+    """
+    import numpy as np
+
+    found = adopt(source)
+    if len(found) >= _LONG:
+        hint = "keep them with numpy.save, and pass lengths=numpy.load(…) at the next start"
+        _logger.warning("reading %s examples to learn the lengths of '%s'; %s", f"{len(found):,}", field, hint)
+    lengths = np.zeros(len(found), np.int64)
+    for first in range(0, len(found), _READ):
+        for index, example in named_examples(found, range(first, min(first + _READ, len(found)))):
+            try:
+                lengths[index] = len(_field(example, field))
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{found.where(index)}: {error}") from error
+    return lengths
+
+
+def checked_lengths(source: Source, field: str, lengths: Any) -> Any:
+    """Returns the lengths that were given, `[examples]` int64, or measures them.
+
+    Raises:
+      DataError: they are of other data, or no lengths.
+    """
+    import numpy as np
+
+    if lengths is None:
+        return lengths_of(source, field)
+    given = np.asarray(lengths)
+    if given.shape != (len(source),):
+        what = f"lengths have shape {list(given.shape)}, and there are {len(source):,} examples"
+        raise DataError(f"{what}; measure them again with inputs.lengths_of(source, '{field}')")
+    if given.dtype.kind not in "iu" or (given < 0).any():
+        raise DataError(f"lengths must be whole numbers from 0, got {given.dtype}, the least is {given.min()}")
+    return given.astype(np.int64)
+
+
+def refuse_longer(source: Source, field: str, lengths: Any, most: int, fix: str) -> None:
+    """Refuses examples that are longer than `most`.
+
+    Raises:
+      DataError: names the first of them, and how many there are.
+    """
+    longer = (lengths > most).nonzero()[0]
+    if len(longer):
+        first, others = int(longer[0]), f", as have {len(longer) - 1:,} others" if len(longer) > 1 else ""
+        what = f"{field} has {int(lengths[first]):,} items, more than {most:,}{others}"
+        raise DataError(f"{source.where(first)}: {what}; cut them, or {fix}")
+
+
+def named_examples(source: Source, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Yields examples with their numbers.
+
+    Raises:
+      DataError: one cannot be read; the message has its place.
+    """
+    try:
+        examples = source.__getitems__(indices)
+    except Exception:
+        examples = []
+        for index in indices:
+            try:
+                examples.append(source[index])
+            except Exception as error:
+                raise DataError(f"{source.where(index)}: {error}") from error
+    yield from zip(indices, examples, strict=True)
+
+
+def without_weights(source: Any, what: str) -> Source:
+    """Returns a source whose examples may be taken in any order.
+
+    Raises:
+      DataError: it is a mixture, whose weights would be lost.
+    """
+    found = adopt(source)
+    if type(found).training_order is not Source.training_order:
+        raise DataError(f"{what}() of a mixture would lose its weights; use it for each part, and mix those")
+    return found
+
+
+def _field(example: Any, name: str) -> Any:
+    if not isinstance(example, Mapping):
+        raise ValueError(f"it is a {type(example).__name__}, and no dict with a field '{name}'")
+    if name not in example:
+        raise ValueError(f"it has no field '{name}', only {', '.join(map(str, example))}")
+    return example[name]
+
+
+def _rows_of(sizes: Any, length: int, random: Any) -> tuple[Any, Any]:
+    """Returns pieces row by row, and how many each row has; rows are in the order of their first piece."""
+    import numpy as np
+
+    row_of, num_rows = np.zeros(len(sizes), np.int64), 0
+    shuffled = random.permutation(len(sizes))
+    longest_first = shuffled[np.argsort(-sizes[shuffled], kind="stable")]
+    spaces: list[int] = []  # rising, of the rows that have some
+    rows_with: dict[int, Any] = {}
+    for same in np.split(longest_first, np.flatnonzero(np.diff(sizes[longest_first])) + 1):
+        while len(same):
+            size = int(sizes[same[0]])
+            at = bisect.bisect_left(spaces, size)
+            if at < len(spaces):
+                space = spaces.pop(at)
+                free = rows_with.pop(space)
+            else:
+                space, new = length, -(-len(same) // (length // size))
+                free, num_rows = np.arange(num_rows, num_rows + new), num_rows + new
+            each = space // size
+            used = -(-len(same) // each)  # rows, each with as many as it has space for, but for the last
+            filled = free[:used]
+            placed = np.repeat(filled, each)[: len(same)]
+            row_of[same[: len(placed)]] = placed
+            last = len(placed) - each * (len(filled) - 1)
+            left = [(space - each * size, filled[:-1]), (space - last * size, filled[-1:]), (space, free[used:])]
+            for rest, their in left:
+                if rest and len(their):
+                    if rest not in rows_with:
+                        bisect.insort(spaces, rest)
+                    rows_with[rest] = np.concatenate([rows_with.get(rest, their[:0]), their])
+            same = same[len(placed) :]
+    first_of = np.full(num_rows, len(sizes))
+    np.minimum.at(first_of, row_of, np.arange(len(sizes)))
+    rank = np.argsort(np.argsort(first_of))
+    order = np.argsort(rank[row_of], kind="stable")
+    return order, np.bincount(rank[row_of], minlength=num_rows)
