@@ -1,4 +1,5 @@
 from .arrays import from_arrays as from_arrays
+from .buckets import Buckets as Buckets
 from .context import BatchSizeError as BatchSizeError
 from .context import DataError as DataError
 from .context import InputContext as InputContext

@@ -204,6 +204,8 @@ def skip(dataset: Any, num_elements: int) -> Any:
 
 
 def window_length(batch_spec: Any, max_steps: int) -> int:
-    """Returns how many batches of this form a block holds."""
+    """Returns how many batches of this form a block holds: one where their shapes may differ."""
+    if not all(spec.shape[1:].is_fully_defined() for spec in tf.nest.flatten(batch_spec)):
+        return 1
     sizes = [(spec.shape.num_elements() or 1) * spec.dtype.size for spec in tf.nest.flatten(batch_spec)]
     return max(1, min(max_steps, _WINDOW_BYTES // max(1, sum(sizes))))

@@ -18,6 +18,7 @@ from typing import Any
 
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
+from official_trainer.inputs.buckets import BucketOrder, Buckets
 from official_trainer.inputs.context import DataError, InputContext, Sharing
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
@@ -38,6 +39,7 @@ def from_source(
     transforms: Sequence[Transform] = (),
     transform_fn: order.TransformFn | None = None,
     parse_fn: ParseFn | None = None,
+    buckets: Buckets | None = None,
 ) -> tf.data.Dataset:
     """Returns batches of a source of random access: endless and shuffled for training, once and in order else.
 
@@ -55,6 +57,7 @@ def from_source(
         and `RandomMap` serve, too.
       transform_fn: augmentation `(batch, seeds) -> batch` in TensorFlow, as for `from_arrays`.
       parse_fn: turns an example that is a serialized record (scalar string) into a nest of tensors, in TensorFlow.
+      buckets: puts examples of similar length into a batch, and pads them; None needs examples of one shape.
 
     Returns:
       Batches of one replica, tensors `[batch, …]` in the structure of an example, or of what `parse_fn` returns.
@@ -78,12 +81,18 @@ def from_source(
     if count == 0:
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
-    reader = Reader(found, transforms, seed=seed)
+    if buckets is not None and getattr(params, "on_bad_record", "error") == "skip":
+        what = (
+            "skip would put examples of other lengths into a batch of buckets; pack them, or leave bad ones out before"
+        )
+        raise DataError(what, field="on_bad_record")
+    reader = Reader(found, transforms, seed=seed, padding={} if buckets is None else buckets.fields)
     context.examples_per_epoch = count
     block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
-    pipeline = _Pipeline(reader, params, plan, places, block_examples=block, parsing=parsing)
+    grouping = None if buckets is None else BucketOrder(buckets, reader, found, plan, places)
+    pipeline = _Pipeline(reader, params, plan, places, block_examples=block, parsing=parsing, buckets=grouping)
     return pipeline.dataset(context, transform_fn, count)
 
 
@@ -244,13 +253,24 @@ class _Pipeline:
         *,
         block_examples: int = 1,
         parsing: _Parsing | None = None,
+        buckets: BucketOrder | None = None,
     ) -> None:
-        """Takes what reads examples, their order, how many are read in one call, at least a batch, and what parses."""
-        self._parsing = parsing
+        """Takes what reads examples, their order, how many are read in one call, at least a batch, and how.
+
+        Args:
+          reader: what reads examples.
+          params: the section.
+          plan: which positions an element has.
+          places: the order of the examples.
+          block_examples: how many are read in one call, at least a batch.
+          parsing: turns records into examples; None for examples.
+          buckets: which examples are in a batch together; None for those that follow each other.
+        """
+        self._parsing, self._buckets = parsing, buckets
         self._plan, self._places, self._structure = plan, places, reader.structure
         self._specs = [
-            tf.TensorSpec([None, *array.shape], tf.string if array.dtype.kind == "O" else array.dtype)
-            for _, array in reader.first
+            tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
+            for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
         ]
         self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
         is_elsewhere = getattr(params, "use_multiprocessing", False)
@@ -310,14 +330,15 @@ class _Pipeline:
     def _batch(self, positions: tf.Tensor) -> Any:
         """Returns the examples at rising positions, `[n, …]`."""
         dtypes = [spec.dtype for spec in self._specs]
-        values = tf.numpy_function(self._values, [self._places(positions), positions], dtypes)
+        found = [self._places(positions)] if self._buckets is None else self._buckets.of_batch(positions)
+        values = tf.numpy_function(self._values, [found[0], positions, *found[1:]], dtypes)
         for value, spec in zip(values, self._specs, strict=True):
             value.set_shape(spec.shape)
         return tf.nest.pack_sequence_as(self._structure, values)
 
-    def _values(self, indices: Any, positions: Any) -> list[Any]:
+    def _values(self, indices: Any, positions: Any, size: Any = None) -> list[Any]:
         try:
-            arrays, _ = self._read(indices, positions)
+            arrays, _ = self._read(indices, positions, None if size is None else int(size))
         except DataError as error:
             self._failure = error  # TensorFlow's own has only its text
             raise

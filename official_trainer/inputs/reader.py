@@ -1,7 +1,8 @@
 """Reading examples of a source, in threads or in worker processes, and which of them cannot be read.
 
-Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one and what takes
-its place, worker processes. Does not own: which examples (`random_access.py`), what a source is (`source.py`).
+Owns: the transforms of an example, its padding, the check that all are alike, the place and the reason of a bad one
+and what takes its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
+(`source.py`).
 
 A bad example is found by reading it alone. Where bad ones are skipped, the next good one by its number takes its place
 in training; an evaluation has one example less. So which examples a batch has depends on nothing but the data.
@@ -17,13 +18,15 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection, reduction
+from types import MappingProxyType
 from typing import Any
 
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
+from official_trainer.inputs.source import Leaves, Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
 from official_trainer.lazy import deferred
+from official_trainer.shown import first_few
 
 Transform = Callable[..., Any]
 
@@ -54,7 +57,14 @@ class Reader:
     """
 
     def __init__(
-        self, source: Source, transforms: Sequence[Transform], *, seed: int, skips: bool = False, repeats: bool = True
+        self,
+        source: Source,
+        transforms: Sequence[Transform],
+        *,
+        seed: int,
+        skips: bool = False,
+        repeats: bool = True,
+        padding: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Reads the first example.
 
@@ -64,11 +74,14 @@ class Reader:
           seed: of the transforms' random numbers.
           skips: whether bad examples are left out.
           repeats: whether another one takes the place of a bad example.
+          padding: the fields that are padded to the length of their batch, by their paths, with their values for it.
 
         Raises:
           ExampleError: the first example is bad, or with `skips` the first thousand are.
+          DataError: it has no field to pad.
         """
         self._source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
+        self._padding = padding
         self._transforms = [_as_function(transform) for transform in transforms]
         for index in range(min(len(source), _MOST_TRIED if skips else 1)):
             try:
@@ -82,37 +95,52 @@ class Reader:
         if not self.first:
             raise DataError(f"{source.where(index)}: it has no field")
         self.structure = rebuilt(example, iter(range(len(self.first))))
+        for path in padding:
+            if not any(path == each and array.ndim for each, array in self.first):
+                there = first_few([each for each, array in self.first if array.ndim])
+                raise DataError(f"{source.where(index)}: it has no field '{path}' to pad, only {there or 'scalars'}")
 
-    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+    @property
+    def shapes(self) -> list[list[int | None]]:
+        """The shape of each leaf in a batch, without the batch's own; None for what is padded."""
+        pads = [path in self._padding for path, _ in self.first]
+        return [[None, *a.shape[1:]] if padded else [*a.shape] for padded, (_, a) in zip(pads, self.first, strict=True)]
+
+    def leaves(self, index: int) -> dict[str, Any]:
+        """Returns the leaves of an example after the transforms, by their paths."""
+        return dict(flat(self._example(index, index)))
+
+    def read(self, indices: Any, positions: Any, size: int | None = None) -> tuple[list[Any], list[Bad]]:
         """Returns the leaves of a batch, and which examples are bad.
 
         Args:
           indices: numbers of the examples, `[n]` int64.
           positions: their positions, counted over all epochs, `[n]` int64.
+          size: the length to pad to.
 
         Raises:
           ExampleError: an example is bad, and none is skipped.
         """
         try:
-            return self._batch(indices, positions), []
+            return self._batch(indices, positions, size), []
         except Exception as error:
             parts, bad = [], []
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
-                part, found = self._read_one(index, position)
+                part, found = self._read_one(index, position, size)
                 parts += part
                 bad += found
             if not bad:
                 raise ExampleError(f"{self._source.where(int(indices[0]))} and those after it: {error}") from error
             return self._joined(parts), bad
 
-    def _read_one(self, index: int, position: int) -> tuple[list[list[Any]], list[Bad]]:
+    def _read_one(self, index: int, position: int, size: int | None) -> tuple[list[list[Any]], list[Bad]]:
         """Returns the example, or what takes its place, as a batch of one, and which examples are bad."""
         import numpy as np
 
         bad: list[Bad] = []
         while True:
             try:
-                return [self._batch(np.asarray([index]), np.asarray([position]))], bad
+                return [self._batch(np.asarray([index]), np.asarray([position]), size)], bad
             except Exception as error:
                 failed = self._named(index, error)
                 if not self._skips or len(bad) >= min(len(self._source), _MOST_TRIED):
@@ -122,16 +150,41 @@ class Reader:
                 return [], bad
             index = (index + 1) % len(self._source)
 
-    def _batch(self, indices: Any, positions: Any) -> list[Any]:
-        if self._transforms:
+    def _batch(self, indices: Any, positions: Any, size: int | None) -> list[Any]:
+        if self._transforms or self._padding:
             examples = self._source.__getitems__(indices.tolist())
             pairs = zip(examples, positions.tolist(), strict=True)
-            batch = stack([self._transformed(example, position) for example, position in pairs])
+            batch = stack([self._padded(self._transformed(example, position), size) for example, position in pairs])
         else:
             batch = self._source.take(indices.tolist())
         arrays = [(path, as_array(leaf, path)) for path, leaf in flat(batch)]
-        check_alike(arrays, self.first, batched=True)
+        check_alike(arrays, self._first_of(size), batched=True)
         return [array for _, array in arrays]
+
+    def _first_of(self, size: int | None) -> Leaves:
+        """Returns `first` as it would be in a batch of this length."""
+        import numpy as np
+
+        if size is None:
+            return self.first
+        shapes = [[size, *array.shape[1:]] if path in self._padding else array.shape for path, array in self.first]
+        return [(path, np.empty(shape, array.dtype)) for shape, (path, array) in zip(shapes, self.first, strict=True)]
+
+    def _padded(self, example: Any, size: int | None) -> Any:
+        return rebuilt(example, (self._padded_leaf(leaf, path, size) for path, leaf in flat(example)))
+
+    def _padded_leaf(self, leaf: Any, path: str, size: int | None) -> Any:
+        import numpy as np
+
+        if size is None or path not in self._padding:
+            return leaf
+        array = as_array(leaf, path)
+        if not array.ndim or len(array) > size:
+            what = f"{path} has {len(array)} items" if array.ndim else f"{path} is a scalar"
+            raise ValueError(f"{what}, and the lengths that were measured leave {size} in its batch")
+        whole = np.full([size, *array.shape[1:]], self._padding[path], array.dtype)
+        whole[: len(array)] = array
+        return whole
 
     def _example(self, index: int, position: int) -> Any:
         return self._transformed(self._source[index], position)
@@ -213,10 +266,10 @@ class Workers:
         )
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
-    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+    def read(self, indices: Any, positions: Any, size: int | None = None) -> tuple[list[Any], list[Bad]]:
         """Does what `Reader.read` does, in a worker process."""
         try:
-            return self._pool.submit(_read, indices, positions).result()
+            return self._pool.submit(_read, indices, positions, size).result()
         except concurrent.futures.BrokenExecutor as error:
             why = "a worker process that reads examples was killed, or could not start; is there enough memory?"
             raise DataError(f"{why} (task.train_data.workers of them read at once)") from error
@@ -241,5 +294,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
-    return _reader[0].read(indices, positions)
+def _read(indices: Any, positions: Any, size: int | None) -> tuple[list[Any], list[Bad]]:
+    return _reader[0].read(indices, positions, size)
