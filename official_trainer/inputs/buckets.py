@@ -52,7 +52,7 @@ class Buckets:
     """
 
     boundaries: Sequence[int]
-    fields: Mapping[str, Any] = TOKENS
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=lambda: TOKENS)
     lengths: Any = None
     window_steps: int = 500
 

@@ -320,7 +320,12 @@ class _Pipeline:
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
         batch = self._batch(tf.reshape(positions, [-1]))
         lead = [elements, plan.replica_batch_size]
-        return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, [*lead, *tensor.shape[1:]]), batch)
+
+        def divided(tensor: tf.Tensor) -> tf.Tensor:
+            parts = tf.reshape(tensor, tf.concat([lead, tf.shape(tensor)[1:]], 0))  # a padded length is known only now
+            return tf.ensure_shape(parts, [*lead, *tensor.shape[1:]])
+
+        return tf.nest.map_structure(divided, batch)
 
     def _element(self, count: int, number: tf.Tensor) -> Any:
         """Returns an element of one pass over all examples; the last has fewer."""

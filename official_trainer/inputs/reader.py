@@ -81,7 +81,7 @@ class Reader:
           DataError: it has no field to pad.
         """
         self._source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
-        self._padding = padding
+        self._padding = dict(padding)
         self._transforms = [_as_function(transform) for transform in transforms]
         for index in range(min(len(source), _MOST_TRIED if skips else 1)):
             try:

@@ -29,7 +29,7 @@ class Columns(Numbers):
 
 
 class Sequences(Source):
-    """Examples `{"id", "tokens"}` of several lengths, whose tokens are thousands of the number, and count from there."""
+    """Examples `{"id", "tokens"}` of several lengths, whose tokens count from a thousand times the number."""
 
     def __init__(self, lengths, *, groups=(), bad=(), floats=(), first=0):
         self._lengths, self.groups, self._bad, self._floats, self._first = lengths, groups, bad, floats, first

@@ -103,18 +103,18 @@ def test_an_epoch_has_each_row_once():
 def test_lengths_that_are_given_save_reading(caplog):
     """N44: an example is then read only for its row; else a long scan is announced."""
 
-    class Counted(Sequences):
-        read = collections.Counter()
+    read = collections.Counter()
 
+    class Counted(Sequences):
         def __getitem__(self, index):
-            self.read[index] += 1
+            read[index] += 1
             return super().__getitem__(index)
 
     source = Counted([4] * 20)
     lengths = inputs.lengths_of(source)
-    assert set(source.read.values()) == {1}
+    assert set(read.values()) == {1}
     packed = inputs.Packed(source, 8, lengths=lengths)
-    assert set(source.read.values()) == {1} and len(packed) == 10
+    assert set(read.values()) == {1} and len(packed) == 10
     inputs.lengths_of([{"tokens": [1]}] * 100_000)
     assert "reading 100,000 examples to learn the lengths of 'tokens'; keep them with numpy.save" in caplog.text
 
