@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files, lazy
-from official_trainer.config import ConfigError, Problem, Resolved, learning_rate, modes
+from official_trainer.config import ConfigError, Problem, Resolved, fields, learning_rate, modes
 from official_trainer.config.components import Component
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
@@ -349,8 +349,9 @@ def _not_installed(job: Job, component: Component, path: str) -> Iterator[Proble
 def _source_problems(job: Job) -> Iterator[Problem]:
     for name in ("train_data", "validation_data"):
         source = getattr(getattr(job.config.task, name, None), "source", None)
-        if source is not None:
-            yield from _not_installed(job, source, f"task.{name}.source")
+        for path, section in fields.in_force(source, f"task.{name}.source"):  # parts of a mixture are sources, too
+            if isinstance(section, Component):
+                yield from _not_installed(job, section, path)
 
 
 def _tracker_problems(job: Job) -> Iterator[Problem]:

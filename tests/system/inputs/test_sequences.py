@@ -61,6 +61,23 @@ def test_a_run_trains(way, strategy, workspace, tmp_path):
         assert lengths == ({8, 16, 32} if way == "buckets" else {32})
 
 
+def test_mistakes_in_parts_are_refused_before_training(workspace, tmp_path):
+    """N44: at the config's place: a part without a source, a weight of 0, a part whose library is not installed."""
+    needs = workspace / "sources" / "far.py"
+    text = (workspace / "sources" / "sentences.py").read_text().replace("SentencesConfig", "FarConfig")
+    needs.write_text(text.replace("    count: P", '    NEEDS = ("no_such_library",)\n\n    count: P'))
+    for part, said in {
+        "{weight: 2}": "task.train_data.source.parts.a.source: is not set",
+        "{weight: 0, source: {type: sentences}}": "task.train_data.source.parts.a.weight: must be greater than 0",
+        "{source: {type: far}}": "'far' needs no_such_library, which is not installed",
+        "{source: {type: sentence}}": "did you mean 'sentences'?",
+    }.items():
+        sets = ["task.way=buckets", f"task.train_data.source={{type: mixture, parts: {{a: {part}}}}}"]
+        done = run_command(words(tmp_path / "run", sets), cwd=workspace, folder=tmp_path)
+        assert done.code == 2, done.err
+        assert said in " ".join(done.err.split())
+
+
 def start(way, workspace, shared, folder, *more, first=None):
     sets = [*WAYS[way], *QUICK, *more]
     return Command(words(folder / RUN, sets), cwd=workspace, folder=folder, first=first)

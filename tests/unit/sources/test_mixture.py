@@ -1,0 +1,29 @@
+"""The section of a mixture: what it refuses, and what it builds, without TensorFlow."""
+
+import dataclasses
+
+from official_trainer.config import SourceConfig
+from official_trainer.sources.mixture import MixtureConfig, PartConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed(SourceConfig):
+    count: int = 3
+
+    def build(self):
+        return [{"id": number} for number in range(self.count)]
+
+
+def test_a_part_needs_a_source():
+    """N44"""
+    assert [name for name, _ in MixtureConfig().problems()] == ["parts"]
+    assert [name for name, _ in MixtureConfig(parts={"a": PartConfig()}).problems()] == ["parts.a.source"]
+
+
+def test_a_section_builds_its_parts():
+    """N44: each with its weight, in their order."""
+    parts = {"a": PartConfig(weight=3, source=Listed()), "b": PartConfig(source=Listed(count=2))}
+    mixture = MixtureConfig(parts=parts, part_field="part").build()
+    assert mixture.shares == {"a": 0.75, "b": 0.25}
+    assert [mixture[index] for index in (2, 3)] == [{"id": 2, "part": 0}, {"id": 0, "part": 1}]
+    assert mixture.where(4) == "b: example 1 of list"
