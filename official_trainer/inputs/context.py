@@ -244,8 +244,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         lost = ArraysError(f"{build_inputs.__qualname__}: {error}")
         raise lost.with_traceback(error.__traceback__) from error
     except DataError as error:
-        is_own = "." not in error.field or error.field.startswith("source.")  # else of another call inside
-        if error.field and context.section and is_own:
+        if error.field and context.section and not error.field.startswith("task."):  # else of another call inside
             error.field = f"{context.section}.{error.field}"
         raise
     if not context.holds_several_batches:

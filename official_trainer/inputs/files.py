@@ -55,17 +55,17 @@ class RecordFile:
         return os.path.getsize(self.path)
 
 
-def find_files(input_path: str | Sequence[str]) -> list[RecordFile]:
+def find_files(input_path: str | Sequence[str], *, field: str = "input_path") -> list[RecordFile]:
     """Returns the files that match, sorted by path, each once.
 
     Args:
       input_path: a path or pattern, several separated by commas, or a sequence of them.
+      field: of the data section, for messages.
 
     Raises:
       DataError: a pattern matches nothing, or a file cannot be opened.
     """
     paths: set[str] = set()
-    field = "input_path"
     patterns = input_path.split(",") if isinstance(input_path, str) else input_path
     for pattern in filter(None, map(str.strip, patterns)):
         try:

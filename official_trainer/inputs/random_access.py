@@ -86,6 +86,7 @@ def from_source(
             "skip would put examples of other lengths into a batch of buckets; pack them, or leave bad ones out before"
         )
         raise DataError(what, field="on_bad_record")
+    found.expect(_expected(params, plan))
     reader = Reader(found, transforms, seed=seed, padding={} if buckets is None else buckets.fields)
     context.examples_per_epoch = count
     block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
@@ -145,6 +146,17 @@ def from_grain(
     source = _OfGrain(dataset if is_endless or not plan.training else dataset.repeat(), count)
     pipeline = _Pipeline(Reader(source, (), seed=0), params, plan, lambda positions: positions)
     return pipeline.dataset(context, transform_fn, count)
+
+
+def _expected(params: Any, plan: order.BatchPlan) -> int:
+    """Returns how many examples change places at a time: two windows of a shuffle meet, and workers read ahead."""
+    hosts = plan.global_batch_size // plan.pipeline_batch_size
+    ahead = _num_workers(params) * max(_BLOCK_EXAMPLES * hosts, plan.global_batch_size)
+    return ahead + (2 * getattr(params, "shuffle_buffer_size", 1) if plan.shuffle else 0)
+
+
+def _num_workers(params: Any) -> int:
+    return getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
 class _OfGrain(Source):
@@ -272,7 +284,7 @@ class _Pipeline:
             tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
             for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
         ]
-        self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self._workers = _num_workers(params)
         is_elsewhere = getattr(params, "use_multiprocessing", False)
         self._read = Workers(reader, self._workers).read if is_elsewhere else reader.read
         steps = order.window_length(self._batch_specs(), _BLOCK_STEPS)

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from official_trainer.inputs import hugging_face
 from official_trainer.inputs.context import DataError
 from official_trainer.shown import first_few, shorten
 
@@ -68,6 +69,9 @@ class Source:
         """Returns several examples as one batch, arrays `[n, …]` in the structure of an example."""
         return stack(self.__getitems__(indices))
 
+    def expect(self, examples: int) -> None:
+        """Says among how many examples reads change places, before the first: of their groups few are read twice."""
+
     def where(self, index: int) -> str:
         """Returns the place of an example, for messages: its file and row or offset."""
         return f"example {index}"
@@ -108,6 +112,23 @@ class _Adopted(Source):
         return str(getattr(self._source, "_fingerprint", ""))  # of a `datasets.Dataset`
 
 
+class _HuggingFace(_Adopted):
+    """A `datasets.Dataset`, read by its columns."""
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self._table = source.with_format("arrow", columns=source.format["columns"])
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        return rows(self.take(indices), len(indices))
+
+    def take(self, indices: Sequence[int]) -> Any:
+        return hugging_face.take(self._table, indices)
+
+
 def adopt(source: Any) -> Source:
     """Returns `source` itself, what its `build()` returns if it is a section, or another library's source as one.
 
@@ -132,7 +153,7 @@ def adopt(source: Any) -> Source:
     ):
         hint = "; an iterable has no order to start in the middle of" if hasattr(source, "__iter__") else ""
         raise DataError(f"from_source() needs examples by their number, __len__ and __getitem__, got a {kind}{hint}")
-    return _Adopted(source)
+    return _HuggingFace(source) if hugging_face.has_columns(source) else _Adopted(source)
 
 
 def flat(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,12 +186,10 @@ def as_array(value: Any, path: str) -> Any:
         array = np.asarray(value)
     except ValueError as error:  # lists of several lengths
         raise ValueError(f"{path} is no array, because its parts differ in length: {shorten(repr(value))}") from error
-    if array.dtype.kind == "f" and isinstance(value, float | list):
+    if array.dtype.kind == "f" and isinstance(value, float | list) and not isinstance(value, np.generic):
         return array.astype(np.float32)
-    if array.dtype.kind == "U":
-        return np.char.encode(array, "utf-8").astype(object)
-    if array.dtype.kind == "S":
-        return array.astype(object)
+    if array.dtype.kind in "US":
+        array = np.asarray(value, object)  # an array of one length drops zeros at the end of a text
     if array.dtype.kind in "Mm":
         raise ValueError(f"{path} is a time ({array.dtype}); convert it to a number, with .astype('int64')")
     if array.dtype.kind != "O":

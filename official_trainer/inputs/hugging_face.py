@@ -1,0 +1,46 @@
+"""Rows of a `datasets.Dataset`, by its columns in Arrow where these say all.
+
+Owns: which of these datasets have such columns. Does not own: columns of Arrow (`arrow_columns.py`), datasets on a disk
+(`sources/hf.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from official_trainer.inputs.arrow_columns import columns_of, tensor_type
+
+
+def has_columns(source: Any) -> bool:
+    """Whether an object is a `datasets.Dataset` that a transform and features such as images leave as it is stored."""
+    datasets = sys.modules.get("datasets")  # a dataset in hand was made with it
+    if datasets is None or not isinstance(source, getattr(datasets, "Dataset", ())):
+        return False
+    if source.format["type"] not in (None, "arrow", "numpy"):
+        return False
+    features = [source.features[name] for name in source.column_names]
+    try:
+        for name in source.format["columns"]:
+            tensor_type(source.features.arrow_schema.field(name).type)
+    except ValueError:
+        return False
+    return not any(_decodes(feature) for feature in features)
+
+
+def take(table: Any, indices: Sequence[int]) -> dict[str, Any]:
+    """Returns rows of a dataset in the format `arrow`, as arrays `[n, …]`."""
+    import numpy as np
+
+    found = table[list(indices)]
+    every = np.arange(len(indices))
+    return {name: column.take(every) for name, column in columns_of(found, found.column_names).items()}
+
+
+def _decodes(feature: Any) -> bool:
+    """Whether an example has something else than what is stored: an image instead of its file."""
+    if isinstance(feature, dict):
+        return any(map(_decodes, feature.values()))
+    inner = getattr(feature, "feature", None)  # of a list
+    return hasattr(feature, "decode_example") or (inner is not None and _decodes(inner))
