@@ -44,6 +44,8 @@ def tensor_type(arrow_type: Any) -> str:
         fix = "write it as a number, such as seconds in int64, or leave it out"
     elif kinds.is_decimal(arrow_type):
         fix = "write it as float64, or leave it out"
+    elif kinds.is_null(arrow_type):
+        fix = "it has no value where its type was looked for; say its type, or leave it out"
     raise ValueError(f"is {arrow_type}, which no tensor holds; {fix}")
 
 

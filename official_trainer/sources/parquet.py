@@ -151,7 +151,7 @@ class ParquetRows(Columns):
         except Exception as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk, not of the data
-            what = f"row group {group} of {path}, rows {first} to {first + size - 1}, cannot be decoded"
+            what = f"its row group, rows {first} to {first + size - 1}, cannot be decoded"
             return f"{what}: {reason_of(error)}; write or copy the file again"
 
 
@@ -159,7 +159,8 @@ class _Group:
     """A row group that is held; a text in the place of its columns says what is wrong with it."""
 
     def __init__(self) -> None:
-        self.lock, self.columns = threading.Lock(), None  # type: threading.Lock, dict[str, Column] | str | None
+        self.lock = threading.Lock()
+        self.columns: dict[str, Column] | str | None = None
 
 
 def _footer(path: str) -> tuple[Any, bytes]:
