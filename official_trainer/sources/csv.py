@@ -162,7 +162,9 @@ class CsvRows(Columns):
             with _text(path, self._config.encoding) as file:
                 return next(csv.reader(file, delimiter=self._config.delimiter))
         except StopIteration:
-            raise DataError(f"{path}: is empty, and its first line must name the columns", field="source.files") from None
+            raise DataError(
+                f"{path}: is empty, and its first line must name the columns", field="source.files"
+            ) from None
         except (OSError, ValueError, csv.Error) as error:
             raise damaged(path, error) from error
 

@@ -47,7 +47,10 @@ class HfConfig(SourceConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         if bool(self.path) == bool(self.name):
             what = "cannot be set together with name; keep one of the two"
-            yield "path", what if self.path else "is needed, or name: a folder of save_to_disk, or a dataset in the cache"
+            yield (
+                "path",
+                what if self.path else "is needed, or name: a folder of save_to_disk, or a dataset in the cache",
+            )
         if self.name and not self.split:
             yield "split", "is needed with name, for example train"
         yield from column_problems(self.columns)

@@ -64,7 +64,10 @@ class SqlConfig(SourceConfig):
             both = "cannot be set together with url_env; keep one of the two"
             yield "url", both if self.url else "is needed, or url_env: for example sqlite:///data/examples.db"
         if passwords_in(self.url):
-            yield "url", "holds a password, which would be written to params.yaml; name a variable in url_env that holds it"
+            yield (
+                "url",
+                "holds a password, which would be written to params.yaml; name a variable in url_env that holds it",
+            )
         if bool(self.table) == bool(self.query):
             yield "table", "cannot be set together with query; keep one" if self.table else "is needed, or query"
         if not self.key:

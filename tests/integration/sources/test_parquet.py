@@ -1,0 +1,269 @@
+"""Parquet files: values, row groups that are decoded once, damage that names the file."""
+
+import concurrent.futures
+import itertools
+import os
+import pickle
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from official_trainer import inputs
+from official_trainer.config.schema import DataConfig
+from official_trainer.sources.parquet import ParquetConfig
+from tests.support.source_cases import tables
+
+
+def written(path, data, **options):
+    pq.write_table(data if isinstance(data, pa.Table) else pa.table(data), path, **options)
+    return str(path)
+
+
+def build(*files, **fields):
+    return ParquetConfig(files=tuple(map(str, files)), **fields).build()
+
+
+def evaluated(source, batch=8):
+    """Reads all; returns the batches, or the error of the first example that cannot be read."""
+    context = inputs.InputContext()
+    params = DataConfig(global_batch_size=batch, is_training=False, workers=2)
+    try:
+        return list(inputs.from_source(source, params, context).as_numpy_iterator())
+    except tf.errors.InvalidArgumentError:
+        raise context.failure() from None
+
+
+def test_values_keep_their_types(tmp_path):
+    """N41: numbers, text, lists, structs, dictionaries; in any order, over files and row groups."""
+    count = 40
+    ids = list(range(count))
+    data = {
+        "i8": pa.array(ids, pa.int8()),
+        "u64": pa.array(ids, pa.uint64()),
+        "f16": pa.array(np.arange(count, dtype=np.float16)),
+        "f64": [each / 3 for each in ids],
+        "flag": [each % 3 == 0 for each in ids],
+        "text": [f"é{each}" for each in ids],
+        "bytes": [b"\0%d\0" % each for each in ids],
+        "word": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
+        "list": pa.array([[each, -each] for each in ids], pa.list_(pa.int16())),
+        "fixed": pa.array([[each] * 3 for each in ids], pa.list_(pa.float32(), 3)),
+        "deep": pa.array([[[each, 1], [2, 3]] for each in ids], pa.list_(pa.list_(pa.int32()))),
+        "struct": pa.array([{"a": each, "b": {"c": [str(each)] * 2}} for each in ids]),
+    }
+    path = written(tmp_path / "a.parquet", data, row_group_size=7)
+    order = np.random.RandomState(0).permutation(count).tolist()
+    batch = build(path).take(order)
+    types = {name: (str(value.dtype), value.shape[1:]) for name, value in batch.items() if name != "struct"}
+    assert types == {
+        "i8": ("int8", ()),
+        "u64": ("uint64", ()),
+        "f16": ("float16", ()),
+        "f64": ("float64", ()),
+        "flag": ("bool", ()),
+        "text": ("object", ()),
+        "bytes": ("object", ()),
+        "word": ("object", ()),
+        "list": ("int16", (2,)),
+        "fixed": ("float32", (3,)),
+        "deep": ("int32", (2, 2)),
+    }
+    assert batch["u64"].tolist() == order and batch["f64"].tolist() == [each / 3 for each in order]
+    assert batch["text"].tolist() == [f"é{each}".encode() for each in order]
+    assert batch["bytes"].tolist() == [b"\0%d\0" % each for each in order]
+    assert batch["deep"][:, 0].tolist() == [[each, 1] for each in order]
+    assert batch["struct"]["a"].tolist() == order
+    assert batch["struct"]["b"]["c"].tolist() == [[str(each).encode()] * 2 for each in order]
+
+
+def test_an_example_is_a_row_of_its_batch(tmp_path):
+    """N41: with the same types, alone, in a batch, with transforms, and after pickling."""
+    source = tables.parquet(tmp_path, 60).build()
+    alone = inputs.from_source(
+        source, DataConfig(global_batch_size=8, is_training=False), transforms=[lambda example: example]
+    )
+    for one, other in zip(alone.as_numpy_iterator(), evaluated(source), strict=True):
+        for name, value in other.items():
+            assert one[name].dtype == value.dtype
+            np.testing.assert_array_equal(one[name], value)
+    assert pickle.loads(pickle.dumps(source)).take([59, 3])["id"].tolist() == [59, 3]
+
+
+def test_row_groups_are_shuffled_and_decoded_once(tmp_path, monkeypatch):
+    """N41: an epoch decodes each row group once, although threads ask for the same at the same time."""
+    decoded = []
+    read = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k))
+    written(tmp_path / "a.parquet", tables.table(4000), row_group_size=100)
+    source = build(tmp_path / "a.parquet")
+    params = DataConfig(global_batch_size=50, is_training=True, shuffle_buffer_size=300, workers=4)
+    ids = [batch["id"] for batch in itertools.islice(inputs.from_source(source, params).as_numpy_iterator(), 80)]
+    assert sorted(np.concatenate(ids).tolist()) == list(range(4000))
+    assert np.concatenate(ids[:6]).max() - np.concatenate(ids[:6]).min() > 300  # of groups in several places
+    assert 40 <= len(decoded) <= 40 + 40  # those of the next epoch are read ahead
+
+
+def test_few_row_groups_are_held(tmp_path, monkeypatch):
+    """N41: memory is bounded by what is expected, not by the files."""
+    decoded = []
+    read = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k))
+    written(tmp_path / "a.parquet", tables.table(1000), row_group_size=100)
+    source = build(tmp_path / "a.parquet")
+    source.expect(200)
+    barrier = threading.Barrier(4)
+
+    def ask(_):
+        barrier.wait(timeout=60)
+        return source.take([0, 150])["id"].tolist()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(4))) == [[0, 150]] * 4
+    assert len(decoded) == 2
+    source.take(list(range(0, 1000, 100)))
+    source.take([0])
+    assert len(decoded) > 10  # the first was given up, and read again
+
+
+def test_only_the_columns_that_are_named_are_read(tmp_path):
+    """N41: so a column that no tensor holds is no hindrance."""
+    data = {"id": [1, 2], "when": pa.array([1, 2], pa.timestamp("s"))}
+    path = written(tmp_path / "a.parquet", data)
+    assert build(path, columns=("id",)).take([1, 0]) == {"id": pytest.approx([2, 1])}
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([1], pa.timestamp("s")), "column 'c' is timestamp[s], which no tensor holds; write it as a number"),
+        (pa.array([1], pa.decimal128(5)), "column 'c' is decimal128(5, 0), which no tensor holds; write it as float64"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), "column 'c' is map<"),
+        (pa.array([None], pa.null()), "column 'c' is null, which no tensor holds; it has no value"),
+    ],
+)
+def test_what_no_tensor_holds_is_refused(tmp_path, column, message):
+    """N45: before the first step, with file, column and fix."""
+    path = written(tmp_path / "a.parquet", {"id": [1], "c": column})
+    with pytest.raises(inputs.DataError) as caught:
+        build(path)
+    assert f"{path}: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([1, None, 3], "row 1: c is null; fill in what is missing"),
+        ([[1], [1, 2], [1]], "row 1: c has shape [2], and in the first example [1]"),
+        ([{"d": 1}, {"d": None}, {"d": 1}], "row 1: c.d is null"),
+        ([[1], [None], [1]], "row 1: c is null"),
+        ([1, None, "fill_null"], None),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message):
+    """N45: with file, row and column; the others can be read."""
+    fields = {"fill_null": {"c": 7}} if message is None else {}
+    path = written(tmp_path / "a.parquet", {"c": [1, None] if fields else column})
+    source = build(path, **fields)
+    if message is None:
+        assert source.take([0, 1])["c"].tolist() == [1, 7]
+        return
+    with pytest.raises(inputs.DataError) as caught:
+        evaluated(source)
+    assert f"{path}, {message}" in str(caught.value)
+    assert len(source.take([0, 2])["c"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("second", "fields", "message"),
+    [
+        ({"id": [1.5]}, {}, "b.parquet: column 'id' is float64, and in {folder}/a.parquet int64"),
+        ({"di": [1]}, {}, "source.files: {folder}/b.parquet has no column 'id'; did you mean di?"),
+        ({"id": [1]}, {"columns": ("ids",)}, "source.columns: {folder}/a.parquet has no column 'ids'; did you mean id?"),
+        ({"id": [1]}, {"fill_null": {"id": "x"}}, "source.fill_null: 'x' is no value of column 'id', which is int64"),
+    ],
+)
+def test_files_that_differ_are_refused_before_the_first_step(tmp_path, second, fields, message):
+    """N45: file and column are named."""
+    written(tmp_path / "a.parquet", {"id": [0]})
+    written(tmp_path / "b.parquet", second)
+    with pytest.raises(inputs.DataError) as caught:
+        build(tmp_path / "*.parquet", **fields)
+    assert message.format(folder=tmp_path) in str(caught.value)
+
+
+def test_the_fingerprint_is_that_of_the_data(tmp_path):
+    """N45: a copy has the same; other values, another row, another file have another."""
+    first = build(written(tmp_path / "a.parquet", {"id": [1, 2]})).fingerprint()
+    assert build(written(tmp_path / "copy.parquet", {"id": [1, 2]})).fingerprint() == first
+    others = [{"id": [1, 3]}, {"id": [1, 2, 3]}, {"ib": [1, 2]}]
+    found = {build(written(tmp_path / "b.parquet", other)).fingerprint() for other in others}
+    assert len(found | {first}) == 4
+
+
+def test_files_at_a_url_are_read():
+    """N41: through TensorFlow's file systems."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(tables.table(30), sink, row_group_size=10)
+    with tf.io.gfile.GFile("ram://tables/a.parquet", "wb") as file:
+        file.write(sink.getvalue().to_pybytes())
+    source = build("ram://tables/*.parquet")
+    assert source.take([25, 3])["id"].tolist() == [25, 3] and source.where(3) == "ram://tables/a.parquet, row 3"
+
+
+# Damage.
+
+
+def places(path):
+    """Returns an offset in each part of a file of one row group and one column."""
+    column = pq.read_metadata(path).row_group(0).column(0)
+    size = os.path.getsize(path)
+    footer = size - 8 - int.from_bytes(open(path, "rb").read()[-8:-4], "little")
+    end = column.data_page_offset + column.total_compressed_size
+    return {
+        "first magic": 1,
+        "page header": column.data_page_offset + 1,
+        "payload": end - 10,
+        "footer": footer + 2,
+        "footer's length": size - 7,
+        "last magic": size - 2,
+    }
+
+
+@pytest.mark.parametrize("part", ["first magic", "page header", "payload", "footer", "footer's length", "last magic"])
+def test_a_damaged_byte_names_the_file(tmp_path, part):
+    """N45: a page has a checksum where the writer was asked for it."""
+    options = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
+    path = written(tmp_path / "a.parquet", {"id": np.arange(500)}, **options)
+    good = written(tmp_path / "b.parquet", {"id": np.arange(500)}, **options)
+    data = bytearray(open(path, "rb").read())
+    data[places(path)[part]] ^= 0xFF
+    open(path, "wb").write(data)
+    with pytest.raises(inputs.DataError) as caught:
+        evaluated(build(path, good))
+    assert path in str(caught.value) and good not in str(caught.value)
+    assert "write or copy the file again" in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 3, 11, 100, -1, -8, -100])
+def test_a_truncated_file_is_named(tmp_path, size):
+    """N45"""
+    path = written(tmp_path / "a.parquet", {"id": np.arange(500)})
+    data = open(path, "rb").read()
+    open(path, "wb").write(data[:size])
+    with pytest.raises(inputs.DataError, match=f"{path}: is no whole Parquet file") as caught:
+        build(path)
+    assert caught.value.field == "source.files"
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
+    """N45: after the footers were read."""
+    path = written(tmp_path / "a.parquet", {"id": np.arange(50_000)}, row_group_size=10_000, use_dictionary=False)
+    source = build(path)
+    source.take([0])
+    os.truncate(path, 50_000)
+    with pytest.raises(inputs.DataError, match=f"{path}, row .*its row group, rows .* cannot be decoded"):
+        evaluated(source, batch=1000)
