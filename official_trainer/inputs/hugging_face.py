@@ -15,10 +15,9 @@ from official_trainer.inputs.arrow_columns import columns_of, tensor_type
 
 def has_columns(source: Any) -> bool:
     """Whether an object is a `datasets.Dataset` that a transform and features such as images leave as it is stored."""
-    datasets = sys.modules.get("datasets")  # a dataset in hand was made with it
-    if datasets is None or not isinstance(source, getattr(datasets, "Dataset", ())):
-        return False
-    if source.format["type"] not in (None, "arrow", "numpy"):
+    datasets: Any = sys.modules.get("datasets")  # a dataset in hand was made with it
+    kind: Any = getattr(datasets, "Dataset", None)
+    if kind is None or not isinstance(source, kind) or source.format["type"] not in (None, "arrow", "numpy"):
         return False
     features = [source.features[name] for name in source.column_names]
     try:

@@ -70,7 +70,7 @@ class Source:
         return stack(self.__getitems__(indices))
 
     def expect(self, examples: int) -> None:
-        """Says among how many examples reads change places, before the first: of their groups few are read twice."""
+        """Says, before the first read, how many examples change places at a time; a source may hold their groups."""
 
     def where(self, index: int) -> str:
         """Returns the place of an example, for messages: its file and row or offset."""

@@ -105,7 +105,7 @@ class CsvRows(Columns):
         schema = self._batches[0].schema
         tensor_types(schema, self._columns, self._paths[0], "source.column_types")
         check_fill(schema, config.fill_null, self._columns, "source.fill_null")
-        digest = hashlib.blake2b(repr([sizes, self._starts]).encode(), digest_size=16)
+        digest = hashlib.blake2b(repr([sizes, len(self)]).encode(), digest_size=16)
         for path in self._paths:
             digest.update(_ends_of(path))
         self._fingerprint = digest.hexdigest()
@@ -162,9 +162,8 @@ class CsvRows(Columns):
             with _text(path, self._config.encoding) as file:
                 return next(csv.reader(file, delimiter=self._config.delimiter))
         except StopIteration:
-            raise DataError(
-                f"{path}: is empty, and its first line must name the columns", field="source.files"
-            ) from None
+            what = f"{path}: is empty, and its first line must name the columns"
+            raise DataError(what, field="source.files") from None
         except (OSError, ValueError, csv.Error) as error:
             raise damaged(path, error) from error
 
@@ -173,6 +172,7 @@ class CsvRows(Columns):
         import pyarrow as pa
         import pyarrow.csv
 
+        is_empty = True
         types: dict[str, Any] = {name: pa.type_for_alias(tp) for name, tp in self._config.column_types.items()}
         for number, path in enumerate(paths):
             try:
@@ -192,9 +192,12 @@ class CsvRows(Columns):
                     )
                     types = dict(zip(reader.schema.names, reader.schema.types, strict=True))
                     for batch in reader:
+                        is_empty = is_empty and not batch.num_rows
                         yield number, batch
             except pa.ArrowException as error:
                 raise self._wrong(path, number, error) from error
+        if is_empty:
+            raise DataError(f"{', '.join(paths)}: there is no row", field="source.files")
 
     def _wrong(self, path: str, number: int, error: Exception) -> DataError:
         """Returns the error of a line that cannot be read."""
@@ -224,7 +227,7 @@ class CsvRows(Columns):
             return copy
         files.make_dirs(folder)
         parts = self._read(self._paths)
-        first = next(parts)
+        first = next(parts)  # raises where there is no row
         with (
             files.written_atomically(copy) as temporary,
             pa.OSFile(temporary, "wb") as file,

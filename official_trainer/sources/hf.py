@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from official_trainer.config import SourceConfig
-from official_trainer.files import near_hint, read_bytes
+from official_trainer.files import exists, near_hint, read_bytes
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import Column, check_names
 from official_trainer.nearest import did_you_mean
@@ -86,7 +86,9 @@ class HfConfig(SourceConfig):
         try:
             found = datasets.load_from_disk(self.path)
         except FileNotFoundError as error:
-            what = f"{self.path} is no folder that save_to_disk wrote{near_hint(self.path)}"
+            what = (
+                f"{self.path} is no folder that save_to_disk wrote{'' if exists(self.path) else near_hint(self.path)}"
+            )
             raise DataError(what, field="source.path") from error
         except Exception as error:
             what = f"{self.path} cannot be read: {reason_of(error)}; save or copy it again"
@@ -137,6 +139,6 @@ class EncodedImages(Columns):
 
 def _file_of(image: dict[str, Any] | None) -> bytes | None:
     """Returns the bytes of an image as `datasets` stores it: themselves, or the path of a file."""
-    if image is None or image["bytes"] is not None:
-        return image and image["bytes"]
-    return read_bytes(image["path"])
+    if image is None:
+        return None
+    return read_bytes(image["path"]) if image["bytes"] is None else image["bytes"]

@@ -121,9 +121,9 @@ class ParquetRows(Columns):
     def _group(self, number: int) -> Mapping[str, Column]:
         """Returns the columns of a row group; the groups that were used last are held."""
         with self._lock:
-            group = self._held.pop(number, None) or _Group()
-            self._held[number] = group  # as the newest
-            held = sum(self.groups[each] for each in self._held)
+            is_new = number not in self._held
+            self._held[number] = group = self._held.pop(number, None) or _Group()  # as the newest
+            held = sum(self.groups[each] for each in self._held) if is_new else 0
             while held > self._held_rows and len(self._held) > 1:
                 oldest = next(iter(self._held))
                 held -= self.groups[oldest]
@@ -145,6 +145,7 @@ class ParquetRows(Columns):
             with opened(path) as source:
                 options = {"metadata": self._footer_of(path), "page_checksum_verification": True}
                 table = pyarrow.parquet.ParquetFile(source, **options).read_row_group(group, columns=self._columns)
+            table.validate()
             if table.num_rows != size:
                 raise ValueError(f"it has {table.num_rows} rows")
             return columns_of(table, self._columns, self._fill)

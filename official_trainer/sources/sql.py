@@ -64,10 +64,8 @@ class SqlConfig(SourceConfig):
             both = "cannot be set together with url_env; keep one of the two"
             yield "url", both if self.url else "is needed, or url_env: for example sqlite:///data/examples.db"
         if passwords_in(self.url):
-            yield (
-                "url",
-                "holds a password, which would be written to params.yaml; name a variable in url_env that holds it",
-            )
+            what = "holds a password, which would be written to params.yaml"
+            yield "url", f"{what}; put the URL into an environment variable, and name that in url_env"
         if bool(self.table) == bool(self.query):
             yield "table", "cannot be set together with query; keep one" if self.table else "is needed, or query"
         if not self.key:
@@ -88,7 +86,8 @@ class SqlRows(Columns):
           DataError: the database cannot be read, there is no such column, or the key is not unique.
         """
         self._config, self._what = config, config.table or "the query"
-        self._lock, self._engine = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._engine: Any = None
         import sqlalchemy
 
         try:
@@ -174,7 +173,7 @@ class SqlRows(Columns):
         if not is_text and (same := np.flatnonzero(keys[1:] == keys[:-1])).size:
             twice = int(same[0]) + 1
         if twice is not None:
-            what = f"'{name}' is not unique: more than one row of {self._what} has {keys[twice]!r}"
+            what = f"'{name}' is not unique: more than one row of {self._what} has {keys[twice] if is_text else int(keys[twice])!r}"
             raise DataError(f"{what}; take a column that has another value in each row", field="source.key")
         return keys
 
@@ -191,8 +190,8 @@ class SqlRows(Columns):
         import sqlalchemy
 
         keys = [self._key(index) for index in indices]
-        key = sqlalchemy.column(self._config.key)
-        columns = [sqlalchemy.column(name) for name in self._columns]
+        key: Any = sqlalchemy.column(self._config.key)
+        columns: list[Any] = [sqlalchemy.column(name) for name in self._columns]
         found: dict[Any, Any] = {}
         try:
             with self._connection() as connection:

@@ -97,7 +97,9 @@ def test_row_groups_are_shuffled_and_decoded_once(tmp_path, monkeypatch):
     """N41: an epoch decodes each row group once, although threads ask for the same at the same time."""
     decoded = []
     read = pq.ParquetFile.read_row_group
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k))
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k)
+    )
     written(tmp_path / "a.parquet", tables.table(4000), row_group_size=100)
     source = build(tmp_path / "a.parquet")
     params = DataConfig(global_batch_size=50, is_training=True, shuffle_buffer_size=300, workers=4)
@@ -111,7 +113,9 @@ def test_few_row_groups_are_held(tmp_path, monkeypatch):
     """N41: memory is bounded by what is expected, not by the files."""
     decoded = []
     read = pq.ParquetFile.read_row_group
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k))
+    monkeypatch.setattr(
+        pq.ParquetFile, "read_row_group", lambda self, *a, **k: decoded.append(a) or read(self, *a, **k)
+    )
     written(tmp_path / "a.parquet", tables.table(1000), row_group_size=100)
     source = build(tmp_path / "a.parquet")
     source.expect(200)
@@ -139,7 +143,7 @@ def test_only_the_columns_that_are_named_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1], pa.timestamp("s")), "column 'c' is timestamp[s], which no tensor holds; write it as a number"),
+        (pa.array([1], pa.timestamp("us")), "column 'c' is timestamp[us], which no tensor holds; write it as a number"),
         (pa.array([1], pa.decimal128(5)), "column 'c' is decimal128(5, 0), which no tensor holds; write it as float64"),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), "column 'c' is map<"),
         (pa.array([None], pa.null()), "column 'c' is null, which no tensor holds; it has no value"),
@@ -182,7 +186,11 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message):
     [
         ({"id": [1.5]}, {}, "b.parquet: column 'id' is float64, and in {folder}/a.parquet int64"),
         ({"di": [1]}, {}, "source.files: {folder}/b.parquet has no column 'id'; did you mean di?"),
-        ({"id": [1]}, {"columns": ("ids",)}, "source.columns: {folder}/a.parquet has no column 'ids'; did you mean id?"),
+        (
+            {"id": [1]},
+            {"columns": ("ids",)},
+            "source.columns: {folder}/a.parquet has no column 'ids'; did you mean id?",
+        ),
         ({"id": [1]}, {"fill_null": {"id": "x"}}, "source.fill_null: 'x' is no value of column 'id', which is int64"),
     ],
 )

@@ -1,0 +1,150 @@
+"""CSV files: values, the copy of large files, errors with file, line and field."""
+
+import gzip
+import os
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_trainer import inputs
+from official_trainer.config.schema import DataConfig
+from official_trainer.sources import csv
+from official_trainer.sources.csv import CsvConfig
+from tests.support.source_cases import tables
+
+
+@pytest.fixture(params=["in memory", "copied"])
+def kept(request, tmp_path, monkeypatch):
+    """Where rows are read from; the copy is in blocks of 400 bytes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "copied":
+        monkeypatch.setattr(csv, "_IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(csv, "_BLOCK_BYTES", 400)
+    return request.param
+
+
+def written(path, text, encoding="utf8"):
+    path.write_bytes(text.encode(encoding))
+    return str(path)
+
+
+def build(*files, **fields):
+    return CsvConfig(files=tuple(map(str, files)), **fields).build()
+
+
+def test_values_lines_and_pickling(kept, tmp_path):
+    """N41: in any order, over files; a quoted text may hold a line end, which the line of a row counts."""
+    source = tables.csv(tmp_path, 60).build()
+    order = np.random.RandomState(0).permutation(60).tolist()
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        batch = each.take(order)
+        assert batch["id"].tolist() == order and batch["x"].dtype == np.float32
+        assert batch["text"].tolist() == [f"row\n{number}".encode() for number in order]
+    assert source.where(2) == f"{tmp_path}/part-0.csv:6"
+    assert source.where(59) == f"{tmp_path}/part-1.csv:60"
+
+
+def test_types_are_found_or_given(kept, tmp_path):
+    """N41"""
+    text = "a,b,c,d,e\n1,1.5,true,x,7\n2,NaN,false,,8\n"
+    found = build(written(tmp_path / "a.csv", text), column_types={"e": "uint8"}).take([1, 0])
+    assert {name: str(value.dtype) for name, value in found.items()} == {
+        "a": "int64",
+        "b": "float64",
+        "c": "bool",
+        "d": "object",
+        "e": "uint8",
+    }
+    assert np.isnan(found["b"][0]) and found["d"].tolist() == [b"", b"x"]
+
+
+def test_options_of_the_format(tmp_path):
+    """N41: delimiter, encoding, names, columns, values for what is missing, gzip."""
+    path = written(tmp_path / "a.csv", "1;é;\n2;ü;5\n", "latin1")
+    options = {"delimiter": ";", "encoding": "latin1", "column_names": ("id", "text", "x")}
+    source = build(path, **options, columns=("x", "text"), fill_null={"x": -1})
+    assert source[0] == {"x": -1, "text": "é".encode()} and source[1] == {"x": 5, "text": "ü".encode()}
+    assert source.where(0) == f"{path}:1"
+    with gzip.open(tmp_path / "b.csv.gz", "wb") as file:
+        file.write(b"id\n4\n")
+    assert build(tmp_path / "b.csv.gz")[0] == {"id": 4}
+    with tf.io.gfile.GFile("ram://csv/a.csv", "w") as remote:
+        remote.write("id\n5\n")
+    assert build("ram://csv/a.csv")[0] == {"id": 5}
+
+
+def test_large_files_are_copied_once(tmp_path, monkeypatch):
+    """N41: into the cache, again when a file or an option has changed; a read that fails leaves no copy."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(csv, "_IN_MEMORY_BYTES", 0)
+    folder = tmp_path / "cache" / "official_trainer" / "csv"
+    path = written(tmp_path / "a.csv", "id\n1\n2\n")
+    build(path)
+    (first,) = os.listdir(folder)
+    made = os.stat(folder / first).st_mtime_ns
+    build(path)
+    assert os.listdir(folder) == [first] and os.stat(folder / first).st_mtime_ns == made
+    build(path, column_types={"id": "int32"})
+    written(tmp_path / "a.csv", "id\n1\n3\n4\n")
+    assert build(path).take([1, 2])["id"].tolist() == [3, 4]
+    assert len(os.listdir(folder)) == 3
+    written(tmp_path / "a.csv", "id\n1\nx,y\n")
+    with pytest.raises(inputs.DataError):
+        build(path)
+    assert len(os.listdir(folder)) == 3
+    build(written(tmp_path / "a.csv", "id\n1\n"), cache_dir=str(tmp_path / "other"))
+    assert len(os.listdir(tmp_path / "other")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        ('id,t\n1,"a\nb"\n\nx,c\n', {"column_types": {"id": "int64"}}, "{path}:5: field 'id': CSV conversion error to"),
+        ("id,t\n1,a\n2\n", {}, "{path}:3: Expected 2 columns, got 1: 2; correct the line"),
+        ("id,t\n1,a\nx,b\n", {"column_types": {"id": "int8"}}, "set column_types: {{id: …}}, for example float64"),
+        ("id,t\n1,a\n", {"columns": ("tt",)}, "source.columns: {path} has no column 'tt'; there are id, t"),
+        ("id,id\n1,2\n", {}, "source.files: {path} has 2 columns 'id'; rename them"),
+        ("id,t\n1,2020-01-01\n", {}, "{path}: column 't' is date32[day], which no tensor holds"),
+        ("id,t\n1,\n", {"fill_null": {"it": 0}}, "source.fill_null: columns has no column 'it'"),
+        ("id,t\n1,2\n", {"fill_null": {"id": "x"}}, "source.fill_null: 'x' is no value of column 'id', which is int64"),
+        ("id,t\n1,2\n", {"column_types": {"ids": "int8"}}, "column_types: columns has no column 'ids'; did you mean id?"),
+        ("", {}, "{path}: is empty, and its first line must name the columns"),
+        ("id,t\n", {}, "{path}: there is no row"),
+        ("id\n1\n", {"encoding": "utf-16"}, "{path}: "),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(kept, tmp_path, text, fields, message):
+    """N45: before the first step, with the file, and the line and field where one is wrong."""
+    path = written(tmp_path / "a.csv", text)
+    with pytest.raises(inputs.DataError) as caught:
+        build(path, **fields)
+    assert message.format(path=path) in str(caught.value)
+    assert caught.value.field.startswith("source.")
+
+
+def test_a_later_file_has_the_types_of_the_first(kept, tmp_path):
+    """N45: one that differs is named, with the line."""
+    first, second = written(tmp_path / "a.csv", "id\n1\n"), written(tmp_path / "b.csv", "id\n2\n2.5\n")
+    with pytest.raises(inputs.DataError, match=f"{second}:3: field 'id': CSV conversion error to int64"):
+        build(first, second)
+    third = written(tmp_path / "c.csv", "ids\n1\n")
+    with pytest.raises(inputs.DataError, match=f"{third} has no column 'id'; did you mean ids?"):
+        build(first, third)
+
+
+def test_a_missing_value_is_named_with_its_line(kept, tmp_path):
+    """N45"""
+    path, context = written(tmp_path / "a.csv", 'id,t\n1,"a\nb"\nNA,c\n'), inputs.InputContext()
+    dataset = inputs.from_source(build(path), DataConfig(global_batch_size=2, is_training=False), context)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(dataset)
+    assert str(context.failure()).startswith(f"{path}:4: id is null; fill in what is missing")
+
+
+def test_the_fingerprint_is_that_of_the_files(kept, tmp_path):
+    """N45"""
+    first = build(written(tmp_path / "a.csv", "id\n1\n2\n")).fingerprint()
+    assert build(written(tmp_path / "copy.csv", "id\n1\n2\n")).fingerprint() == first
+    assert build(written(tmp_path / "b.csv", "id\n1\n3\n")).fingerprint() != first
