@@ -173,7 +173,8 @@ class SqlRows(Columns):
         if not is_text and (same := np.flatnonzero(keys[1:] == keys[:-1])).size:
             twice = int(same[0]) + 1
         if twice is not None:
-            what = f"'{name}' is not unique: more than one row of {self._what} has {keys[twice] if is_text else int(keys[twice])!r}"
+            value = keys[twice] if is_text else int(keys[twice])
+            what = f"'{name}' is not unique: more than one row of {self._what} has {value!r}"
             raise DataError(f"{what}; take a column that has another value in each row", field="source.key")
         return keys
 

