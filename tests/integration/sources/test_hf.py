@@ -110,9 +110,9 @@ def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
     (folder / "dataset_info.json").write_text(json.dumps(about))
     assert column(evaluated(HfConfig(name="me/rows", split="train")), "id") == list(range(10))
     assert len(HfConfig(name="me/rows", split="train[:30%]").build()) == 3
-    with pytest.raises(inputs.DataError, match="source.split: 'trian' is no split of me/rows; did you mean train?"):
+    with pytest.raises(inputs.DataError, match=r"source.split: 'trian' is no split of me/rows; did you mean train?"):
         HfConfig(name="me/rows", split="trian").build()
-    with pytest.raises(inputs.DataError, match="source.split: 'train.:30x.' cannot be read"):
+    with pytest.raises(inputs.DataError, match=r"source.split: 'train.:30x.' cannot be read"):
         HfConfig(name="me/rows", split="train[:30x]").build()
 
 

@@ -123,7 +123,7 @@ def test_a_password_is_never_shown(tmp_path, monkeypatch):
     """N45: neither in the config, which must not have one, nor in what a driver says, nor in what is pickled."""
     assert "url_env" in dict(SqlConfig(url="postgresql://me:pass-1@h/db", table="t", key="k").problems())["url"]
     monkeypatch.setenv("TAB_URL", "postgresql+psycopg://me:pass-word-1@127.0.0.1:1/db?connect_timeout=2")
-    with pytest.raises(inputs.DataError, match="source.url_env: connection failed") as caught:
+    with pytest.raises(inputs.DataError, match=r"source.url_env: connection failed") as caught:
         build("", url_env="TAB_URL")
     assert "pass-word-1" not in str(caught.value) and caught.value.__cause__ is None
     monkeypatch.setenv("TAB_URL", "nodriver://me:pass-word-1@h/db")
@@ -131,7 +131,7 @@ def test_a_password_is_never_shown(tmp_path, monkeypatch):
         build("", url_env="TAB_URL")
     assert "pass-word-1" not in str(caught.value)
     monkeypatch.delenv("TAB_URL")
-    with pytest.raises(inputs.DataError, match="source.url_env: names TAB_URL, which is not set"):
+    with pytest.raises(inputs.DataError, match=r"source.url_env: names TAB_URL, which is not set"):
         build("", url_env="TAB_URL")
     url = database(tmp_path, "CREATE TABLE t (k INTEGER)", "INSERT INTO t VALUES (1)")
     monkeypatch.setenv("TAB_URL", url)
