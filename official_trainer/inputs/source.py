@@ -258,5 +258,11 @@ def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
     return next(values)
 
 
+def rows(batch: Any, count: int) -> list[Any]:
+    """Returns the examples of a batch, arrays `[n, …]` in a structure."""
+    leaves = [leaf for _, leaf in flat(batch)]
+    return [rebuilt(batch, iter([leaf[row] for leaf in leaves])) for row in range(count)]
+
+
 def _named(dtype: Any) -> str:
     return "text" if dtype.kind == "O" else str(dtype)
