@@ -1,7 +1,8 @@
 """The contract with a task's `build_inputs`: the context that it receives, and the check of what it returns.
 
-Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements, the
-description of how examples are divided among pipelines, and when shares are uneven enough for a warning.
+Owns: `InputContext`, calling `build_inputs`, the errors of this package, the check of a dataset's elements, what is
+known of a source, the description of how examples are divided among pipelines, and when shares are uneven enough for a
+warning.
 Does not own: how any pipeline orders its examples (`order.py`), or which one reads which (`records.py`).
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.inputs.bad_records import BadRecords
 from official_trainer.lazy import tf
 
 
@@ -48,6 +50,10 @@ class BatchesError(DataError):
     names_line = True
 
 
+class TooManyBadError(DataError):
+    """More examples cannot be read than the data section allows."""
+
+
 class BatchSizeError(UserError, ValueError):
     """A global batch that cannot be divided equally over the replicas."""
 
@@ -61,6 +67,32 @@ class BatchSizeError(UserError, ValueError):
         super().__init__(
             f"global_batch_size {global_batch_size} does not divide over {num_replicas} replicas; use {self.choices}"
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceInUse:
+    """What a pipeline tells of the examples that it reads by their number.
+
+    Attributes:
+      section: path of the data section.
+      examples: how many there are.
+      fingerprint: returns a text that changes with the data; empty if nothing tells.
+      order: the library that orders the examples, with its version; empty for this one.
+      skips: whether examples that cannot be read are left out.
+      timed: reads some examples once more; returns the seconds of each part of that, and how many examples these were.
+    """
+
+    section: str
+    examples: int
+    fingerprint: Callable[[], str]
+    order: str
+    skips: bool
+    timed: Callable[[int], tuple[Mapping[str, float], int]]
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what says that the data is the same, for a checkpoint."""
+        found = {"examples": self.examples, "fingerprint": self.fingerprint(), "order": self.order}
+        return {name: value for name, value in found.items() if value != ""}
 
 
 class InputContext:
@@ -87,6 +119,8 @@ class InputContext:
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
+      bad_records: takes the examples that a pipeline leaves out; all contexts of a run have the same.
+      sources: what pipelines over examples by their number have told of themselves, those of parts of a task too.
       failure: returns the error of an example that could not be read, behind TensorFlow's error; None without one. A
         pipeline that reads in Python sets it.
 
@@ -113,6 +147,7 @@ class InputContext:
         num_replicas_in_sync: int = 1,
         start_step: int = 0,
         seed: int = 0,
+        bad_records: BadRecords | None = None,
     ) -> None:
         """Describes one pipeline of a job.
 
@@ -122,6 +157,7 @@ class InputContext:
           num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds the same number.
           start_step: global step whose batch comes first.
           seed: seed of the order of examples where the data section has none.
+          bad_records: takes the examples that the pipeline leaves out.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
@@ -135,6 +171,8 @@ class InputContext:
         self.sharing: Callable[[], Sharing] | None = None
         self.example_at: Callable[[int], int | None] | None = None
         self.find_record: Callable[[], str] = lambda: ""
+        self.bad_records = bad_records or BadRecords()
+        self.sources: list[SourceInUse] = []
         self.failure: Callable[[], DataError | None] = lambda: None
         self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
         self._promises: frozenset[str] = frozenset()  # names of the requests that were read
@@ -150,7 +188,9 @@ class InputContext:
 
     def at(self, start_step: int) -> InputContext:
         """Returns the context of another pipeline at the same place of the job, for plain batches from a step on."""
-        return InputContext(start_step=start_step, seed=self.seed, **_place_of(self))
+        context = InputContext(start_step=start_step, seed=self.seed, **_place_of(self))
+        context.bad_records, context.sources = self.bad_records, self.sources
+        return context
 
     @classmethod
     def adopt(cls, input_context: Any) -> InputContext:
@@ -224,7 +264,7 @@ class InputContext:
         return self._requests[name]
 
 
-def _place_of(context: Any) -> dict[str, int]:
+def _place_of(context: Any) -> dict[str, Any]:
     return {n: getattr(context, n) for n in ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")}
 
 
@@ -247,6 +287,13 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         if error.field and context.section and not error.field.startswith("task."):  # else of another call inside
             error.field = f"{context.section}.{error.field}"
         raise
+    skips = any(source.skips for source in context.sources if source.section == context.section)
+    if getattr(params, "on_bad_record", "error") == "skip" and not skips:
+        what = (
+            "skip needs examples that are read by their number: build_inputs has to return inputs.from_source(…) and "
+        )
+        fix = "pass its input_context on to it; from_arrays, from_tfrecords, from_tfds and from_grain skip nothing"
+        raise DataError(f"{what}{fix}", field=".".join(filter(None, (context.section, "on_bad_record"))))
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset

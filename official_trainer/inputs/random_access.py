@@ -12,14 +12,16 @@ their own.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
+from official_trainer.inputs.bad_records import BadRecord
 from official_trainer.inputs.buckets import BucketOrder, Buckets
-from official_trainer.inputs.context import DataError, InputContext, Sharing
+from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse, TooManyBadError
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
 from official_trainer.inputs.source import Source, adopt
@@ -81,20 +83,22 @@ def from_source(
     if count == 0:
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
-    if buckets is not None and getattr(params, "on_bad_record", "error") == "skip":
-        what = (
-            "skip would put examples of other lengths into a batch of buckets; pack them, or leave bad ones out before"
-        )
+    skips = getattr(params, "on_bad_record", "error") == "skip"
+    if skips and buckets is not None:
+        what = "skip would put other lengths into a batch of buckets; pack the examples, or leave bad ones out before"
         raise DataError(what, field="on_bad_record")
+    if skips:
+        context.bad_records.allow(context.section, *_allowed(params, count))
     found.expect(_expected(params, plan))
-    reader = Reader(found, transforms, seed=seed, padding={} if buckets is None else buckets.fields)
+    padding = {} if buckets is None else buckets.fields
+    reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training, padding=padding)
     context.examples_per_epoch = count
     block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
     grouping = None if buckets is None else BucketOrder(buckets, reader, found, plan, places)
     pipeline = _Pipeline(reader, params, plan, places, block_examples=block, parsing=parsing, buckets=grouping)
-    return pipeline.dataset(context, transform_fn, count)
+    return pipeline.dataset(context, transform_fn, found, skips=skips)
 
 
 def from_grain(
@@ -145,7 +149,16 @@ def from_grain(
     context.examples_per_epoch = None if is_endless else count
     source = _OfGrain(dataset if is_endless or not plan.training else dataset.repeat(), count)
     pipeline = _Pipeline(Reader(source, (), seed=0), params, plan, lambda positions: positions)
-    return pipeline.dataset(context, transform_fn, count)
+    return pipeline.dataset(context, transform_fn, source)
+
+
+def _allowed(params: Any, count: int) -> tuple[int, str]:
+    """Returns how many of a section's examples may be bad, and which fields say so."""
+    by_share = math.floor(params.max_bad_share * count + 1e-6)  # 0.07 * 100 is a little more than 7, others less
+    most, text = by_share, f"max_bad_share: {params.max_bad_share:g} of {count:,} examples"
+    if params.max_bad_records is not None and params.max_bad_records < by_share:
+        most, text = params.max_bad_records, f"max_bad_records: {params.max_bad_records:,}"
+    return most, text
 
 
 def _expected(params: Any, plan: order.BatchPlan) -> int:
@@ -291,9 +304,20 @@ class _Pipeline:
         self._failure: DataError | None = None
         self._block_steps = max(1, min(steps, block_examples // plan.pipeline_batch_size))
 
-    def dataset(self, context: InputContext, transform_fn: order.TransformFn | None, count: int) -> tf.data.Dataset:
+    def dataset(
+        self, context: InputContext, transform_fn: order.TransformFn | None, source: Source, *, skips: bool = False
+    ) -> tf.data.Dataset:
         """Returns the batches of one replica, and tells `context` what is known of them."""
-        plan = self._plan
+        plan, count = self._plan, len(source)
+        told = SourceInUse(
+            section=context.section,
+            examples=count,
+            fingerprint=source.fingerprint,
+            order=context.order,
+            skips=skips,
+        )
+        context.sources.append(told)
+        self._bad_records, self._section = context.bad_records, context.section
         context.order_depends_on_pipelines = False
         context.failure = lambda: self._failure
         context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
@@ -302,6 +326,8 @@ class _Pipeline:
             plan.check_has_batch(count)
             elements = tf.data.Dataset.range(plan.first_element, max(plan.first_element, plan.num_elements(count)))
             batches = self._mapped(elements, functools.partial(self._element, count))
+            if skips and context.num_replicas_in_sync == 1:  # a mean over no example is not a number
+                batches = batches.filter(lambda *batch: tf.size(tf.nest.flatten(batch)[0]) > 0)
             return self._threaded(finish(self._parsed(batches)))
         blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)
         dataset = self._threaded(finish(self._parsed(blocks.unbatch())))
@@ -355,9 +381,14 @@ class _Pipeline:
 
     def _values(self, indices: Any, positions: Any, size: Any = None) -> list[Any]:
         try:
-            arrays, _ = self._read(indices, positions, None if size is None else int(size))
+            arrays, bad = self._read(indices, positions, None if size is None else int(size))
+            for each in bad:
+                record = BadRecord(self._section, each.index, each.where, each.reason)
+                step = each.position // self._plan.global_batch_size if self._plan.training else -1
+                if excess := self._bad_records.add(record, step=step):
+                    raise TooManyBadError(excess)
         except DataError as error:
-            self._failure = error  # TensorFlow's own has only its text
+            self._failure = self._failure or error  # TensorFlow's own has only its text
             raise
         return arrays
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import errno
 import inspect
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from multiprocessing import connection, reduction
 from types import MappingProxyType
 from typing import Any
 
+from official_trainer.errors import ExitCode
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.source import Leaves, Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
 from official_trainer.lazy import deferred
@@ -39,13 +41,20 @@ class ExampleError(DataError):
     names_line = True
 
 
+class UnreachableError(DataError):
+    """What holds the examples does not answer, or this machine has run out of something: no example is at fault."""
+
+    exit_code = ExitCode.RETRY
+
+
 @dataclasses.dataclass(frozen=True)
 class Bad:
-    """An example that cannot be read: its number, its place in the data, the reason."""
+    """An example that cannot be read: its number, its place in the data, the reason, the position that needs it."""
 
     index: int
     where: str
     reason: str
+    position: int
 
 
 class Reader:
@@ -78,6 +87,7 @@ class Reader:
 
         Raises:
           ExampleError: the first example is bad, or with `skips` the first thousand are.
+          UnreachableError: the reason is not the example.
           DataError: it has no field to pad.
         """
         self._source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
@@ -90,6 +100,8 @@ class Reader:
                 break
             except Exception as error:
                 failed = self._named(index, error)
+                if _passes(error):
+                    raise failed from error
         else:
             raise failed
         if not self.first:
@@ -120,10 +132,13 @@ class Reader:
 
         Raises:
           ExampleError: an example is bad, and none is skipped.
+          UnreachableError: the reason is not the example.
         """
         try:
             return self._batch(indices, positions, size), []
         except Exception as error:
+            if _passes(error):
+                raise self._named(int(indices[0]), error, "" if len(indices) == 1 else " or one after it") from error
             parts, bad = [], []
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
                 part, found = self._read_one(index, position, size)
@@ -143,9 +158,9 @@ class Reader:
                 return [self._batch(np.asarray([index]), np.asarray([position]), size)], bad
             except Exception as error:
                 failed = self._named(index, error)
-                if not self._skips or len(bad) >= min(len(self._source), _MOST_TRIED):
+                if _passes(error) or not self._skips or len(bad) >= min(len(self._source), _MOST_TRIED):
                     raise failed from error
-                bad.append(Bad(index, self._source.where(index), _reason(error)))
+                bad.append(Bad(index, self._source.where(index), _reason(error), position))
             if not self._repeats:
                 return [], bad
             index = (index + 1) % len(self._source)
@@ -200,11 +215,32 @@ class Reader:
         empty = [np.empty([0, *array.shape], array.dtype) for _, array in self.first]
         return [np.concatenate([part[leaf] for part in parts] or [none]) for leaf, none in enumerate(empty)]
 
-    def _named(self, index: int, error: Exception) -> ExampleError:
+    def _named(self, index: int, error: Exception, or_which: str = "") -> DataError:
         where = self._source.where(index)
         reason = _reason(error)
-        named = ExampleError(reason if reason.startswith(where) else f"{where}: {reason}")
+        named: DataError = ExampleError(reason if reason.startswith(where) else f"{where}: {reason}")
+        if _passes(error):
+            what = "so the example itself may be good, and is not left out; start the run again once that is over"
+            named = UnreachableError(f"{where}{or_which} could not be reached: {reason}, {what}")
         return named.with_traceback(error.__traceback__)
+
+
+_PASSING = frozenset({"ConnectionError", "TimeoutError", "Timeout", "MemoryError"})
+_ABOUT_DATA = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)  # None: the error of a decoder
+
+
+def _passes(error: BaseException | None) -> bool:
+    """Whether an error, or one behind it, says nothing about the example: of the network, memory, the storage.
+
+    Names, because libraries that ask servers have classes of their own.
+    """
+    while error is not None:
+        if any(kind.__name__ in _PASSING for kind in type(error).__mro__):
+            return True
+        if isinstance(error, OSError) and error.errno not in _ABOUT_DATA:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _reason(error: Exception) -> str:
