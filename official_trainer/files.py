@@ -29,6 +29,9 @@ from official_trainer.nearest import nearest
 
 PARAMS_FILE = "params.yaml"
 """In a run directory: its configuration."""
+BAD_RECORDS_FILE = "bad_records.jsonl"
+"""Where a run directory lists the examples that were left out."""
+
 RUN_FILE = "run.json"
 """In a run directory: what the run is, and how it ended."""
 SWEEP_FILE = "sweep.json"

@@ -18,6 +18,7 @@ from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
+from official_trainer.inputs import BadRecords
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import keras as kerases
@@ -45,6 +46,7 @@ class TrainerOptions:
         cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
         communicate with all replicas.
+      bad_records: the examples that are left out because they cannot be read.
     """
 
     eval_tasks: Sequence[Part] = ()
@@ -56,6 +58,7 @@ class TrainerOptions:
     divides_losses: bool = False
     explains_loss: bool = True
     skips_idle_replicas: bool = True
+    bad_records: BadRecords = dataclasses.field(default_factory=BadRecords)
 
 
 class StepContext:

@@ -20,7 +20,7 @@ import orbit
 from official_trainer import inputs
 from official_trainer.distributed import tpu
 from official_trainer.engine.data_end import length_of
-from official_trainer.inputs import DataError, InputContext, data_service, in_hand
+from official_trainer.inputs import BadRecords, DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
 from official_trainer.user_code import during
@@ -37,6 +37,19 @@ class Blocks:
     """
 
     stacked_steps: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuilderOptions:
+    """What few data sections need.
+
+    Attributes:
+      service_timeout_seconds: how long a tf.data service may be silent.
+      bad_records: takes the examples that are left out.
+    """
+
+    service_timeout_seconds: float = 600.0
+    bad_records: BadRecords = dataclasses.field(default_factory=BadRecords)
 
 
 class DatasetBuilder:
@@ -58,13 +71,14 @@ class DatasetBuilder:
         training: bool,
         seed: int,
         section: str = "",
-        service_timeout_seconds: float = 600.0,
+        options: BuilderOptions | None = None,
     ) -> None:
         self._task, self._training, self._seed = task, training, seed
+        options = options or BuilderOptions()
         self.params, self.section = inputs.with_training_flag(params, training), section
         self.strategy = tf.distribute.get_strategy()
         self._input_options = _input_options(self.strategy)
-        self._service_timeout_seconds = service_timeout_seconds
+        self._service_timeout_seconds, self._bad_records = options.service_timeout_seconds, options.bad_records
         self.context: InputContext | None = None
         self.yields_blocks = False
         self._dataset: Any = None
@@ -101,6 +115,7 @@ class DatasetBuilder:
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=0 if repeats else start_step,
                 seed=self._seed,
+                bad_records=self._bad_records,
             )
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)

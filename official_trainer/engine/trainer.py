@@ -23,7 +23,7 @@ from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
 from official_trainer.engine.first_trace import build_all_layers
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
-from official_trainer.engine.train_iterator import Blocks, DatasetBuilder, TrainIterator
+from official_trainer.engine.train_iterator import Blocks, BuilderOptions, DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
@@ -136,7 +136,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
-            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", trains=train)
+            section = getattr(config.task, name, None)
+            builder = _builder(config, task, section, f"task.{name}", options, trains=train)
             compiled = options is not None and options.keeps_model_metrics
             read = builder if dataset is None else dataset
             build_all_layers(model, task, optimizer if train else None, read, compiled=compiled)
@@ -489,7 +490,7 @@ def _train_iterator_of(
             )
         streams = functools.partial(create_streams, coordinator, repeats=counts_epochs or on_data_end == "repeat")
     return TrainIterator(
-        _builder(config, task, train_section(task, config), "task.train_data", trains=True),
+        _builder(config, task, train_section(task, config), "task.train_data", context.options, trains=True),
         context.global_step,
         on_data_end="stop" if counts_epochs else on_data_end,
         blocks=blocks,
@@ -501,7 +502,7 @@ def _train_iterator_of(
 def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, evaluates: bool) -> list[ValidationSet]:
     """Returns the task's own set, and those that have names; with metrics where they will be evaluated."""
     section = "task.validation_data"
-    builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section)
+    builder = _builder(config, context.task, getattr(config.task, "validation_data", None), section, context.options)
     own = ValidationSet(context, context.task, context.model, builder)
     own.dataset = dataset
     named = []
@@ -509,7 +510,7 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
     routines += [(f"eval_tasks[{i}]", part) for i, part in enumerate(context.options.eval_tasks)]
     for place, part in routines:
         section = f"{place}.task_config.validation_data"
-        builder = _builder(config, part.task, part.task.task_config.validation_data, section)
+        builder = _builder(config, part.task, part.task.task_config.validation_data, section, context.options)
         model = sub_model(context.model, part.name)
         named.append(ValidationSet(context, part.task, model, builder, name=part.name, steps=part.eval_steps))
     for each in (*named, own) if evaluates else ():
@@ -527,7 +528,11 @@ def _check_in_hand(trainer: Trainer, name: str) -> None:
         )
 
 
-def _builder(config: Any, task: Any, params: Any, section: str, *, trains: bool = False) -> DatasetBuilder:
+def _builder(
+    config: Any, task: Any, params: Any, section: str, options: TrainerOptions | None, *, trains: bool = False
+) -> DatasetBuilder:
     seed = runtime_field(config, "seed", 0)
     timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-    return DatasetBuilder(task, params, training=trains, seed=seed, section=section, service_timeout_seconds=timeout)
+    bad_records = (options or TrainerOptions()).bad_records
+    needed = BuilderOptions(service_timeout_seconds=timeout, bad_records=bad_records)
+    return DatasetBuilder(task, params, training=trains, seed=seed, section=section, options=needed)

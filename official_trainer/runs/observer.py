@@ -26,9 +26,11 @@ from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
-from official_trainer.inputs import InputContext
+from official_trainer.inputs import BadRecord, DataError, InputContext
+from official_trainer.inputs.context import TooManyBadError
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, file_names
+from official_trainer.runs import bad_records
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
@@ -214,6 +216,8 @@ class RunObserver(LoopObserver):
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
+        self._bad_records = trainer.context.options.bad_records
+        self._bad_records.merge(bad_records.read(job.model_dir))
         self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
     def steps_to_return_to(self) -> Sequence[int]:
@@ -231,8 +235,13 @@ class RunObserver(LoopObserver):
         if not self._has_data:
             self._has_data = True
             layout = data_layout.report(context, self._console.message)
-            self._remember({data_layout.KEY: {name: layout[name] for name in data_layout.COMPARED}})
+            self._remember({data_layout.KEY: {name: layout[name] for name in data_layout.COMPARED if name in layout}})
+            self._remember({data_layout.VALIDATION_KEY: self._validation_sources()})
             self._record.note(input=layout)
+
+    def _validation_sources(self) -> list[dict[str, Any]]:
+        contexts = (each.builder.context for each in self._trainer.evaluation.sets)
+        return [facts for context in contexts if context is not None for facts in data_layout.sources_of(context)]
 
     def on_restore(self, state: LoopState) -> None:
         """Checks the checkpoint against this job, and adapts the trainer to a changed config.
@@ -268,6 +277,27 @@ class RunObserver(LoopObserver):
             trainer.checkpoint_state.use_configured_optimizer()
         if size := changes.get("task.train_data.global_batch_size"):
             trainer.train_iterator.position.change_batch_size(step, int(size.before), int(size.after))
+        if pipelines is not None:
+            self._compare_sources(step)
+
+    def _compare_sources(self, step: int) -> None:
+        """Compares the data with that of the checkpoint: its number of examples, its fingerprint, what orders it."""
+        job, metadata, iterator = (
+            self._job,
+            manifest.read(self._job.model_dir, step).metadata,
+            self._trainer.train_iterator,
+        )
+        if saved := metadata.get(data_layout.KEY, {}).get("sources"):
+            iterator.iterator()  # whose first batch is the next one to train on
+            context = iterator.builder.context
+            if context is not None and (
+                change := data_layout.change_of_sources(saved, data_layout.sources_of(context))
+            ):
+                place, allows = f"--model_dir={job.model_dir}: ckpt-{step}", job.allow_config_change
+                self._console.message(data_layout.accepted(place, change, allow_change=allows))
+        before = metadata.get(data_layout.VALIDATION_KEY, [])
+        if change := data_layout.change_of_sources(before, self._validation_sources()):
+            _logger.warning("the results of evaluations before step %d are of other data: %s", step, change)
 
     def on_start(self, state: LoopState) -> None:
         """Records what trains from where; from here on the run directory is that of this config."""
@@ -309,8 +339,41 @@ class RunObserver(LoopObserver):
 
     def on_phase(self, phase: str, step: int) -> None:
         self._process.enter(phase, step)
+        if phase == "save":
+            self._list_bad_records()
         if phase in _SHOWN_PHASES:
             self._console.doing(_SHOWN_PHASES[phase], step)
+
+    def on_evaluation(self, step: int) -> None:
+        self._list_bad_records()
+
+    def _list_bad_records(self) -> None:
+        """Lists what was left out up to here.
+
+        Raises:
+          TooManyBadError: all processes together have found more than the config allows.
+        """
+        if not self._bad_records.is_used:
+            return
+        self._write_bad_records(self._trainer.checkpoint_state.take_bad_records())
+        if excess := self._bad_records.excess():
+            raise TooManyBadError(excess)
+
+    def _write_bad_records(self, records: Sequence[BadRecord]) -> None:
+        if records:
+            self._process.lock.check_held()
+            bad_records.write(self._job.model_dir, records)
+            self._record.note(bad_records=bad_records.counts(records))
+
+    @contextlib.contextmanager
+    def bad_records_listed(self) -> Iterator[None]:
+        """For a run: where data ends it, all that this process has found is listed, what it has read ahead too."""
+        try:
+            yield
+        except DataError:
+            if self._bad_records.take(before=None):
+                self._write_bad_records(self._bad_records.listed())
+            raise
 
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""

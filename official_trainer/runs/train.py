@@ -18,7 +18,7 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.trainer import Trainer
-from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.files import BAD_RECORDS_FILE, PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, schedule_of, store_of
@@ -48,7 +48,14 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
     with contextlib.ExitStack() as stack:
         with stop.interruptible():
             found = _occupy_model_dir(job, lock, stack)
-        names = RUN_FILE, STATUS_FILE, "metrics.jsonl", PARAMS_FILE, *config_changes.gin_names(job.mode)
+        names = (
+            BAD_RECORDS_FILE,
+            RUN_FILE,
+            STATUS_FILE,
+            "metrics.jsonl",
+            PARAMS_FILE,
+            *config_changes.gin_names(job.mode),
+        )
         files.remove_temporaries(job.model_dir, *names)
         job.check_changes()
         process = TrainingProcess(job, account, lock)
@@ -95,7 +102,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     )
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
-    with closing(trackers.all) as outcome:
+    with closing(trackers.all) as outcome, observer.bad_records_listed():
         trainer.train_iterator.add_observer(observer.on_data)
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)

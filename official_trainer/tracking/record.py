@@ -200,7 +200,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            **{name: before.get(name) for name in ("init_checkpoint", "input")},
+            **{name: before.get(name) for name in ("init_checkpoint", "input", "bad_records")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],

@@ -8,12 +8,13 @@ the console and `run.json` show of it. Does not own: which process reads what (`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints import manifest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import InputContext
+from official_trainer.shown import shorten
 
 _logger = logging.getLogger(__name__)
 
@@ -23,8 +24,11 @@ one for each host; and the `order`, what decides which examples are in a global 
 step alone, `by_pipeline` also the number of pipelines, `service` which data worker of a tf.data service is faster.
 """
 
-COMPARED = ("replicas", "pipelines", "order")
-"""What of it a manifest holds."""
+COMPARED = ("replicas", "pipelines", "order", "sources")
+"""What of it a manifest holds. `sources` are there if examples are read by their number."""
+
+VALIDATION_KEY = "validation_sources"
+"""Where a manifest's metadata holds the `sources` of evaluations."""
 
 
 class LayoutChangeError(UserError, ValueError):
@@ -73,6 +77,41 @@ def notice_of_change(model_dir: str, step: int, pipelines: int, *, allow_change:
     )
 
 
+def sources_of(context: InputContext) -> list[dict[str, Any]]:
+    """Returns what says of each source of examples that it is the same, with its data section."""
+    return [{"section": source.section, **source.facts()} for source in context.sources]
+
+
+def change_of_sources(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
+    """Returns how sources differ from those of a checkpoint, in words; empty if they do not, or are other ones."""
+    changes = []
+    for old, new in zip(before, now, strict=False):
+        for name, what in _SAID_OF_SOURCE.items():
+            if old["section"] == new["section"] and old.get(name) != new.get(name):
+                was, is_now = (shorten(str(each.get(name, "unknown"))) for each in (old, new))
+                changes.append(f"{old['section']}: {what} {was} -> {is_now}")
+    return "; ".join(changes)
+
+
+_SAID_OF_SOURCE = {"examples": "number of examples", "fingerprint": "fingerprint of the data", "order": "order by"}
+
+
+def accepted(place: str, change: str, *, allow_change: bool) -> str:
+    """Returns the notice about a change of the training data.
+
+    Raises:
+      LayoutChangeError: it is not allowed.
+    """
+    if allow_change:
+        return f"the training data has changed, by --allow_config_change: {change}"
+    raise LayoutChangeError(
+        f"{place} was saved with other training data: {change}. From here on other examples would come than in the run "
+        "as it began: some of the current epoch again, and others not before the next one\n"
+        "To continue as before, put the data, or the version of the library that orders it, back\n"
+        "To continue anyway, add --allow_config_change"
+    )
+
+
 def report(context: InputContext, show: Callable[[str], object]) -> dict[str, Any]:
     """Returns the layout of the data that was built for a context, as `run.json` holds it: `COMPARED` and more.
 
@@ -86,6 +125,8 @@ def report(context: InputContext, show: Callable[[str], object]) -> dict[str, An
         "pipelines": context.num_input_pipelines,
         "order": "service" if context.served_by else order,
     }
+    if found := sources_of(context):
+        layout["sources"] = found
     if context.served_by:
         layout["service"] = context.served_by
         show(

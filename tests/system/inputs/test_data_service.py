@@ -17,7 +17,7 @@ from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import ConfigError, schema
-from official_trainer.engine.train_iterator import DatasetBuilder, TrainIterator
+from official_trainer.engine.train_iterator import BuilderOptions, DatasetBuilder, TrainIterator
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import data_service
 from official_trainer.inputs.data_service import Alarm, DataServiceError, DataServiceUseError
@@ -73,7 +73,11 @@ def section(service, batch=4, **settings):
 
 def feed_of(service, source, **settings):
     return DatasetBuilder(
-        NumbersTask(source), section(service, **settings), training=True, seed=0, service_timeout_seconds=60
+        NumbersTask(source),
+        section(service, **settings),
+        training=True,
+        seed=0,
+        options=BuilderOptions(service_timeout_seconds=60),
     )
 
 
