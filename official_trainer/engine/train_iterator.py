@@ -74,11 +74,10 @@ class DatasetBuilder:
         options: BuilderOptions | None = None,
     ) -> None:
         self._task, self._training, self._seed = task, training, seed
-        options = options or BuilderOptions()
         self.params, self.section = inputs.with_training_flag(params, training), section
         self.strategy = tf.distribute.get_strategy()
         self._input_options = _input_options(self.strategy)
-        self._service_timeout_seconds, self._bad_records = options.service_timeout_seconds, options.bad_records
+        self._options = options or BuilderOptions()
         self.context: InputContext | None = None
         self.yields_blocks = False
         self._dataset: Any = None
@@ -115,7 +114,7 @@ class DatasetBuilder:
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=0 if repeats else start_step,
                 seed=self._seed,
-                bad_records=self._bad_records,
+                bad_records=self._options.bad_records,
             )
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
@@ -135,7 +134,7 @@ class DatasetBuilder:
                 dataset = inputs.stack_windows(dataset, stacked_steps).prefetch(2)
             self.yields_blocks = offered is not None or stacked_steps is not None
             if context.served_by:
-                start, timeout = (start_step, self._seed), self._service_timeout_seconds
+                start, timeout = (start_step, self._seed), self._options.service_timeout_seconds
                 dataset = data_service.distribute(dataset, self.params, start=start, timeout_seconds=timeout)
             return dataset
 

@@ -79,7 +79,6 @@ class SourceInUse:
       fingerprint: returns a text that changes with the data; empty if nothing tells.
       order: the library that orders the examples, with its version; empty for this one.
       skips: whether examples that cannot be read are left out.
-      timed: reads some examples once more; returns the seconds of each part of that, and how many examples these were.
     """
 
     section: str
@@ -87,7 +86,6 @@ class SourceInUse:
     fingerprint: Callable[[], str]
     order: str
     skips: bool
-    timed: Callable[[int], tuple[Mapping[str, float], int]]
 
     def facts(self) -> dict[str, Any]:
         """Returns what says that the data is the same, for a checkpoint."""

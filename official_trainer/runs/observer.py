@@ -195,7 +195,10 @@ class TrainingProcess:
 
 
 class RunObserver(LoopObserver):
-    """Writes the events of a loop to the run directory, the console and the trackers."""
+    """Writes the events of a loop to the run directory, the console and the trackers.
+
+    Size: a method for each event, and what several of them write.
+    """
 
     def __init__(
         self, job: Job, trainer: Trainer, process: TrainingProcess, remember: Callable[[Mapping[str, Any]], object]

@@ -233,6 +233,7 @@ def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int 
         "shuffle": False,
         "cycle_length": 1,
         "drop_remainder": False,
+        "on_bad_record": "error",  # else the rows after an example that is left out would be those of others
         "enable_tf_data_service": False,
     }
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})
