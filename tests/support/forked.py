@@ -36,13 +36,16 @@ def start_server():
 
 
 class Child:
-    """A process that calls `target` in `cwd`, with its output in files of `folder`; `first` is called before."""
+    """A process that calls `target` in `cwd`, with its output in files of `folder`; `first` is called before.
 
-    def __init__(self, target, *, cwd, folder, env=None, first=None):
+    It ends with this process, unless it `starts_processes` with `multiprocessing`, which then is not allowed.
+    """
+
+    def __init__(self, target, *, cwd, folder, env=None, first=None, starts_processes=False):
         self._out, self._err = Path(folder) / "out.txt", Path(folder) / "err.txt"
         arguments = (target, str(cwd), str(self._out), str(self._err), dict(env or {}), first)
         start_server()
-        self.process = _context.Process(target=_main, args=arguments, daemon=True)
+        self.process = _context.Process(target=_main, args=arguments, daemon=not starts_processes)
         self.process.start()
 
     @property
