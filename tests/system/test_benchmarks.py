@@ -15,6 +15,7 @@ from benchmarks import (
     clusters,
     commands,
     comparing,
+    data,
     goodput,
     goodput_notes,
     gpu,
@@ -365,10 +366,44 @@ def test_starts_at_a_step_are_measured(monkeypatch):
     _as_measured_by_a_child(monkeypatch, resume)
     starts, reading_over = resume.compare(1)
     assert {target.name for target in starts.targets} == {
-        resume.name(kind, resume.LATE) for kind in (resume.MEMORY, resume.CACHED, resume.RECORDS)
+        resume.name(kind, resume.LATE) for kind in (resume.MEMORY, resume.CACHED, resume.RECORDS, resume.SOURCE)
     }
     assert resume.name(resume.FOREIGN, 4) in starts.values
     assert list(reading_over.values) == [resume.FOREIGN]
+
+
+READERS = [(kind, name) for kind, readers in data.READERS.items() for name in readers if data.is_there(name)]
+
+
+@pytest.fixture(scope="module")
+def data_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    data.write(folder, dict.fromkeys(data.SIZES, data.Sizes(64, 8, 2)))
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "name"), READERS)
+def test_readers_that_are_compared_yield_the_same_shapes(kind, name, data_files):
+    """N41: batches of all fields, of their sizes."""
+    batch = next(iter(data.READERS[kind][name](data_files, data.Sizes(64, 8, 2))))
+    shapes = sorted(tuple(leaf.shape) for leaf in _leaves(batch))
+    rows = [(8,)] * (data.COLUMNS + 1)
+    assert shapes == {"images": [(8,), (8, 64, 64, 3)], "Parquet": rows, "CSV": rows}.get(kind, [(8, data.TOKENS)])
+
+
+def _leaves(batch):
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else None
+    return [batch] if parts is None else [leaf for part in parts for leaf in _leaves(part)]
+
+
+@pytest.mark.full
+def test_readers_are_measured(monkeypatch):
+    """N41"""
+    monkeypatch.setattr(data, "SIZES", dict.fromkeys(data.SIZES, data.Sizes(64, 8, 2)))
+    _as_measured_by_a_child(monkeypatch, data)
+    comparisons = data.compare(1)
+    assert len(comparisons) == len(data.READERS)
+    assert all({data.OURS, data.BEST} < {*each.values} for each in comparisons)
 
 
 def test_bookkeeping_left_out_or_done_more_often_trains_the_same():
