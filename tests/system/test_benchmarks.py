@@ -130,9 +130,9 @@ def test_the_job_is_the_same_for_all_drivers(name):
     theirs = getattr(garden, name)()
     for name in ("train_steps", "summary_interval", "checkpoint_interval", "validation_interval", "validation_steps"):
         assert getattr(ours.trainer, name) == getattr(theirs.trainer, name), name
-    for data in ("train_data", "validation_data"):
-        batch = getattr(theirs.task, data).global_batch_size
-        assert getattr(ours.task, data).global_batch_size == batch
+    for section in ("train_data", "validation_data"):
+        batch = getattr(theirs.task, section).global_batch_size
+        assert getattr(ours.task, section).global_batch_size == batch
     models = [registry.get_task_cls(ours.task)(ours.task).build_model(), garden.DigitsTask(theirs.task).build_model()]
     if name == "digits_mlp":
         models.append(hand_written.build_model())
