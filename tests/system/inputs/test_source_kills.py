@@ -109,11 +109,10 @@ def tally(record_property):
 
 
 def strikes_of(chance, count):
-    """Yields strikes in rising order: after a step, and before a change on disk, in turn."""
+    """Yields, in turn, strikes before one of the first changes on disk of a process, and after a step, ever later."""
     for number in range(count):
-        low, high = number / count, (number + 0.9) / count
-        part = chance.uniform(low, high)
-        yield Step(1 + int(part * (STEPS - 1))) if number % 2 else Part(part)
+        part = chance.uniform(number / count, (number + 0.9) / count)
+        yield Step(1 + int(part * (STEPS - 1))) if number % 2 else Part(chance.uniform(0, 0.3))
 
 
 NAMES = sorted(all_cases())
