@@ -23,7 +23,13 @@ _SHOWN = 3  # one by one, of a section
 
 @dataclasses.dataclass(frozen=True, order=True)
 class BadRecord:
-    """An example that cannot be read: the data section, its number there, its place, the reason."""
+    """An example that cannot be read: the data section, its number there, its place, the reason.
+
+    Example:
+      >>> from official_trainer.inputs import BadRecord
+      >>> str(BadRecord("task.train_data", 7, "a.parquet:7", "its checksum is wrong"))
+      'a.parquet:7: its checksum is wrong'
+    """
 
     section: str
     index: int
@@ -39,7 +45,7 @@ class BadRecords:
     """The bad examples of a run that this process knows; any thread may call it.
 
     Example:
-      >>> from official_trainer.inputs.bad_records import BadRecord, BadRecords
+      >>> from official_trainer.inputs import BadRecord, BadRecords
       >>> known = BadRecords()
       >>> known.allow("task.train_data", 2, "max_bad_records: 2 of 50 examples")
       >>> known.add(BadRecord("task.train_data", 7, "a.parquet:7", "its checksum is wrong"), step=3)

@@ -96,8 +96,8 @@ def from_source(
     block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
-    grouping = None if buckets is None else BucketOrder(buckets, reader, found, plan, places)
-    pipeline = _Pipeline(reader, params, plan, places, block_examples=block, parsing=parsing, buckets=grouping)
+    examples = places if buckets is None else BucketOrder(buckets, reader, found, plan, places).of_batch
+    pipeline = _Pipeline(reader, params, plan, examples, block_examples=block, parsing=parsing)
     return pipeline.dataset(context, transform_fn, found, skips=skips)
 
 
@@ -274,25 +274,22 @@ class _Pipeline:
         reader: Reader,
         params: Any,
         plan: order.BatchPlan,
-        places: Places,
+        examples: Callable[[tf.Tensor], Any],
         *,
         block_examples: int = 1,
         parsing: _Parsing | None = None,
-        buckets: BucketOrder | None = None,
     ) -> None:
-        """Takes what reads examples, their order, how many are read in one call, at least a batch, and how.
+        """Takes what reads examples, and which are in a batch.
 
         Args:
           reader: what reads examples.
           params: the section.
           plan: which positions an element has.
-          places: the order of the examples.
+          examples: the numbers of the examples at positions, `[n]` int64; for buckets also the length to pad them to.
           block_examples: how many are read in one call, at least a batch.
           parsing: turns records into examples; None for examples.
-          buckets: which examples are in a batch together; None for those that follow each other.
         """
-        self._parsing, self._buckets = parsing, buckets
-        self._plan, self._places, self._structure = plan, places, reader.structure
+        self._plan, self._examples, self._parsing, self._structure = plan, examples, parsing, reader.structure
         self._specs = [
             tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
             for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
@@ -373,8 +370,8 @@ class _Pipeline:
     def _batch(self, positions: tf.Tensor) -> Any:
         """Returns the examples at rising positions, `[n, …]`."""
         dtypes = [spec.dtype for spec in self._specs]
-        found = [self._places(positions)] if self._buckets is None else self._buckets.of_batch(positions)
-        values = tf.numpy_function(self._values, [found[0], positions, *found[1:]], dtypes)
+        indices, *size = tf.nest.flatten(self._examples(positions))
+        values = tf.numpy_function(self._values, [indices, positions, *size], dtypes)
         for value, spec in zip(values, self._specs, strict=True):
             value.set_shape(spec.shape)
         return tf.nest.pack_sequence_as(self._structure, values)

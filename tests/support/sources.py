@@ -8,13 +8,15 @@ from official_trainer.inputs import Source
 class Numbers(Source):
     """Examples `{"id", "text"}`, whose `text` says their number."""
 
-    def __init__(self, count, *, groups=()):
-        self._count, self.groups = count, groups
+    def __init__(self, count, *, groups=(), bad=()):
+        self._count, self.groups, self._bad = count, groups, bad
 
     def __len__(self):
         return self._count
 
     def __getitem__(self, index):
+        if index in self._bad:
+            raise ValueError("its checksum is wrong")
         return {"id": index, "text": f"number {index}"}
 
 

@@ -32,6 +32,7 @@ SATELLITES = {"launch", "program", "reports", "sources", "sweeps"}
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
 MANY_PARAMETERS = {
+    "inputs/random_access.py from_source": (7, "each is a choice of its own, and all but the source have defaults"),
     "engine/trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
     "program/checkpoint.py ProgramCheckpoint.__init__": (11, "the signature is Keras's"),
     "program/loop.py exponential": (7, "the signature is GoMLX's"),
