@@ -145,7 +145,8 @@ def adopt(source: Any) -> Source:
         return source
     kind = type(source).__name__
     if source is None:
-        raise DataError("is not set, and from_source() needs it; for example source: {type: parquet, files: …}")
+        what = "is not set, and from_source() needs it; for example source={type: parquet, files: …}"
+        raise DataError(what, field="source")
     if (
         isinstance(source, Mapping | str | bytes)
         or not hasattr(source, "__getitem__")

@@ -34,7 +34,7 @@ def test_values_become_tensors_with_the_types_of_python():
     [
         (iter([1]), "__len__ and __getitem__, got a list_iterator; an iterable has no order to start in the middle of"),
         ({"id": 1}, "__len__ and __getitem__, got a dict"),
-        (None, "is not set, and from_source() needs it"),
+        (None, "source: is not set, and from_source() needs it"),
         ([], "from_source(): the evaluation data are empty: list has no example"),
         ([{}], "example 0 of list: it has no field"),
         ([{"id": None}], "example 0 of list: id is None; fill in what is missing"),
