@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from official_trainer.config import fields, limits, values
+from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.errors import Origin, Problem, source_lines
 from official_trainer.config.provenance import Trail, around, is_inside
@@ -117,6 +118,7 @@ def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> d
     """Returns the origin of the field, or of another field that the message names if only that was set by the user."""
     origin = trail.origin(place)
     names = [word.rpartition(".")[2] for word in _words(text)]
+    names += ["type"] if isinstance(section, Component) else []  # of a field that it needs, and that is not set
     others = [fields.join(path, name) for name in names if name in fields.hints(type(section))]
     for other in [] if origin.by_user else others:
         if trail.origin(other).by_user:

@@ -6,7 +6,6 @@ Owns: reading them with the library `array_record`, and what it says about damag
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -18,8 +17,6 @@ from official_trainer.inputs import DataError, Source
 from official_trainer.shown import first_few
 from official_trainer.sources import paths
 from official_trainer.sources.records import RecordFiles
-
-_logger = logging.getLogger(__name__)
 
 _THREADS = 16
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access
@@ -53,7 +50,7 @@ class ArrayRecordConfig(SourceConfig):
         ]
         if grouped:
             what = f"{first_few(grouped)}: reading a record decodes the whole group that it is in"
-            _logger.warning("%s; write the file with group_size:1", what)
+            paths.say_once(f"{what}; write the file with group_size:1", is_warning=True)
         return ArrayRecordSource(found, counts, _reader)
 
 
@@ -88,4 +85,5 @@ def _opened(path: str) -> tuple[int, str]:
         return reader.num_records(), reader.writer_options_string()
     except RuntimeError as error:
         what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"
-        raise DataError(f"{path}: {what}. Write or copy it again. array_record says: {first_line(error)}") from error
+        said = f"{path}: {what}. Write or copy it again. array_record says: {first_line(error)}"
+        raise DataError(said, field="files") from error

@@ -32,7 +32,7 @@ def paths_of(files: str | Sequence[str]) -> list[str]:
     Raises:
       DataError: there is none, or one cannot be opened.
     """
-    return [file.path for file in find_files(files, field="source.files")]
+    return [file.path for file in find_files(files, field="files")]
 
 
 def opened(path: str) -> Any:
@@ -53,7 +53,7 @@ def reason_of(error: Exception) -> str:
 
 def damaged(path: str, error: Exception) -> DataError:
     """Returns that a file cannot be used."""
-    return DataError(f"{path}: {reason_of(error)}; write or copy the file again", field="source.files")
+    return DataError(f"{path}: {reason_of(error)}; write or copy the file again", field="files")
 
 
 def file_problems(section: Any) -> Iterator[tuple[str, str]]:

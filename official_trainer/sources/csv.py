@@ -96,15 +96,15 @@ class CsvRows(Columns):
         self._headers = [self._header(path) for path in self._paths]
         self._columns = list(config.columns) or self._headers[0]
         for path, header in zip(self._paths, self._headers, strict=True):
-            field = "source.columns" if config.columns and path == self._paths[0] else "source.files"
+            field = "columns" if config.columns and path == self._paths[0] else "files"
             check_names(self._columns, header, path, field)
-        check_names(list(config.column_types), self._columns, "columns", "source.column_types")
+        check_names(list(config.column_types), self._columns, "columns", "column_types")
         sizes = [files.size_bytes(path) for path in self._paths]
         self._copy = self._copied(sizes) if sum(sizes) > _IN_MEMORY_BYTES else None
         self._open()
         schema = self._batches[0].schema
-        tensor_types(schema, self._columns, self._paths[0], "source.column_types")
-        check_fill(schema, config.fill_null, self._columns, "source.fill_null")
+        tensor_types(schema, self._columns, self._paths[0], "column_types")
+        check_fill(schema, config.fill_null, self._columns, "fill_null")
         digest = hashlib.blake2b(repr([sizes, len(self)]).encode(), digest_size=16)
         for path in self._paths:
             digest.update(_ends_of(path))
@@ -163,7 +163,7 @@ class CsvRows(Columns):
                 return next(csv.reader(file, delimiter=self._config.delimiter))
         except StopIteration:
             what = f"{path}: is empty, and its first line must name the columns"
-            raise DataError(what, field="source.files") from None
+            raise DataError(what, field="files") from None
         except (OSError, ValueError, csv.Error) as error:
             raise damaged(path, error) from error
 
@@ -197,7 +197,7 @@ class CsvRows(Columns):
             except pa.ArrowException as error:
                 raise self._wrong(path, number, error) from error
         if is_empty:
-            raise DataError(f"{', '.join(paths)}: there is no row", field="source.files")
+            raise DataError(f"{', '.join(paths)}: there is no row", field="files")
 
     def _wrong(self, path: str, number: int, error: Exception) -> DataError:
         """Returns the error of a line that cannot be read."""
@@ -207,10 +207,10 @@ class CsvRows(Columns):
         column, row, what = found.groups()
         place = self._place(path, int(row) - 1 - (not self._config.column_names))
         if column is None:
-            return DataError(f"{place}: {what}; correct the line", field="source.files")
+            return DataError(f"{place}: {what}; correct the line", field="files")
         name = self._headers[number][int(column)]
         fix = f"correct it, or set column_types: {{{name}: …}}, for example float64 or string"
-        return DataError(f"{place}: field '{name}': {what}; {fix}", field="source.files")
+        return DataError(f"{place}: field '{name}': {what}; {fix}", field="files")
 
     def _copied(self, sizes: Sequence[int]) -> str:
         """Returns the copy of the files in Arrow's format; makes it, unless there is one of the same files."""

@@ -60,7 +60,7 @@ class HfConfig(SourceConfig):
 
         dataset = self._cached() if self.name else self._saved()
         names = list(self.columns) or dataset.column_names
-        check_names(names, dataset.column_names, self.path or self.name, "source.columns")
+        check_names(names, dataset.column_names, self.path or self.name, "columns")
         dataset = dataset.select_columns(names) if self.columns else dataset
         images = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
         return EncodedImages(dataset, images) if images and not self.decode_images else dataset
@@ -77,7 +77,7 @@ class HfConfig(SourceConfig):
             said = " ".join(str(error).split())
             subset = f", '{self.subset}'" if self.subset else ""
             command = f"""python -c "import datasets; datasets.load_dataset('{self.name}'{subset})\""""
-            raise DataError(f"{said}; prepare it once with: {command}", field="source.name") from error
+            raise DataError(f"{said}; prepare it once with: {command}", field="name") from error
         return self._split_of(builder.info.splits or {}, lambda: builder.as_dataset(split=self.split))
 
     def _saved(self) -> Any:
@@ -89,14 +89,14 @@ class HfConfig(SourceConfig):
             what = (
                 f"{self.path} is no folder that save_to_disk wrote{'' if exists(self.path) else near_hint(self.path)}"
             )
-            raise DataError(what, field="source.path") from error
+            raise DataError(what, field="path") from error
         except Exception as error:
             what = f"{self.path} cannot be read: {reason_of(error)}; save or copy it again"
-            raise DataError(what, field="source.path") from error
+            raise DataError(what, field="path") from error
         if isinstance(found, datasets.Dataset):
             if self.split and self.split != str(found.split):
                 what = f"'{self.split}' is not there: {self.path} holds '{found.split}' alone; leave it out"
-                raise DataError(what, field="source.split")
+                raise DataError(what, field="split")
             return found
         return self._split_of(found, lambda: found[self.split])
 
@@ -104,12 +104,12 @@ class HfConfig(SourceConfig):
         name, names = self.split.partition("[")[0], sorted(splits)
         if name not in names:
             near = did_you_mean(name, names, otherwise=f"; there are {', '.join(names)}")
-            raise DataError(f"'{name}' is no split of {self.path or self.name}{near}", field="source.split")
+            raise DataError(f"'{name}' is no split of {self.path or self.name}{near}", field="split")
         try:
             return read()
         except (KeyError, ValueError) as error:
             what = f"'{self.split}' cannot be read: {reason_of(error)}"
-            raise DataError(what, field="source.split") from error
+            raise DataError(what, field="split") from error
 
 
 class EncodedImages(Columns):

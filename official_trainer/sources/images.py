@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,8 +20,6 @@ from official_trainer.inputs import DataError, Source
 from official_trainer.nearest import did_you_mean
 from official_trainer.shown import first_few
 from official_trainer.sources import paths
-
-_logger = logging.getLogger(__name__)
 
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -72,9 +69,10 @@ class ImagesConfig(SourceConfig):
             raise DataError(f"{folder!r} is no folder, in the working directory {os.getcwd()}", field="folder")
         found, ignored = _listed(folder, self.classes)
         named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(found.items())]
-        _logger.info("%s: images of %d classes: %s", folder, len(found), first_few(named))
+        paths.say_once(f"{folder}: images of {len(found)} classes: {first_few(named)}")
         if ignored:
-            _logger.warning("%s: %d files are no images and not read: %s", folder, len(ignored), first_few(ignored))
+            said = f"{folder}: {len(ignored)} files are no images and not read: {first_few(ignored)}"
+            paths.say_once(said, is_warning=True)
         return ImagesSource(self, found)
 
 

@@ -69,8 +69,8 @@ class ParquetRows(Columns):
             found = list(threads.map(_footer, self._paths))
         schema = found[0][0].schema.to_arrow_schema()
         self._columns = list(columns) or list(schema.names)
-        wanted = tensor_types(schema, self._columns, self._paths[0], "source.columns" if columns else "source.files")
-        check_fill(schema, self._fill, self._columns, "source.fill_null")
+        wanted = tensor_types(schema, self._columns, self._paths[0], "columns" if columns else "files")
+        check_fill(schema, self._fill, self._columns, "fill_null")
         digest, places = hashlib.blake2b(digest_size=16), []
         for number, (path, (footer, checksum)) in enumerate(zip(self._paths, found, strict=True)):
             self._check_like_first(path, footer.schema.to_arrow_schema(), wanted)
@@ -85,10 +85,10 @@ class ParquetRows(Columns):
         self._open()
 
     def _check_like_first(self, path: str, schema: Any, wanted: dict[str, str]) -> None:
-        for name, tp in tensor_types(schema, self._columns, path, "source.files").items():
+        for name, tp in tensor_types(schema, self._columns, path, "files").items():
             if tp != wanted[name]:
                 what = f"{path}: column '{name}' is {tp}, and in {self._paths[0]} {wanted[name]}"
-                raise DataError(f"{what}; write them alike, or leave it out of `columns`", field="source.files")
+                raise DataError(f"{what}; write them alike, or leave it out of `columns`", field="files")
 
     def _open(self) -> None:
         self._lock, self._held = threading.Lock(), dict[int, _Group]()

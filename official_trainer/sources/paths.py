@@ -5,15 +5,24 @@ Owns: what a field of paths may hold, and the messages about it. Does not own: w
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Sequence
 
 from official_trainer.files import is_url, near_hint
 from official_trainer.inputs import DataError
 
+_logger = logging.getLogger(__name__)
 _END_BYTES = 4096
+
+
+@functools.lru_cache
+def say_once(text: str, *, is_warning: bool = False) -> None:
+    """Logs what is known of files once in a process, which builds its data several times."""
+    _logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
 
 def problems(field: str, paths: str | Sequence[str]) -> Iterator[tuple[str, str]]:

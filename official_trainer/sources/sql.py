@@ -96,23 +96,23 @@ class SqlRows(Columns):
                 head = connection.execute(self._select(sqlalchemy.text("*")).where(sqlalchemy.false()))
                 names = list(head.keys())
                 self._columns = list(config.columns) or names
-                check_names([config.key], names, self._what, "source.key")
-                check_names(self._columns, names, self._what, "source.columns")
+                check_names([config.key], names, self._what, "key")
+                check_names(self._columns, names, self._what, "columns")
                 self._keys = self._read_keys(connection)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
             field = "url" if config.url else "url_env"
-            raise DataError(f"{self._shown(error)}{self._near_table()}", field=f"source.{field}") from None
+            raise DataError(f"{self._shown(error)}{self._near_table()}", field=field) from None
 
     def _check_url(self) -> None:
         import sqlalchemy
 
         config, variable = self._config, self._config.url_env
         if variable and not os.environ.get(variable):
-            raise DataError(f"names {variable}, which is not set in the environment", field="source.url_env")
+            raise DataError(f"names {variable}, which is not set in the environment", field="url_env")
         url = sqlalchemy.make_url(config.url or os.environ[variable])
         path = url.database or ""
         if url.get_backend_name() == "sqlite" and not path.startswith("file:") and not os.path.isfile(path):
-            raise DataError(f"there is no file {path!r}{near_hint(path)}", field="source.url")  # SQLite would make one
+            raise DataError(f"there is no file {path!r}{near_hint(path)}", field="url")  # SQLite would make one
 
     def _near_table(self) -> str:
         import sqlalchemy
@@ -163,7 +163,7 @@ class SqlRows(Columns):
             if kinds not in ({int}, {str}) or (parts and isinstance(parts[0], list) != (kinds == {str})):
                 said = ", ".join(sorted(kind.__name__ for kind in kinds))
                 what = f"'{name}' must have an integer or a text in each row, all of one type, and has {said}"
-                raise DataError(f"{what}; take another column, or CAST it in a query", field="source.key")
+                raise DataError(f"{what}; take another column, or CAST it in a query", field="key")
             parts.append(np.asarray(part, np.int64) if kinds == {int} else list(part))
         if not parts:
             return []
@@ -175,7 +175,7 @@ class SqlRows(Columns):
         if twice is not None:
             value = keys[twice] if is_text else int(keys[twice])
             what = f"'{name}' is not unique: more than one row of {self._what} has {value!r}"
-            raise DataError(f"{what}; take a column that has another value in each row", field="source.key")
+            raise DataError(f"{what}; take a column that has another value in each row", field="key")
         return keys
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import array
 import dataclasses
 import functools
-import logging
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ from official_trainer.config import SourceConfig
 from official_trainer.inputs import DataError, Source
 from official_trainer.sources import paths
 from official_trainer.sources.records import RecordFiles
-
-_logger = logging.getLogger(__name__)
 
 _HEADER = struct.Struct("<QI")  # of a record: its length, and the checksum of that; then the data, and their checksum
 _LENGTH = struct.Struct("<Q")
@@ -67,7 +64,7 @@ class TfrecordConfig(SourceConfig):
             what = (
                 f"the index of {len(unkept)} TFRecord files cannot be kept ({unkept[0]}), so each start makes it anew"
             )
-            _logger.warning("%s; set index_folder to a folder that can be written", what)
+            paths.say_once(f"{what}; set index_folder to a folder that can be written", is_warning=True)
         return TfrecordSource(found, [starts for starts, _ in indexed])
 
 
@@ -175,10 +172,10 @@ def _starts(path: str) -> array.array[int]:
                 hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "Write or copy the file again"
                 if header.startswith(_GZIP) and len(starts) == 1:
                     hint = "it is compressed by gzip; write it without compression"
-                raise DataError(f"{_place(path, len(starts) - 1, end)}: {what}; {hint}")
+                raise DataError(f"{_place(path, len(starts) - 1, end)}: {what}; {hint}", field="files")
             after = end + _AROUND_DATA_BYTES + _HEADER.unpack(header)[0] if is_whole else size + 1
             if after > size:
                 where = _place(path, len(starts) - 1, end)
-                raise DataError(f"{where}: the file ends within it; write or copy the file again")
+                raise DataError(f"{where}: the file ends within it; write or copy the file again", field="files")
             starts.append(end := after)
     return starts

@@ -114,7 +114,7 @@ def test_a_damaged_end_names_the_file(tmp_path, where):
         )
     with pytest.raises(inputs.DataError, match="its end, which says where records are, cannot be read") as caught:
         build(tmp_path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"files: {path}: ")
 
 
 @pytest.mark.parametrize("content", [b"text", b"text" * 100_000, bytes(200_000)])

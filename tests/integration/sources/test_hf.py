@@ -110,9 +110,9 @@ def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
     (folder / "dataset_info.json").write_text(json.dumps(about))
     assert column(evaluated(HfConfig(name="me/rows", split="train")), "id") == list(range(10))
     assert len(HfConfig(name="me/rows", split="train[:30%]").build()) == 3
-    with pytest.raises(inputs.DataError, match=r"source.split: 'trian' is no split of me/rows; did you mean train?"):
+    with pytest.raises(inputs.DataError, match=r"split: 'trian' is no split of me/rows; did you mean train?"):
         HfConfig(name="me/rows", split="trian").build()
-    with pytest.raises(inputs.DataError, match=r"source.split: 'train.:30x.' cannot be read"):
+    with pytest.raises(inputs.DataError, match=r"split: 'train.:30x.' cannot be read"):
         HfConfig(name="me/rows", split="train[:30x]").build()
 
 
@@ -121,16 +121,16 @@ def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
     [
         (
             {"name": "me/none", "split": "train"},
-            "source.name: Couldn't find cache for me/none; prepare it once with: python",
+            "name: Couldn't find cache for me/none; prepare it once with: python",
         ),
         (
             {"path": "{folder}/parst"},
-            "source.path: {folder}/parst is no folder that save_to_disk wrote; did you mean {folder}",
+            "path: {folder}/parst is no folder that save_to_disk wrote; did you mean {folder}",
         ),
-        ({"path": "{folder}"}, "source.path: {folder} is no folder that save_to_disk wrote"),
+        ({"path": "{folder}"}, "path: {folder} is no folder that save_to_disk wrote"),
         (
             {"path": "{folder}/parts", "split": "tran"},
-            "source.split: 'tran' is no split of {folder}/parts; did you mean train?",
+            "split: 'tran' is no split of {folder}/parts; did you mean train?",
         ),
         (
             {"path": "{folder}/parts", "split": "train", "columns": ("idd",)},
@@ -138,7 +138,7 @@ def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
         ),
         (
             {"path": "{folder}/one", "split": "test"},
-            "source.split: 'test' is not there: {folder}/one holds 'None' alone",
+            "split: 'test' is not there: {folder}/one holds 'None' alone",
         ),
     ],
 )

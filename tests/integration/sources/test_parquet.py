@@ -187,13 +187,13 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message):
     ("second", "fields", "message"),
     [
         ({"id": [1.5]}, {}, "b.parquet: column 'id' is float64, and in {folder}/a.parquet int64"),
-        ({"di": [1]}, {}, "source.files: {folder}/b.parquet has no column 'id'; there are di"),
+        ({"di": [1]}, {}, "files: {folder}/b.parquet has no column 'id'; there are di"),
         (
             {"id": [1]},
             {"columns": ("ids",)},
-            "source.columns: {folder}/a.parquet has no column 'ids'; did you mean id?",
+            "columns: {folder}/a.parquet has no column 'ids'; did you mean id?",
         ),
-        ({"id": [1]}, {"fill_null": {"id": "x"}}, "source.fill_null: 'x' is no value of column 'id', which is int64"),
+        ({"id": [1]}, {"fill_null": {"id": "x"}}, "fill_null: 'x' is no value of column 'id', which is int64"),
     ],
 )
 def test_files_that_differ_are_refused_before_the_first_step(tmp_path, second, fields, message):
@@ -266,7 +266,7 @@ def test_a_truncated_file_is_named(tmp_path, size):
     Path(path).write_bytes(data[:size])
     with pytest.raises(inputs.DataError, match=f"{path}: is no whole Parquet file") as caught:
         build(path)
-    assert caught.value.field == "source.files"
+    assert caught.value.field == "files"
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):

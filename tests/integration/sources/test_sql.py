@@ -66,13 +66,13 @@ def test_values_and_texts_as_keys(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"key": "ky"}, "source.key: t has no column 'ky'; there are k, n, s"),
-        ({"columns": ("k", "nn")}, "source.columns: t has no column 'nn'"),
-        ({"key": "s"}, "source.key: 's' is not unique: more than one row of t has 'x'"),
-        ({"key": "n"}, "source.key: 'n' must have an integer or a text in each row, all of one type, and has NoneType"),
-        ({"key": "f"}, "source.key: 'f' must have an integer or a text in each row, all of one type, and has float"),
-        ({"table": "tt_"}, "source.url: no such table: tt_"),
-        ({"table": "", "query": "SELEC 1"}, "source.url: near"),
+        ({"key": "ky"}, "key: t has no column 'ky'; there are k, n, s"),
+        ({"columns": ("k", "nn")}, "columns: t has no column 'nn'"),
+        ({"key": "s"}, "key: 's' is not unique: more than one row of t has 'x'"),
+        ({"key": "n"}, "key: 'n' must have an integer or a text in each row, all of one type, and has NoneType"),
+        ({"key": "f"}, "key: 'f' must have an integer or a text in each row, all of one type, and has float"),
+        ({"table": "tt_"}, "url: no such table: tt_"),
+        ({"table": "", "query": "SELEC 1"}, "url: near"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path, fields, message):
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, fields, message):
 def test_a_file_that_is_not_there_is_not_made(tmp_path):
     """N45: SQLite would make an empty one."""
     database(tmp_path, "CREATE TABLE t (k INTEGER)")
-    with pytest.raises(inputs.DataError, match=r"source.url: there is no file .*row.db'; did you mean .*rows.db\?"):
+    with pytest.raises(inputs.DataError, match=r"url: there is no file .*row.db'; did you mean .*rows.db\?"):
         build(f"sqlite:///{tmp_path}/row.db")
     assert not (tmp_path / "row.db").exists()
 
@@ -123,7 +123,7 @@ def test_a_password_is_never_shown(tmp_path, monkeypatch):
     """N45: neither in the config, which must not have one, nor in what a driver says, nor in what is pickled."""
     assert "url_env" in dict(SqlConfig(url="postgresql://me:pass-1@h/db", table="t", key="k").problems())["url"]
     monkeypatch.setenv("TAB_URL", "postgresql+psycopg://me:pass-word-1@127.0.0.1:1/db?connect_timeout=2")
-    with pytest.raises(inputs.DataError, match=r"source.url_env: connection failed") as caught:
+    with pytest.raises(inputs.DataError, match=r"url_env: connection failed") as caught:
         build("", url_env="TAB_URL")
     assert "pass-word-1" not in str(caught.value) and caught.value.__cause__ is None
     monkeypatch.setenv("TAB_URL", "nodriver://me:pass-word-1@h/db")
@@ -131,7 +131,7 @@ def test_a_password_is_never_shown(tmp_path, monkeypatch):
         build("", url_env="TAB_URL")
     assert "pass-word-1" not in str(caught.value)
     monkeypatch.delenv("TAB_URL")
-    with pytest.raises(inputs.DataError, match=r"source.url_env: names TAB_URL, which is not set"):
+    with pytest.raises(inputs.DataError, match=r"url_env: names TAB_URL, which is not set"):
         build("", url_env="TAB_URL")
     url = database(tmp_path, "CREATE TABLE t (k INTEGER)", "INSERT INTO t VALUES (1)")
     monkeypatch.setenv("TAB_URL", url)

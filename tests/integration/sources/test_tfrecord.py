@@ -182,7 +182,7 @@ def test_each_kind_of_byte_that_is_damaged_is_named(tmp_path, kind, is_indexed):
     with pytest.raises(inputs.DataError) as caught:
         source = source or build(tmp_path)
         source.take(range(COUNT))
-    assert str(caught.value).startswith(f"{path}: record {AT}, offset {start}: ")
+    assert str(caught.value).removeprefix("files: ").startswith(f"{path}: record {AT}, offset {start}: ")
     if source:
         assert [source[each] for each in range(COUNT) if each != AT] == [
             record_of(each) for each in range(COUNT) if each != AT
