@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.config import fields, lines, values
+from official_trainer.config.components import Component
 from official_trainer.config.declaration import Config, OneOf
 from official_trainer.config.dump import flat, recorded
 from official_trainer.config.errors import Origin
@@ -69,7 +70,7 @@ class _Comparison:
     def value(self, before: Any, now: Any, path: str) -> Iterator[Difference]:
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
-        elif fields.is_section(now) and isinstance(before, dict) and not now.IS_WHOLE:
+        elif fields.is_section(now) and isinstance(before, dict) and not (now.IS_WHOLE or _is_other(before, now)):
             for name, part in parts(now):
                 old = before[name] if name in before else _default(now, name)
                 yield from self.value(old, part, fields.join(path, name))
@@ -125,6 +126,11 @@ def _has_matching_sections(before: Any, now: Any) -> bool:
     if isinstance(now, dict):
         return isinstance(before, dict) and before.keys() == now.keys()
     return isinstance(now, tuple) and isinstance(before, list) and len(before) == len(now)
+
+
+def _is_other(before: dict[Any, Any], now: Config) -> bool:
+    """Whether a section was of another type, whose fields are others."""
+    return isinstance(now, Component) and before.get("type") != now.type
 
 
 def _plain(value: Any) -> Any:
