@@ -24,7 +24,7 @@ from official_trainer.errors import UserError
 if TYPE_CHECKING:
     from official_trainer.garden.cache import CacheFile
 
-VERBS = ("check", "eval", "export", "predict", "show", "train")
+VERBS = ("check", "data", "eval", "export", "predict", "show", "train")
 """The verbs that read a config."""
 _DIRECTORIES = ("model_dir", "output", "output_dir")
 _FILES = ("config_file", "gin_file")

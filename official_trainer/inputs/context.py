@@ -79,6 +79,8 @@ class SourceInUse:
       fingerprint: returns a text that changes with the data; empty if nothing tells.
       order: the library that orders the examples, with its version; empty for this one.
       skips: whether examples that cannot be read are left out.
+      reader: the `Reader` of the examples.
+      parse: turns a dataset of records into one of what `parse_fn` makes of them; None for examples without it.
     """
 
     section: str
@@ -86,6 +88,8 @@ class SourceInUse:
     fingerprint: Callable[[], str]
     order: str
     skips: bool
+    reader: Any
+    parse: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None
 
     def facts(self) -> dict[str, Any]:
         """Returns what says that the data is the same, for a checkpoint."""

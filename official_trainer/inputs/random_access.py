@@ -238,7 +238,7 @@ class _Parsing:
         context.find_record = self._find_unparsed
         with tf.init_scope():  # the pipeline may be built inside a traced function
             try:
-                list(self._parsed(self._records().take(1)))
+                list(self.parsed(self._records().take(1)))
             except tf.errors.OpError as error:
                 if (explained := record_files.explain(error, (), context.section, self._find_unparsed)) is None:
                     raise
@@ -246,9 +246,10 @@ class _Parsing:
 
     def batches(self, elements: tf.data.Dataset, size: int, *, drop_remainder: bool) -> tf.data.Dataset:
         """Returns elements of records as elements of what these hold."""
-        return self._parsed(elements.unbatch()).batch(size, drop_remainder=drop_remainder)
+        return self.parsed(elements.unbatch()).batch(size, drop_remainder=drop_remainder)
 
-    def _parsed(self, records: tf.data.Dataset) -> tf.data.Dataset:
+    def parsed(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns what serialized records hold."""
         function = functools.partial(parsed_by, self._parse_fn)
         return records.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
@@ -263,7 +264,7 @@ class _Parsing:
 
     def _find_unparsed(self) -> str:
         """Returns the first record that cannot be parsed, and the user's line."""
-        return unparsed.find_record([(self._source.where, 0, self._parsed(self._records()))], self._parse_fn)
+        return unparsed.find_record([(self._source.where, 0, self.parsed(self._records()))], self._parse_fn)
 
 
 class _Pipeline:
@@ -294,7 +295,7 @@ class _Pipeline:
             tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
             for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
         ]
-        self._workers = _num_workers(params)
+        self._workers, self._reader = _num_workers(params), reader
         is_elsewhere = getattr(params, "use_multiprocessing", False)
         self._read = Workers(reader, self._workers).read if is_elsewhere else reader.read
         steps = order.window_length(self._batch_specs(), _BLOCK_STEPS)
@@ -312,6 +313,8 @@ class _Pipeline:
             fingerprint=source.fingerprint,
             order=context.order,
             skips=skips,
+            reader=self._reader,
+            parse=None if self._parsing is None else self._parsing.parsed,
         )
         context.sources.append(told)
         self._bad_records, self._section = context.bad_records, context.section

@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection, reduction
@@ -61,6 +62,7 @@ class Reader:
     """Reads examples by their numbers as arrays `[n, …]`; worker processes have a copy.
 
     Attributes:
+      source: the examples.
       first: the leaves of the first good example as arrays, each with its path.
       structure: the structure of an example, of numbers that count its leaves.
     """
@@ -90,7 +92,7 @@ class Reader:
           UnreachableError: the reason is not the example.
           DataError: it has no field to pad.
         """
-        self._source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
+        self.source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
         self._padding = dict(padding)
         self._transforms = [_as_function(transform) for transform in transforms]
         for index in range(min(len(source), _MOST_TRIED if skips else 1)):
@@ -145,8 +147,20 @@ class Reader:
                 parts += part
                 bad += found
             if not bad:
-                raise ExampleError(f"{self._source.where(int(indices[0]))} and those after it: {error}") from error
+                raise ExampleError(f"{self.source.where(int(indices[0]))} and those after it: {error}") from error
             return self._joined(parts), bad
+
+    def seconds(self, indices: Sequence[int]) -> dict[str, float]:
+        """Returns how long a thread takes for good examples: the source, and the transforms if there are any."""
+        start = time.perf_counter()
+        if not (self._transforms or self._padding):
+            self.source.take(indices)
+            return {"source": time.perf_counter() - start}
+        examples = self.source.__getitems__(indices)
+        between = time.perf_counter()
+        for example, index in zip(examples, indices, strict=True):
+            arrays_of(self._transformed(example, index))
+        return {"source": between - start, "transforms": time.perf_counter() - between}
 
     def _read_one(self, index: int, position: int, size: int | None) -> tuple[list[list[Any]], list[Bad]]:
         """Returns the example, or what takes its place, as a batch of one, and which examples are bad."""
@@ -158,20 +172,20 @@ class Reader:
                 return [self._batch(np.asarray([index]), np.asarray([position]), size)], bad
             except Exception as error:
                 failed = self._named(index, error)
-                if _passes(error) or not self._skips or len(bad) >= min(len(self._source), _MOST_TRIED):
+                if _passes(error) or not self._skips or len(bad) >= min(len(self.source), _MOST_TRIED):
                     raise failed from error
-                bad.append(Bad(index, self._source.where(index), _reason(error), position))
+                bad.append(Bad(index, self.source.where(index), _reason(error), position))
             if not self._repeats:
                 return [], bad
-            index = (index + 1) % len(self._source)
+            index = (index + 1) % len(self.source)
 
     def _batch(self, indices: Any, positions: Any, size: int | None) -> list[Any]:
         if self._transforms or self._padding:
-            examples = self._source.__getitems__(indices.tolist())
+            examples = self.source.__getitems__(indices.tolist())
             pairs = zip(examples, positions.tolist(), strict=True)
             batch = stack([self._padded(self._transformed(example, position), size) for example, position in pairs])
         else:
-            batch = self._source.take(indices.tolist())
+            batch = self.source.take(indices.tolist())
         arrays = [(path, as_array(leaf, path)) for path, leaf in flat(batch)]
         check_alike(arrays, self._first_of(size), batched=True)
         return [array for _, array in arrays]
@@ -202,7 +216,7 @@ class Reader:
         return whole
 
     def _example(self, index: int, position: int) -> Any:
-        return self._transformed(self._source[index], position)
+        return self._transformed(self.source[index], position)
 
     def _transformed(self, example: Any, position: int) -> Any:
         for transform in self._transforms:
@@ -216,7 +230,7 @@ class Reader:
         return [np.concatenate([part[leaf] for part in parts] or [none]) for leaf, none in enumerate(empty)]
 
     def _named(self, index: int, error: Exception, or_which: str = "") -> DataError:
-        where = self._source.where(index)
+        where = self.source.where(index)
         reason = _reason(error)
         named: DataError = ExampleError(reason if reason.startswith(where) else f"{where}: {reason}")
         if _passes(error):

@@ -96,7 +96,7 @@ def build(
         config = to_garden.with_garden_objects(config)
         phase = "building the run"
         with during(phase):
-            task = _task_of(job, config)
+            task = task_of(job, config)
         with during(phase, task=task, method="build_model"):
             known = kerases.in_use()
             model = returned.model_of(task)
@@ -126,7 +126,7 @@ def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:
     return config, named
 
 
-def _task_of(job: Job, config: Any) -> Any:
+def task_of(job: Job, config: Any) -> Any:
     """Returns the Task of a job, which reads `config`: live objects where the job is of Model Garden."""
     if isinstance(config, GardenMultiTask):
         return garden_multi_task.build(config.task, job.model_dir)

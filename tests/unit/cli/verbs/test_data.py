@@ -1,0 +1,90 @@
+"""The verb `data`: which sections, and how what was read is printed."""
+
+import types
+
+import numpy as np
+import pytest
+
+from official_trainer import cli
+from official_trainer.cli.verbs import data
+from official_trainer.config import DataConfig, ExperimentConfig, TaskConfig
+from official_trainer.runs import run
+
+
+def config(**sections):
+    return ExperimentConfig(task=TaskConfig(**sections))
+
+
+SET = DataConfig(global_batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("sections", "shown"),
+    [
+        ({}, ["train_data", "validation_data"]),
+        ({"train_data": SET}, ["train_data"]),
+        ({"validation_data": SET}, ["train_data", "validation_data"]),
+        ({"train_data": SET, "validation_data": SET}, ["train_data", "validation_data"]),
+    ],
+)
+def test_validation_data_that_nothing_sets_is_left_out(sections, shown):
+    """N45: beside training data that something sets, as of a task that has no validation data."""
+    assert data._sections(config(**sections)) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"short", "'short'"),
+        (b"a\x1b[31m line\n" + b"x" * 50, "'a\\x1b[31m li…xxxxxxxxxx'"),
+        (b"\xff\xfe", "2 bytes"),
+        (np.int64(7), "7"),
+        (np.float32(1 / 3), "0.3333"),
+        (np.bool_(True), "True"),
+        (np.array([1.5, 2]), "[1.5, 2]"),
+        (np.arange(12, dtype=np.uint8).reshape(2, 2, 3), "0 to 11"),
+        (np.array([b"a", b"b"], object), "2 values"),
+        (np.zeros(0), "[]"),
+    ],
+)
+def test_a_value_is_short(value, shown):
+    """N45: on one line, without control characters; of many numbers the range."""
+    assert data._value(value) == shown
+
+
+def field(path, dtype, shape, *values):
+    return types.SimpleNamespace(path=path, dtype=dtype, shape=shape, values=values)
+
+
+SEEN = types.SimpleNamespace(
+    section="task.train_data",
+    examples=1234,
+    in_source=[field("it", "object", (), b"x" * 99)],
+    in_batch=[field("[0]", "float32", (None, 8), np.arange(8.0))],
+    examples_per_second=10_000.4,
+    parts={"source": 90_000.0, "transforms": 12_000.0},
+    slowest="transforms",
+    num_bad=2,
+)
+
+
+def test_what_was_read_is_printed(workspace, monkeypatch, capsys):
+    """N45: count, schema, values, speeds, what is slow, what was left out, in 80 columns."""
+    asked = []
+    monkeypatch.setattr(run, "look_at_data", lambda job, names: (asked.append((job.mode, names)), [SEEN])[1])
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["data", "my_experiment", "--split=train_data"]) == 0
+    assert asked == [("eval", ["train_data"])]
+    assert capsys.readouterr().out.splitlines() == [
+        "task.train_data: 1,234 examples, in batches of 32",
+        "  in the source  dtype    shape  first examples",
+        "  (example)      text     -      'xxxxxxxxxxxx…xxxxxxxxxx'",
+        "  in the batch   dtype    shape  first examples",
+        "  [0]            float32  ?×8    0 to 7",
+        "  reading: 10,000 examples/s, without a model",
+        "  of it:   source 90,000, transforms 12,000 examples/s of one thread; slowest: transforms",
+        "  left out: 2 of those that were read, which cannot be read",
+        "",
+    ]
+    assert cli.main(["data", "my_experiment", "--split=test"]) == 2
+    assert "--split=test: expected one of train_data, validation_data" in capsys.readouterr().err
