@@ -388,6 +388,7 @@ class _Pipeline:
                 if excess := self._bad_records.add(record, step=step):
                     raise TooManyBadError(excess)
         except DataError as error:
+            error.field = error.field and ".".join(filter(None, (self._section, error.field)))
             self._failure = self._failure or error  # TensorFlow's own has only its text
             raise
         return arrays

@@ -321,8 +321,8 @@ class Workers:
         try:
             return self._pool.submit(_read, indices, positions, size).result()
         except concurrent.futures.BrokenExecutor as error:
-            why = "a worker process that reads examples was killed, or could not start; is there enough memory?"
-            raise DataError(f"{why} (task.train_data.workers of them read at once)") from error
+            why = "one of the processes that read examples was killed, or could not start"
+            raise DataError(f"{why}; is there enough memory for so many?", field="workers") from error
 
 
 _reader: list[Reader] = []  # of a worker process

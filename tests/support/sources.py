@@ -1,5 +1,9 @@
 """Sources of examples that tests read: one by one, in columns, in groups."""
 
+import multiprocessing
+import os
+import signal
+
 import numpy as np
 
 from official_trainer.inputs import Source
@@ -45,3 +49,10 @@ class Sequences(Source):
         number = self._first + index
         tokens = 1000 * number + np.arange(self._lengths[index])
         return {"id": number, "tokens": tokens.astype(float) if index in self._floats else tokens}
+
+
+def kills_its_worker(example):
+    """A transform that ends the worker process that reads example 21, as a machine without memory does."""
+    if example["id"] == 21 and multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return example

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
-from tests.support.sources import Numbers
+from tests.support.sources import Numbers, kills_its_worker
 
 
 def evaluation(batch=8, **fields):
@@ -46,3 +46,15 @@ def test_an_example_that_cannot_be_read_is_named(processes):
 def test_transforms_of_processes_must_be_pickled():
     with pytest.raises(inputs.DataError, match=r"use_multiprocessing: cannot be sent to processes.*top level"):
         inputs.from_source(Numbers(9), evaluation(use_multiprocessing=True), transforms=[lambda example: example])
+
+
+@pytest.mark.parametrize("name", ["train_data", "validation_data"])
+def test_a_worker_process_that_is_killed_is_said_with_its_section(name):
+    """N41: and the run does not hang."""
+    context = inputs.InputContext()
+    context.section = f"task.{name}"
+    params = evaluation(16, use_multiprocessing=True, workers=1)
+    dataset = inputs.from_source(Numbers(53), params, context, transforms=[kills_its_worker])
+    with pytest.raises(tf.errors.OpError):
+        list(dataset)
+    assert str(context.failure()).startswith(f"task.{name}.workers: one of the processes that read examples was killed")
