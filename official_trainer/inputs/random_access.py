@@ -226,21 +226,24 @@ class _Parsing:
     """Records that TensorFlow parses one by one, before they are batches."""
 
     def __init__(self, parse_fn: ParseFn, source: Source, reader: Reader, context: InputContext) -> None:
-        """Parses the first record, so that a fault of all of them is an error before training.
+        """Parses the first record, and a sample of the others, so that a fault of many is an error before training.
 
         Raises:
-          DataError: an example is no record, or the first cannot be parsed.
+          DataError: an example is no record, or one of these cannot be parsed.
         """
-        self._parse_fn, self._source, self._reader = parse_fn, source, reader
+        self._parse_fn, self._reader = parse_fn, reader
         if len(reader.first) > 1 or reader.first[0][1].dtype.kind != "O" or reader.first[0][1].ndim:
             fields = ", ".join(path for path, _ in reader.first)
             raise DataError(f"parse_fn parses serialized records, and an example of the source has {fields}")
-        context.find_record = self._find_unparsed
+        samples = [0, *reader.samples]
         with tf.init_scope():  # the pipeline may be built inside a traced function
+            every, some = tf.data.Dataset.range(len(source)), tf.data.Dataset.from_tensor_slices(samples)
+            context.find_record = functools.partial(self._find_unparsed, every, source.where)
+            find_sample = functools.partial(self._find_unparsed, some, lambda place: source.where(samples[place]))
             try:
-                list(self.parsed(self._records().take(1)))
+                list(self.parsed(self._records(some)))
             except tf.errors.OpError as error:
-                if (explained := record_files.explain(error, (), context.section, self._find_unparsed)) is None:
+                if (explained := record_files.explain(error, (), context.section, find_sample)) is None:
                     raise
                 raise explained from error
 
@@ -253,18 +256,17 @@ class _Parsing:
         function = functools.partial(parsed_by, self._parse_fn)
         return records.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def _records(self) -> tf.data.Dataset:
-        """Returns the records in their order, those that can be read."""
+    def _records(self, numbers: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns records by their numbers, those that can be read."""
 
         def record(number: Any) -> Any:
             return self._reader.read(number[None], number[None])[0][0]
 
-        numbers = tf.data.Dataset.range(len(self._source))
         return numbers.map(lambda number: tf.ensure_shape(tf.numpy_function(record, [number], tf.string), [1])[0])
 
-    def _find_unparsed(self) -> str:
+    def _find_unparsed(self, numbers: tf.data.Dataset, where: Callable[[int], str]) -> str:
         """Returns the first record that cannot be parsed, and the user's line."""
-        return unparsed.find_record([(self._source.where, 0, self.parsed(self._records()))], self._parse_fn)
+        return unparsed.find_record([(where, 0, self.parsed(self._records(numbers)))], self._parse_fn)
 
 
 class _Pipeline:

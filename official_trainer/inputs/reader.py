@@ -34,6 +34,7 @@ from official_trainer.shown import first_few
 Transform = Callable[..., Any]
 
 _MOST_TRIED = 1000  # examples in a row that may be bad
+_COMPARED = 16  # of a source's samples
 
 
 class ExampleError(DataError):
@@ -65,6 +66,7 @@ class Reader:
       source: the examples.
       first: the leaves of the first good example as arrays, each with its path.
       structure: the structure of an example, of numbers that count its leaves.
+      samples: a few of the source's.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Reader:
           padding: the fields that are padded to the length of their batch, by their paths, with their values for it.
 
         Raises:
-          ExampleError: the first example is bad, or with `skips` the first thousand are.
+          ExampleError: the first example is bad, or with `skips` the first thousand are; or a sample has other fields.
           UnreachableError: the reason is not the example.
           DataError: it has no field to pad.
         """
@@ -113,6 +115,16 @@ class Reader:
             if not any(path == each and array.ndim for each, array in self.first):
                 there = first_few([each for each, array in self.first if array.ndim])
                 raise DataError(f"{source.where(index)}: it has no field '{path}' to pad, only {there or 'scalars'}")
+        samples = source.samples()
+        self.samples = samples[:: max(1, -(-len(samples) // _COMPARED))]
+        for index in () if skips or padding else self.samples:
+            self._check_alike(index)
+
+    def _check_alike(self, index: int) -> None:
+        try:
+            check_alike(arrays_of(self._example(index, index)), self.first)
+        except Exception as error:
+            raise self._named(index, error) from error
 
     @property
     def shapes(self) -> list[list[int | None]]:

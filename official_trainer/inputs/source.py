@@ -76,6 +76,13 @@ class Source:
         """Returns the place of an example, for messages: its file and row or offset."""
         return f"example {index}"
 
+    def samples(self) -> Sequence[int]:
+        """Returns numbers of examples that may have other fields than the first, such as one of each file.
+
+        Some of them are read before training, so that another schema is an error there.
+        """
+        return ()
+
     def fingerprint(self) -> str:
         """Returns a text that changes with the data; empty if only the number of examples tells."""
         return ""

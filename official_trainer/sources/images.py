@@ -102,6 +102,11 @@ class ImagesSource(Source):
     def where(self, index: int) -> str:
         return os.path.join(self._folder, self._files[index])
 
+    def samples(self) -> Sequence[int]:
+        import numpy as np
+
+        return [0, *(np.flatnonzero(np.diff(self._labels)) + 1).tolist()]  # one of each class
+
     def fingerprint(self) -> str:
         """Returns a text that changes with the names of the classes and the files."""
         return hashlib.blake2b("\0".join([*self.classes, "", *self._files]).encode(), digest_size=16).hexdigest()

@@ -76,5 +76,8 @@ class RecordFiles(Source):
         number = int(self._firsts.searchsorted(index, side="right")) - 1
         return self.place(number, index - int(self._firsts[number]))
 
+    def samples(self) -> Sequence[int]:
+        return [int(first) for first, count in zip(self._firsts, self._counts, strict=False) if count]
+
     def fingerprint(self) -> str:
         return paths.fingerprint(self.files)

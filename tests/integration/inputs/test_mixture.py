@@ -141,10 +141,10 @@ def test_parts_that_make_no_mixture_are_refused(mixed, message):
 )
 def test_an_example_that_fits_badly_is_named_with_its_part(second, message):
     """N44, N45: by the part, the example and the field."""
-    dataset = inputs.from_source(inputs.Mixture({"a": (Numbers(5), 1), "b": (second, 1)}), evaluation(14, workers=1))
-    with pytest.raises(tf.errors.OpError) as caught:
-        ids(dataset)
+    with pytest.raises((inputs.DataError, tf.errors.OpError)) as caught:
+        ids(inputs.from_source(inputs.Mixture({"a": (Numbers(5), 1), "b": (second, 1)}), evaluation(14, workers=1)))
     assert message in str(caught.value)
+    assert isinstance(caught.value, inputs.DataError) == isinstance(second, list), "other fields, before training"
 
 
 @pytest.mark.parametrize(

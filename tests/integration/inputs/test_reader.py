@@ -58,3 +58,72 @@ def test_a_worker_process_that_is_killed_is_said_with_its_section(name):
     with pytest.raises(tf.errors.OpError):
         list(dataset)
     assert str(context.failure()).startswith(f"task.{name}.workers: one of the processes that read examples was killed")
+
+
+class Files(Numbers):
+    """Three files of five examples; those of the last are other ones."""
+
+    def __init__(self, other):
+        super().__init__(15)
+        self._other = other
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) if index < 10 else self._other
+
+    def where(self, index):
+        return f"file {index // 5}, record {index % 5}"
+
+    def samples(self):
+        return [0, 5, 10]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"id": 1}, "file 2, record 0: it lacks text"),
+        ({"id": 1.5, "text": ""}, "file 2, record 0: id is float32, and in the first example int64"),
+        ({"id": [1], "text": ""}, "file 2, record 0: id has shape [1], and in the first example []"),
+    ],
+)
+def test_a_file_with_another_schema_is_named_before_training(other, message):
+    """N45: when the data is built, not when its first record is due."""
+    with pytest.raises(inputs.DataError) as caught:
+        inputs.from_source(Files(other), evaluation(5))
+    assert message in str(caught.value)
+    inputs.from_source(Files(Numbers(1)[0]), evaluation(5))
+
+
+def test_few_of_many_files_are_read_before_training():
+    """N45: sixteen, also of a million."""
+
+    class Many(Numbers):
+        read = 0
+
+        def __getitem__(self, index):
+            self.read += 1
+            return super().__getitem__(index)
+
+        def samples(self):
+            return range(1_000_000)
+
+    source = Many(1_000_000)
+    inputs.from_source(source, evaluation(5))
+    assert 16 <= source.read <= 17
+
+
+def parse(record):
+    return tf.io.parse_single_example(record, {"x": tf.io.FixedLenFeature([], tf.int64)})
+
+
+def test_a_file_whose_records_are_of_another_schema_is_named_before_training(tmp_path):
+    """N45: with the record, and the line of parse_fn."""
+    from official_trainer.sources.tfrecord import TfrecordConfig
+
+    for number, name in enumerate(["x", "x", "y"]):
+        feature = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))}
+        with tf.io.TFRecordWriter(str(tmp_path / f"{number}.tfrecord")) as writer:
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    source = TfrecordConfig(files=str(tmp_path / "*.tfrecord"))
+    with pytest.raises(inputs.DataError, match=r"2.tfrecord: record 0, offset 0") as caught:
+        inputs.from_source(source, evaluation(1), parse_fn=parse)
+    assert "parse_fn: " in str(caught.value)
