@@ -33,6 +33,7 @@ from official_trainer.inputs import DataError
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
+from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
 from official_trainer.tasks import keras as kerases
@@ -167,6 +168,7 @@ class _DryRun:
     def _evaluate(self) -> str:
         self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
         logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
+        data_layout.check_validation_data(self.trainer)
         bad = [name for name, value in logs.items() if not math.isfinite(value)]
         found = [f"not finite: {', '.join(bad)}"] if bad else []
         for each in self.trainer.evaluation.sets:

@@ -237,6 +237,7 @@ class RunObserver(LoopObserver):
         """The training data is built for a context; how it is divided is recorded the first time."""
         if not self._has_data:
             self._has_data = True
+            data_layout.check_validation_data(self._trainer)
             layout = data_layout.report(context, self._console.message)
             self._remember({data_layout.KEY: {name: layout[name] for name in data_layout.COMPARED if name in layout}})
             self._remember({data_layout.VALIDATION_KEY: self._validation_sources()})

@@ -14,6 +14,7 @@ from typing import Any
 from official_trainer.checkpoints import manifest
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import InputContext
+from official_trainer.inputs.context import check_like_training
 from official_trainer.shown import shorten
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +95,22 @@ def change_of_sources(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping
 
 
 _SAID_OF_SOURCE = {"examples": "number of examples", "fingerprint": "fingerprint of the data", "order": "order by"}
+
+
+def check_validation_data(trainer: Any) -> None:
+    """Compares the fields of training and validation data, where both are read by number; warns of what may be meant.
+
+    Raises:
+      DataError: validation data lacks a field, or has it with another type.
+    """
+    training = trainer.train_iterator.builder
+    for validation in (each.builder for each in trainer.evaluation.sets):
+        contexts = [getattr(builder, "context", None) for builder in (training, validation)]
+        if validation.section != "task.validation_data" or not all(each and each.sources for each in contexts):
+            continue
+        specs = validation.of_pipeline.element_spec, training.of_pipeline.element_spec
+        if said := check_like_training(*specs, validation.section):
+            _logger.warning("%s: its examples differ from those of train_data: %s", validation.section, said)
 
 
 def accepted(place: str, change: str, *, allow_change: bool) -> str:
