@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -17,10 +18,14 @@ from typing import Any
 from official_trainer import files
 from official_trainer.reports.gathered import Ranked
 from official_trainer.reports.recorded_events import Shown
+from official_trainer.runs import bad_records
 from official_trainer.shown import first_few, without_secrets
 
 MOST_PICTURES = 12
 """Most pictures of one run on a page; of each name the newest is shown."""
+
+MOST_LEFT_OUT = 20
+"""Most examples of a run that are listed because they were left out."""
 
 _ALL_BYTES = 3 << 20  # of pictures and texts of a page
 _LONGEST_TEXT, _MOST_ROWS = 20_000, 200
@@ -125,6 +130,18 @@ def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> l
             kind, numbers = "export (SavedModel)", {"value": None, "size_bytes": size}
             rows.append({"run": place, "kind": kind, "step": exported.step, **numbers, "path": exported.path})
     return [{**row, "path": os.path.relpath(row["path"], folder)} for row in rows]
+
+
+def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[str, Any]], str]:
+    """Returns the first examples that each run has left out, because they cannot be read, and how many there are."""
+    rows: list[dict[str, Any]] = []
+    for place in chosen:
+        with contextlib.suppress(OSError, files.UnreadableFileError):
+            found = bad_records.read(runs[place].run.directory)[:MOST_LEFT_OUT]
+            rows += [{"run": place, **dataclasses.asdict(each)} for each in found]
+    said = [f"{runs[place].name}: {each}" for place in chosen for each in bad_records.said(runs[place].run.record)]
+    about = f"{'; '.join(said)}. The first {MOST_LEFT_OUT} of a run are here, all are in its bad_records.jsonl."
+    return rows, about if rows else ""
 
 
 def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import collections
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from official_trainer import files
 from official_trainer.files import BAD_RECORDS_FILE
@@ -47,3 +48,10 @@ def write(model_dir: str, records: Iterable[BadRecord]) -> None:
 def counts(records: Sequence[BadRecord]) -> Mapping[str, int]:
     """Returns how many examples of each data section are listed, for `run.json`."""
     return dict(collections.Counter(record.section for record in records))
+
+
+def said(run: Mapping[str, Any]) -> list[str]:
+    """Returns what the content of a `run.json` says of them, a text for each data section."""
+    found = run.get("bad_records")
+    known = found.items() if isinstance(found, dict) else ()
+    return [f"{count} examples of {section} cannot be read and are left out" for section, count in known]

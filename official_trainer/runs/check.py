@@ -167,8 +167,8 @@ class _DryRun:
 
     def _evaluate(self) -> str:
         self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
-        logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         data_layout.check_validation_data(self.trainer)
+        logs = flatten(self.trainer.evaluation.run_without_effects(1, own_steps=False))
         bad = [name for name, value in logs.items() if not math.isfinite(value)]
         found = [f"not finite: {', '.join(bad)}"] if bad else []
         for each in self.trainer.evaluation.sets:

@@ -209,6 +209,7 @@ class RunRecord:
             "phase": "start",
             "step": None,
             "last_checkpoint_step": None,
+            "bad_records": self._run["bad_records"],
             **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
@@ -269,6 +270,12 @@ class RunRecord:
     def set_best(self, metric: str, value: Value, step: int) -> None:
         """Records the best evaluation so far; called after its checkpoint is committed."""
         self.note(best={"metric": metric, **_encoded({"value": value}), "step": step})
+
+    def set_bad_records(self, counts: Mapping[str, int]) -> None:
+        """Records how many examples of each data section were left out so far."""
+        self._status["bad_records"] = counts
+        self.note(bad_records=counts)
+        self._write_status()
 
     def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:
         """Ends the record of this process.

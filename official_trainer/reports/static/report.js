@@ -13,7 +13,7 @@ function start(data) {
   OPTIONS.onRange = (range) => { const back = document.getElementById("all-steps"); if (back) back.disabled = !range; };
   document.title = data.title;
   if (OPTIONS.split === null && data.runs.length) OPTIONS.split = data.highlighted.length > 3 && data.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation")) ? "validation" : "both";
-  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), checkpoints(data), trackers(data)].filter(Boolean);
+  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), leftOut(data), checkpoints(data), trackers(data)].filter(Boolean);
   const kept = new Set([...document.querySelectorAll("details[open]")].map((each) => each.id)), scrolled = window.scrollY;
   document.getElementById("report").replaceChildren(bar(data, sections.slice(1)), el("main", {}, sections, foot(data)));
   for (const id of kept) if (id && document.getElementById(id)) document.getElementById(id).open = true;
@@ -269,6 +269,12 @@ function exhibitTable({ columns, rows }) {
   const table = rowsTable(columns, rows.map((row) => row.map((cell) => el("span", { title: cell }, brief(cell)))), isNumber.map((is) => (is ? "number" : "")));
   table.classList.add("fit");
   return table;
+}
+
+function leftOut(data) {
+  if (!data.left_out.length) return null;
+  const rows = data.left_out.map((each) => [data.runs[each.run].name, each.section, number(each.index), each.where, each.reason]);
+  return section("left-out", "Examples left out", data.left_out_about, rowsTable(["Run", "Data", "Number", "Where", "Reason"], rows, ["name", "", "number", "wrap", "wrap"]));
 }
 
 function checkpoints(data) {

@@ -1,10 +1,13 @@
 """Pictures, texts, checkpoints and links to other tools in a report."""
 
 import base64
+import json
 
 import numpy as np
 
+from official_trainer.inputs import BadRecord
 from official_trainer.reports import exhibits, gathered
+from official_trainer.runs import bad_records
 from official_trainer.tracking import Histogram, Image, Table, Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support.reports import kinds
@@ -78,6 +81,27 @@ def test_checkpoints_and_exports_have_steps_sizes_and_paths(tmp_path):
     ]
     assert rows[0]["size_bytes"] > 0 and rows[2]["size_bytes"] == 5
     assert rows[1]["value"] == found[0].best
+
+
+def test_what_was_left_out_is_listed(tmp_path):
+    """N45: the first ones of each run that is highlighted, with how many there are."""
+    for name, count in (("few", 2), ("many", 30), ("none", 0), ("damaged", 1)):
+        path = kinds.write_run(tmp_path / name) / "run.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "bad_records": {"task.train_data": count} if count else None}))
+        found = [BadRecord("task.train_data", number, f"a.csv:{number}", "x is null") for number in range(count)]
+        bad_records.write(str(tmp_path / name), found)
+    (tmp_path / "damaged" / "bad_records.jsonl").write_text("{")
+    found = runs(tmp_path)
+    names = [each.name for each in found]
+    rows, about = exhibits.left_out(found, [names.index("few"), names.index("many"), names.index("damaged")])
+    assert rows[0] == {
+        "run": names.index("few"), "section": "task.train_data", "index": 0, "where": "a.csv:0", "reason": "x is null",
+    }  # fmt: skip
+    assert [row["run"] for row in rows] == [names.index("few")] * 2 + [names.index("many")] * exhibits.MOST_LEFT_OUT
+    assert about.startswith("few: 2 examples of task.train_data cannot be read and are left out; many: 30 examples of")
+    assert exhibits.left_out(found, [names.index("none")]) == ([], "")
+    assert found[names.index("many")].run.notes == ("30 examples of task.train_data cannot be read and are left out",)
 
 
 def test_links_lead_to_the_tools_that_a_run_used(tmp_path):

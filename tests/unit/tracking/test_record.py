@@ -72,6 +72,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "phase": "start",
         "step": None,
         "last_checkpoint_step": None,
+        "bad_records": None,
         "exit_code": None,
         "error": None,
         "updated": "1970-01-01T00:00:00+00:00",
@@ -101,6 +102,14 @@ def test_the_status_follows_the_run(model_dir):
     assert read(model_dir)["steps"]["current"] == 200
     run.set_best("accuracy", 0.5, 200)
     assert run.best == read(model_dir)["best"] == {"metric": "accuracy", "value": 0.5, "step": 200}
+
+
+def test_what_was_left_out_is_counted(model_dir):
+    """N45: also while a restart has found nothing yet."""
+    start(model_dir).set_bad_records({"task.train_data": 3})
+    for _ in range(2):
+        assert read(model_dir)["bad_records"] == read(model_dir, "status.json")["bad_records"] == {"task.train_data": 3}
+        start(model_dir)
 
 
 def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):
