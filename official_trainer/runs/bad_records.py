@@ -54,4 +54,5 @@ def said(run: Mapping[str, Any]) -> list[str]:
     """Returns what the content of a `run.json` says of them, a text for each data section."""
     found = run.get("bad_records")
     known = found.items() if isinstance(found, dict) else ()
-    return [f"{count} examples of {section} cannot be read and are left out" for section, count in known]
+    many = {True: "example of {} cannot be read and is", False: "examples of {} cannot be read and are"}
+    return [f"{count:,} {many[count == 1].format(section)} left out" for section, count in known]
