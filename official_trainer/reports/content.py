@@ -40,7 +40,6 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     experiments = {each.run.recorded.experiment for each in runs} - {None}
     title += f" of {experiments.pop()}" if len(runs) > 1 and len(experiments) == 1 else ""
     pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
-    left_out, about_left_out = exhibits.left_out(runs, chosen)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
     columns = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
@@ -84,8 +83,7 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "curves_about": about_curves,
         "media": pictures,
         "media_about": about_pictures,
-        "left_out": left_out,
-        "left_out_about": about_left_out,
+        **exhibits.left_out(runs, chosen),
         "checkpoints": exhibits.checkpoints(runs, chosen, found.folder),
         "checkpoints_about": f"Paths are below {found.folder}." if runs else "",
         "sweep": found.sweep,

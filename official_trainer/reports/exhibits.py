@@ -132,7 +132,7 @@ def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> l
     return [{**row, "path": os.path.relpath(row["path"], folder)} for row in rows]
 
 
-def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[str, Any]], str]:
+def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> dict[str, Any]:
     """Returns the first examples that each run has left out, because they cannot be read, and how many there are."""
     rows: list[dict[str, Any]] = []
     for place in chosen:
@@ -141,7 +141,7 @@ def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> tuple[list[dict[s
             rows += [{"run": place, **dataclasses.asdict(each)} for each in found]
     said = [f"{runs[place].name}: {each}" for place in chosen for each in bad_records.said(runs[place].run.record)]
     about = f"{'; '.join(said)}. The first {MOST_LEFT_OUT} of a run are here, all are in its bad_records.jsonl."
-    return rows, about if rows else ""
+    return {"left_out": rows, "left_out_about": about if rows else ""}
 
 
 def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:

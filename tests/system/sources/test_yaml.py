@@ -2,12 +2,13 @@
 
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from official_trainer.config.components import SourceConfig
+from official_trainer.config import ExperimentConfig, SourceConfig, resolve
 from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support.forked import Child
@@ -68,6 +69,18 @@ def commands(lists, folder):
 def test_each_type_is_here():
     """N41"""
     assert SourceConfig.names().keys() == FIELDS.keys()
+
+
+def test_the_guide_has_a_section_of_each():
+    """N41: which a config takes."""
+    guide = (ROOT / "docs" / "guides" / "inputs.md").read_text()
+    sections = re.findall(r"^source: (\{type: (\w+), .*\})$", guide, re.MULTILINE)
+    assert sorted(name for _, name in sections) == sorted(FIELDS)
+    for text, name in sections:
+        assert (
+            resolve(ExperimentConfig(), sets=[f"task.train_data.source={text}"]).config.task.train_data.source.type
+            == name
+        )
 
 
 @pytest.mark.parametrize("kind", FIELDS)

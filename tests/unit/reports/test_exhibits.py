@@ -94,13 +94,14 @@ def test_what_was_left_out_is_listed(tmp_path):
     (tmp_path / "damaged" / "bad_records.jsonl").write_text("{")
     found = runs(tmp_path)
     names = [each.name for each in found]
-    rows, about = exhibits.left_out(found, [names.index("few"), names.index("many"), names.index("damaged")])
+    content = exhibits.left_out(found, [names.index("few"), names.index("many"), names.index("damaged")])
+    rows, about = content["left_out"], content["left_out_about"]
     assert rows[0] == {
         "run": names.index("few"), "section": "task.train_data", "index": 0, "where": "a.csv:0", "reason": "x is null",
     }  # fmt: skip
     assert [row["run"] for row in rows] == [names.index("few")] * 2 + [names.index("many")] * exhibits.MOST_LEFT_OUT
     assert about.startswith("few: 2 examples of task.train_data cannot be read and are left out; many: 30 examples of")
-    assert exhibits.left_out(found, [names.index("none")]) == ([], "")
+    assert exhibits.left_out(found, [names.index("none")]) == {"left_out": [], "left_out_about": ""}
     assert found[names.index("many")].run.notes == ("30 examples of task.train_data cannot be read and are left out",)
 
 
