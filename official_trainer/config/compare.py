@@ -68,9 +68,10 @@ class _Comparison:
         self._trail = resolved.trail
 
     def value(self, before: Any, now: Any, path: str) -> Iterator[Difference]:
+        is_other = isinstance(now, Component) and isinstance(before, dict) and before.get("type") != now.type
         if isinstance(now, OneOf) and isinstance(before, dict) and before.get("type") != now.type:
             yield from self._choice(before, now, path)
-        elif fields.is_section(now) and isinstance(before, dict) and not (now.IS_WHOLE or _is_other(before, now)):
+        elif fields.is_section(now) and isinstance(before, dict) and not (now.IS_WHOLE or is_other):
             for name, part in parts(now):
                 old = before[name] if name in before else _default(now, name)
                 yield from self.value(old, part, fields.join(path, name))
@@ -126,11 +127,6 @@ def _has_matching_sections(before: Any, now: Any) -> bool:
     if isinstance(now, dict):
         return isinstance(before, dict) and before.keys() == now.keys()
     return isinstance(now, tuple) and isinstance(before, list) and len(before) == len(now)
-
-
-def _is_other(before: dict[Any, Any], now: Config) -> bool:
-    """Whether a section was of another type, whose fields are others."""
-    return isinstance(now, Component) and before.get("type") != now.type
 
 
 def _plain(value: Any) -> Any:

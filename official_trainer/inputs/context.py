@@ -340,34 +340,6 @@ def check_element_structure(dataset: Any, where: str) -> None:
         raise BatchesError(f"{place} must yield tensors with one common batch size, but {sizes}")
 
 
-def check_like_training(validation: Any, training: Any, section: str) -> str:
-    """Compares the fields of validation data with those of training data, which the same model gets.
-
-    Args:
-      validation: the structure of its batches, of specs.
-      training: that of the training data.
-      section: path of the validation data.
-
-    Returns:
-      What differs and may be meant, in words: other shapes, more fields.
-
-    Raises:
-      DataError: a field is missing, or is of another type.
-    """
-    found, wanted = (dict(leaves(structure, "example")) for structure in (validation, training))
-    wrong = [f"{path} is missing" for path in wanted if path not in found]
-    both = [(path, found[path], spec) for path, spec in wanted.items() if path in found]
-    wrong += [
-        f"{path} is {one.dtype.name}, there {other.dtype.name}" for path, one, other in both if one.dtype != other.dtype
-    ]
-    if wrong:
-        what = f"its examples differ from those of train_data: {'; '.join(wrong)}"
-        raise DataError(f"{what}; make them alike, for example by transforms", field=section)
-    shapes = [(path, one.shape[1:], other.shape[1:]) for path, one, other in both]
-    other = [f"{path} has shape {one}, there {two}" for path, one, two in shapes if not one.is_compatible_with(two)]
-    return "; ".join([*other, *(f"{path} is not there" for path in found if path not in wanted)])
-
-
 def leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yields `(path, leaf)` for each leaf of nested tuples and dicts."""
     if isinstance(structure, Mapping):

@@ -157,6 +157,9 @@ def _part(name: str, source: Any) -> Source:
     try:
         part = adopt(source)
     except DataError as error:
+        if error.field:  # of a section
+            error.field = f"parts.{name}.{error.field}"
+            raise
         raise DataError(f"part '{name}' of the mixture: {error}") from error
     if len(part) == 0:
         raise DataError(f"part '{name}' of the mixture has no example")

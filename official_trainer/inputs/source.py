@@ -77,10 +77,7 @@ class Source:
         return f"example {index}"
 
     def samples(self) -> Sequence[int]:
-        """Returns numbers of examples that may have other fields than the first, such as one of each file.
-
-        Some of them are read before training, so that another schema is an error there.
-        """
+        """Returns numbers of examples whose fields are compared with the first's before training: one of each file."""
         return ()
 
     def fingerprint(self) -> str:

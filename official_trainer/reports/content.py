@@ -43,7 +43,8 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
     columns = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
-    about_runs, about_config, whole_config, about_sweep = "", "", None, ""
+    about_runs, whole_config, about_sweep = "", None, ""
+    about_config = f"The first {_MOST_FIELDS} of {len(fields):,} fields." if len(fields) > _MOST_FIELDS else ""
     if any(each.run.curves.by_split for place, each in enumerate(runs) if place not in chosen):
         about_runs = (
             f"{len(chosen)} are highlighted in the charts, the best and those that still run; "
@@ -54,8 +55,6 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         config = runs[0].run.config
         texts = {path: (flow(config[path]), config.origin(path)) for path in config}
         whole_config = {path: f"{text}  # {origin}" if origin else text for path, (text, origin) in texts.items()}
-    if len(fields) > _MOST_FIELDS:
-        about_config = f"The first {_MOST_FIELDS} of {len(fields):,} fields."
     if found.sweep is not None:
         metrics = [
             f"{name} ({'higher' if way == 'max' else 'lower'} is better)"

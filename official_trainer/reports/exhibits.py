@@ -24,11 +24,9 @@ from official_trainer.shown import first_few, without_secrets
 MOST_PICTURES = 12
 """Most pictures of one run on a page; of each name the newest is shown."""
 
-MOST_LEFT_OUT = 20
-"""Most examples of a run that are listed because they were left out."""
-
 _ALL_BYTES = 3 << 20  # of pictures and texts of a page
 _LONGEST_TEXT, _MOST_ROWS = 20_000, 200
+_MOST_LEFT_OUT = 20  # examples of a run
 _ABOUT_RUN = ("config", "environment", "parameters")
 """Texts at step 0 that describe a run for TensorBoard; the page has them in other places."""
 
@@ -137,10 +135,10 @@ def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for place in chosen:
         with contextlib.suppress(OSError, files.UnreadableFileError):
-            found = bad_records.read(runs[place].run.directory)[:MOST_LEFT_OUT]
+            found = bad_records.read(runs[place].run.directory)[:_MOST_LEFT_OUT]
             rows += [{"run": place, **dataclasses.asdict(each)} for each in found]
     said = [f"{runs[place].name}: {each}" for place in chosen for each in bad_records.said(runs[place].run.record)]
-    about = f"{'; '.join(said)}. The first {MOST_LEFT_OUT} of a run are here, all are in its bad_records.jsonl."
+    about = f"{'; '.join(said)}. All are in bad_records.jsonl of the run, here the first {_MOST_LEFT_OUT}."
     return {"left_out": rows, "left_out_about": about if rows else ""}
 
 

@@ -52,7 +52,5 @@ def counts(records: Sequence[BadRecord]) -> Mapping[str, int]:
 
 def said(run: Mapping[str, Any]) -> list[str]:
     """Returns what the content of a `run.json` says of them, a text for each data section."""
-    found = run.get("bad_records")
-    known = found.items() if isinstance(found, dict) else ()
-    many = {True: "example of {} cannot be read and is", False: "examples of {} cannot be read and are"}
-    return [f"{count:,} {many[count == 1].format(section)} left out" for section, count in known]
+    known = found.items() if isinstance(found := run.get("bad_records"), dict) else ()
+    return [f"bad examples of {section} that are left out: {count}" for section, count in known]

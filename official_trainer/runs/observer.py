@@ -367,7 +367,7 @@ class RunObserver(LoopObserver):
         if records:
             self._process.lock.check_held()
             bad_records.write(self._job.model_dir, records)
-            self._record.set_bad_records(bad_records.counts(records))
+            self._record.note(bad_records=bad_records.counts(records))
 
     @contextlib.contextmanager
     def bad_records_listed(self) -> Iterator[None]:

@@ -39,7 +39,6 @@ from official_trainer.tracking.record import check_name, prepare_model_dir
 if TYPE_CHECKING:
     from official_trainer.lazy import keras
     from official_trainer.runs.check import CheckStep
-    from official_trainer.runs.seen_data import SeenData
     from official_trainer.tasks.multi_task.model import MultiTaskModel
 
 _logger = logging.getLogger(__name__)
@@ -226,25 +225,6 @@ def model_of(
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return trainer.model
-
-
-def look_at_data(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
-    """Yields what there is to see of data sections: examples, schema, how fast they are read. Writes nothing.
-
-    Args:
-      job: an experiment with its config.
-      names: of the sections, such as `train_data`.
-    """
-    check_ready(job)
-    import_tensorflow(quiet=job.quiet)
-    from official_trainer.runs import seen_data
-
-    with gin_in_force(job):
-        try:
-            yield from seen_data.look(job, names)
-        except DataError as error:
-            say_place(error, job)
-            raise
 
 
 def check(

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
-from official_trainer.config import Config, FrozenDict, PositiveFloat, SourceConfig, fields
-from official_trainer.inputs import DataError, Source
+from official_trainer.config import Config, FrozenDict, PositiveFloat, SourceConfig
+from official_trainer.inputs import Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,14 +48,5 @@ class MixtureConfig(SourceConfig):
         """Returns the mixture."""
         from official_trainer.inputs import Mixture
 
-        parts = {name: (_built(name, part.source), part.weight) for name, part in self.parts.items()}
+        parts = {name: (part.source, part.weight) for name, part in self.parts.items()}
         return Mixture(parts, part_field=self.part_field)
-
-
-def _built(name: str, section: Any) -> Any:
-    """Returns what the section of a part builds; an error has its path in the mixture."""
-    try:
-        return section.build()
-    except DataError as error:
-        error.field = error.field and f"{fields.join('parts', name)}.source.{error.field}"
-        raise

@@ -209,7 +209,6 @@ class RunRecord:
             "phase": "start",
             "step": None,
             "last_checkpoint_step": None,
-            "bad_records": self._run["bad_records"],
             **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
@@ -271,12 +270,6 @@ class RunRecord:
         """Records the best evaluation so far; called after its checkpoint is committed."""
         self.note(best={"metric": metric, **_encoded({"value": value}), "step": step})
 
-    def set_bad_records(self, counts: Mapping[str, int]) -> None:
-        """Records how many examples of each data section were left out so far."""
-        self._status["bad_records"] = counts
-        self.note(bad_records=counts)
-        self._write_status()
-
     def finish(self, exit_code: int, metrics: Mapping[str, Any] | None = None, *, error: str | None = None) -> None:
         """Ends the record of this process.
 
@@ -337,7 +330,7 @@ class RunRecord:
 
     def _write_status(self) -> None:
         self._check()
-        self._status["updated"] = self._now()
+        self._status |= {"bad_records": self._run.get("bad_records"), "updated": self._now()}
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 
 

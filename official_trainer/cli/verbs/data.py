@@ -1,4 +1,4 @@
-"""Show the data of an experiment: how much there is, its schema, a few examples, what reading costs.
+"""Show the data of an experiment: how much there is, its fields, a few examples, what reading costs.
 
 It reads some of each data section, without a model, and leaves nothing behind. Its speed is what the steps can get at
 most. `show` prints how a source is configured, and opens no file.
@@ -10,25 +10,24 @@ Does not own: reading them (`runs/seen_data.py`).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.shown import shorten
 
 if TYPE_CHECKING:
-    from official_trainer.runs.seen_data import Field, SeenData
+    from official_trainer.runs.seen_data import SeenData
 
 USAGE = "EXPERIMENT [--split=train_data|validation_data] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer data digits_cnn", "the training and the validation data of an experiment"),
-    ("official-trainer data digits_cnn --split=train_data", "one of the two"),
     ("official-trainer data digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
 )
 NEXT = ("official-trainer check digits_cnn", "try a step on the data")
 
 _SPLITS = ("train_data", "validation_data")
-_TEXT, _FEW = 24, 4
+_TYPES = {"object": "text", "string": "text"}
 
 
 def add_flags(parser: flags.Parser) -> None:
@@ -42,52 +41,40 @@ def add_flags(parser: flags.Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints each section as it was read."""
     found = target.from_flags(arguments)
-    from official_trainer.runs import run as engine
+    from official_trainer.runs import seen_data
 
-    job = target.job_of(found, arguments, "eval")
-    for seen in engine.look_at_data(job, [arguments.split] if arguments.split else _sections(found.resolved.config)):
-        terminal.show("\n".join(_lines(seen, getattr(found.resolved.config.task, seen.section.partition(".")[2]))))
+    task = found.resolved.config.task
+    for seen in seen_data.look(target.job_of(found, arguments, "eval"), _sections(task, arguments.split)):
+        terminal.show("\n".join([*_lines(seen, getattr(task, seen.section.partition(".")[2])), ""]))
     return 0
 
 
-def _sections(config: Any) -> list[str]:
-    """Returns the sections to show: without one that is as its class has it, beside one that is not."""
-    there = {name: section for name in _SPLITS if (section := getattr(config.task, name, None)) is not None}
+def _sections(task: Any, split: str | None) -> list[str]:
+    """Returns the sections to show: both, without validation data that is as its class has it beside other data."""
+    there = {name: section for name in _SPLITS if (section := getattr(task, name, None)) is not None}
     own = [name for name, section in there.items() if section != type(section)()]
-    return list(there) if own != ["train_data"] else own
+    return [split] if split else own if own == ["train_data"] else list(there) or ["train_data"]
 
 
-def _lines(seen: SeenData, section: Any) -> list[str]:
-    source = getattr(getattr(section, "source", None), "type", "")
+def _lines(seen: SeenData, section: Any) -> Iterator[str]:
     count = "an unknown number of examples" if seen.examples is None else f"{seen.examples:,} examples"
-    head = f"{seen.section}: {count}{f' from {source}' if source else ''}, in batches of {section.global_batch_size}"
-    rows = [
-        row for what, fields in (("source", seen.in_source), ("batch", seen.in_batch)) for row in _table(what, fields)
-    ]
-    lines = [terminal.paint(head, "bold"), *terminal.columns(rows, fit=terminal.table_width())]
-    speed = f"{seen.examples_per_second:,.0f} examples/s"
-    lines.append(terminal.hanging("  reading: ", f"{speed}, without a model"))
+    source = getattr(section, "source", None)
+    kind = f" from {source.type}" if source is not None else ""
+    yield terminal.paint(f"{seen.section}: {count}{kind}, in batches of {section.global_batch_size}", "bold")
+    rows = []
+    for place, fields in seen.fields.items():
+        rows.append((f"  in the {place}", "dtype", "shape", "first examples"))
+        for path, dtype, shape, values in fields:
+            name = "(example)" if path == "it" else shorten(path, 30)
+            sizes = "×".join("?" if size is None else str(size) for size in shape) or "-"
+            rows.append((f"  {name}", _TYPES.get(dtype, dtype), sizes, ", ".join(map(_value, values))))
+    yield from terminal.columns(rows, fit=terminal.table_width())
+    yield f"  reading: {seen.speed:,.0f} examples/s, without a model"
     if seen.parts:
+        slowest = min(seen.parts, key=lambda part: seen.parts[part])
+        slowest = slowest if seen.parts[slowest] < 2 * seen.speed else "making batches of them"
         parts = ", ".join(f"{name} {rate:,.0f}" for name, rate in seen.parts.items())
-        slow = f"slowest: {seen.slowest or 'making batches of them'}"
-        lines.append(terminal.hanging("  of it:   ", f"{parts} examples/s of one thread; {slow}"))
-    if seen.num_bad:
-        lines.append(f"  left out: {seen.num_bad:,} of those that were read, which cannot be read")
-    return [*lines, ""]
-
-
-def _table(what: str, fields: Sequence[Field]) -> list[tuple[str, str, str, str]]:
-    head = [(f"  in the {what}", "dtype", "shape", "first examples")] if fields else []
-    names = {"object": "text", "string": "text"}
-    return head + [
-        (
-            f"  {'(example)' if field.path == 'it' else shorten(field.path, 30)}",
-            names.get(field.dtype, field.dtype),
-            "×".join("?" if size is None else str(size) for size in field.shape) or "-",
-            ", ".join(map(_value, field.values)),
-        )
-        for field in fields
-    ]
+        yield terminal.hanging("  of it:   ", f"{parts} examples/s of one thread; slowest: {slowest}")
 
 
 def _value(value: Any) -> str:
@@ -95,16 +82,10 @@ def _value(value: Any) -> str:
     import numpy as np
 
     array = np.asarray(value)
-    if array.dtype.kind in "OS" and not array.ndim:
-        text = array.item()
-        try:
-            return f"'{shorten(text.decode(), _TEXT)}'"
-        except UnicodeDecodeError:
-            return f"{len(text):,} bytes"
-    if array.dtype.kind == "O" or array.size > _FEW:
-        if array.dtype.kind not in "biuf":
-            return f"{array.size} values"
-        return f"{_value(array.min())} to {_value(array.max())}"
-    if array.ndim:
-        return f"[{', '.join(map(_value, array.ravel()))}]"
-    return f"{array.item():.4g}" if array.dtype.kind == "f" else str(array.item())
+    if array.dtype.kind not in "biuf":
+        is_one = not array.ndim
+        return f"'{shorten(array.item().decode(errors='replace'), 24)}'" if is_one else f"{array.size} values"
+    is_many = array.size > 4
+    numbers = [array.min().item(), array.max().item()] if is_many else array.ravel().tolist()
+    texts = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in numbers]
+    return " to ".join(texts) if is_many else f"[{', '.join(texts)}]" if array.ndim else texts[0]

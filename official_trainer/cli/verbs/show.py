@@ -85,7 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     shows_all = not arguments.explain and not arguments.json and arguments.diff is None
     if run_dir and shows_all and not flags.changes_config(arguments):
         # As the run wrote it, also if the experiment does not exist any more.
-        terminal.show("\n".join([files.read_text(target.params_path(run_dir)).rstrip("\n"), *_left_out(run_dir)]))
+        from official_trainer.runs import bad_records
+
+        terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
+        with contextlib.suppress(OSError, files.UnreadableFileError):  # `runs` names a damaged record
+            for said in bad_records.said(files.read_json(files.join(run_dir, files.RUN_FILE))):
+                terminal.show(f"# {said}, see {files.join(run_dir, files.BAD_RECORDS_FILE)}")
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)
@@ -128,16 +133,6 @@ def _time(run_dir: str, *, as_json: bool) -> str:
     from official_trainer.runs.health import time_account
 
     return "\n".join(time_account.in_lines(time))
-
-
-def _left_out(run_dir: str) -> list[str]:
-    """Returns how many examples a run has left out, as comments of YAML."""
-    from official_trainer.runs import bad_records
-
-    found: list[str] = []
-    with contextlib.suppress(OSError, files.UnreadableFileError):  # `runs` names a damaged record
-        found = bad_records.said(files.read_json(files.join(run_dir, files.RUN_FILE)))
-    return [f"# {text}, see {files.join(run_dir, files.BAD_RECORDS_FILE)}" for text in found]
 
 
 def _code(run_dir: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from official_trainer.checkpoints import manifest
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs import InputContext
-from official_trainer.inputs.context import check_like_training
+from official_trainer.inputs import DataError, InputContext
+from official_trainer.inputs.context import leaves
 from official_trainer.shown import shorten
 
 _logger = logging.getLogger(__name__)
@@ -103,14 +103,28 @@ def check_validation_data(trainer: Any) -> None:
     Raises:
       DataError: validation data lacks a field, or has it with another type.
     """
-    training = trainer.train_iterator.builder
-    for validation in (each.builder for each in trainer.evaluation.sets):
+    training, sets = trainer.train_iterator.builder, trainer.evaluation.sets
+    for validation in (each.builder for each in sets if each.builder.section == "task.validation_data"):
         contexts = [getattr(builder, "context", None) for builder in (training, validation)]
-        if validation.section != "task.validation_data" or not all(each and each.sources for each in contexts):
+        if not all(each and each.sources for each in contexts):
             continue
-        specs = validation.of_pipeline.element_spec, training.of_pipeline.element_spec
-        if said := check_like_training(*specs, validation.section):
-            _logger.warning("%s: its examples differ from those of train_data: %s", validation.section, said)
+        said = "its examples differ from those of train_data"
+        wrong, others = unlike(validation.of_pipeline.element_spec, training.of_pipeline.element_spec)
+        if wrong:
+            raise DataError(f"{said}: {'; '.join(wrong)}; make them alike by transforms", field=validation.section)
+        if others:
+            _logger.warning("%s: %s: %s", validation.section, said, "; ".join(others))
+
+
+def unlike(validation: Any, training: Any) -> tuple[list[str], list[str]]:
+    """Returns how batches differ, given their specs: what a model cannot take, and what may be meant."""
+    found, wanted = (dict(leaves(structure, "example")) for structure in (validation, training))
+    both = [(path, found[path], spec) for path, spec in wanted.items() if path in found]
+    wrong = [f"{path} is missing" for path in wanted if path not in found]
+    wrong += [f"{path} is {a.dtype.name}, there {b.dtype.name}" for path, a, b in both if a.dtype != b.dtype]
+    shapes = [(path, a.shape[1:], b.shape[1:]) for path, a, b in both]
+    others = [f"{path} has shape {a}, there {b}" for path, a, b in shapes if not a.is_compatible_with(b)]
+    return wrong, others + [f"{path} is not there" for path in found if path not in wanted]
 
 
 def accepted(place: str, change: str, *, allow_change: bool) -> str:

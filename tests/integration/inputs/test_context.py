@@ -3,8 +3,6 @@ import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs import DataError
-from official_trainer.inputs.context import check_like_training
 
 
 def context(**settings):
@@ -98,39 +96,3 @@ def test_wrong_elements_name_the_task_method(bad, message):
     assert caught.value.exit_code == ExitCode.FAILED
     with pytest.raises(inputs.DataError, match=r"^DigitsTask.build_inputs must"):
         inputs.check_element_structure(bad(), "DigitsTask.build_inputs")
-
-
-def spec(dtype="float32", shape=(None, 3)):
-    return tf.TensorSpec(shape, dtype)
-
-
-@pytest.mark.parametrize(
-    ("validation", "message"),
-    [
-        ((spec(), spec("float32", [8])), "example[1] is float32, there int64"),
-        ((spec(),), "example[1] is missing"),
-        ({"x": spec()}, "example[0] is missing; example[1] is missing"),
-    ],
-)
-def test_validation_data_that_a_model_cannot_take_is_refused(validation, message):
-    """N45: a field of the training data is missing, or of another type."""
-    with pytest.raises(DataError) as caught:
-        check_like_training(validation, (spec(), spec("int64", [8])), "task.validation_data")
-    assert str(caught.value) == (
-        f"task.validation_data: its examples differ from those of train_data: {message}; make them alike, for example "
-        "by transforms"
-    )
-
-
-@pytest.mark.parametrize(
-    ("validation", "said"),
-    [
-        ({"x": spec(shape=[5, 3])}, ""),
-        ({"x": spec(shape=[None, None])}, ""),
-        ({"x": spec(shape=[None, 4])}, "example['x'] has shape (4,), there (3,)"),
-        ({"x": spec(), "id": spec("int64", [8])}, "example['id'] is not there"),
-    ],
-)
-def test_what_may_be_meant_is_said(validation, said):
-    """N45: other shapes, more fields."""
-    assert check_like_training(validation, {"x": spec(shape=[8, 3])}, "task.validation_data") == said

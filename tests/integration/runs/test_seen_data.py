@@ -1,7 +1,5 @@
 """What `data` reads of the data of an experiment."""
 
-import dataclasses
-
 import pytest
 
 from official_trainer import config as configuration
@@ -9,7 +7,7 @@ from official_trainer import inputs
 from official_trainer.config import ConfigError, DataConfig, schema
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
-from official_trainer.runs import run
+from official_trainer.runs import seen_data
 from official_trainer.runs.job import Job
 from official_trainer.tasks import registry
 from tests.support import bad_runs, several_tasks, toy  # noqa: F401  two register experiments
@@ -43,7 +41,7 @@ def seen_records():
 def look(experiment, *sets, names=("train_data", "validation_data")):
     resolved = configuration.resolve(registry.get_config(experiment), experiment=experiment, sets=sets)
     job = Job(experiment=experiment, resolved=resolved, model_dir="never_written", mode="eval", quiet=True)
-    return list(run.look_at_data(job, names))
+    return list(seen_data.look(job, names))
 
 
 def test_records_and_arrays(tmp_path, monkeypatch):
@@ -51,54 +49,27 @@ def test_records_and_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     training, validation = look("seen_records")
     assert training.section == "task.train_data" and training.examples == 100
-    assert [(each.path, each.dtype) for each in training.in_source] == [("it", "object")]
-    assert [each.tolist() for each in training.in_source[0].values] == [b"0", b"1", b"2"]
-    assert [(each.path, each.dtype, each.shape) for each in training.in_batch] == [
-        ("[0]", "float32", [1]),
-        ("[1]", "float32", []),
-    ]
+    (path, dtype, _, values), *others = training.fields["source"]
+    assert (path, dtype, [each.tolist() for each in values], others) == ("it", "object", [b"0", b"1", b"2"], [])
+    assert [field[:3] for field in training.fields["batch"]] == [("[0]", "float32", [1]), ("[1]", "float32", [])]
     assert training.parts.keys() == {"source", "parse_fn"} and min(training.parts.values()) > 0
-    assert (validation.examples, validation.in_source, validation.parts) == (len(toy.FEATURES), [], {})
-    assert [each.path for each in validation.in_batch] == ["x"] and len(validation.in_batch[0].values) == 3
-    assert validation.examples_per_second > 0 and not list(tmp_path.iterdir())
-
-
-@dataclasses.dataclass
-class Rates:
-    """What `slowest` is found from."""
-
-    parts: dict
-    examples_per_second: float
-
-
-@pytest.mark.parametrize(
-    ("parts", "name"),
-    [
-        ({"source": 100, "transforms": 900}, "source"),
-        ({"source": 900, "transforms": 100}, "transforms"),
-        ({"source": 900, "transforms": 500}, ""),
-        ({}, ""),
-    ],
-)
-def test_the_slowest_part_explains_the_whole(parts, name):
-    """N45: unless each alone would be far quicker."""
-    from official_trainer.runs.seen_data import SeenData
-
-    assert SeenData.slowest.fget(Rates(parts, 100)) == name
+    assert (validation.examples, validation.parts) == (len(toy.FEATURES), {})
+    ((path, _, _, values),) = validation.fields["batch"]
+    assert (path, len(values), list(validation.fields)) == ("x", 3, ["batch"])
+    assert validation.speed > 0 and not list(tmp_path.iterdir())
 
 
 def test_bad_examples(tmp_path):
-    """N45: those that are left out are counted; otherwise the first ends the command, with its place."""
+    """N45: those that are left out are not shown; otherwise the first ends the command, with its place."""
     (seen,) = look("bad_run", f"task.folder={tmp_path}", names=["train_data"])
-    assert 0 < seen.num_bad <= len(bad_runs.BAD)
-    assert seen.in_source[0].values[0].tolist() == toy.FEATURES[1].tolist(), "example 0 is bad"
+    assert [each.tolist() for each in seen.fields["source"][0][3]] == toy.FEATURES[1:3].tolist(), "example 0 is bad"
     with pytest.raises(DataError, match="example 0: its checksum is wrong"):
         look("bad_run", f"task.folder={tmp_path}", "task.train_data.on_bad_record=error", names=["train_data"])
 
 
 def test_what_is_not_there_is_refused():
     """N45: a section, and one of several tasks."""
-    with pytest.raises(ConfigError, match=r"task\.other_data: is not set, so there is nothing to show; set it"):
+    with pytest.raises(ConfigError, match=r"task\.other_data: is not set, so there is nothing to show"):
         look("seen_records", names=["other_data"])
-    with pytest.raises(ConfigError, match="task: holds several tasks, and data is shown of one"):
-        look("several")
+    with pytest.raises(ConfigError, match="set it; of several tasks, try each alone"):
+        look("several", names=["train_data"])

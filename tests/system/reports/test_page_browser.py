@@ -135,7 +135,7 @@ def test_text_of_a_run_is_shown_as_text(show):
     assert HOSTILE in seen.page.inner_text("#legend")
     assert HOSTILE in seen.page.inner_text("#config")
     assert seen.page.locator("main script, main b b").count() == 0
-    assert "1 example of task.train_data cannot be read" in seen.page.inner_text("#left-out")
+    assert "bad examples of task.train_data that are left out: 1" in seen.page.inner_text("#left-out")
     assert f"a.csv:7\thas {HOSTILE}" in seen.page.inner_text("#left-out table")
     assert "ValueError: the label 11 is no class\nof the model" in seen.page.inner_text("#failures")
 

@@ -99,10 +99,10 @@ def test_what_was_left_out_is_listed(tmp_path):
     assert rows[0] == {
         "run": names.index("few"), "section": "task.train_data", "index": 0, "where": "a.csv:0", "reason": "x is null",
     }  # fmt: skip
-    assert [row["run"] for row in rows] == [names.index("few")] * 2 + [names.index("many")] * exhibits.MOST_LEFT_OUT
-    assert about.startswith("few: 2 examples of task.train_data cannot be read and are left out; many: 30 examples of")
+    assert [row["run"] for row in rows] == [names.index("few")] * 2 + [names.index("many")] * 20
+    assert about.startswith("few: bad examples of task.train_data that are left out: 2; many: bad examples of")
     assert exhibits.left_out(found, [names.index("none")]) == {"left_out": [], "left_out_about": ""}
-    assert found[names.index("many")].run.notes == ("30 examples of task.train_data cannot be read and are left out",)
+    assert found[names.index("many")].run.notes == ("bad examples of task.train_data that are left out: 30",)
 
 
 def test_links_lead_to_the_tools_that_a_run_used(tmp_path):

@@ -106,7 +106,9 @@ def test_the_status_follows_the_run(model_dir):
 
 def test_what_was_left_out_is_counted(model_dir):
     """N45: also while a restart has found nothing yet."""
-    start(model_dir).set_bad_records({"task.train_data": 3})
+    record = start(model_dir)
+    record.note(bad_records={"task.train_data": 3})
+    record.phase("save")
     for _ in range(2):
         assert read(model_dir)["bad_records"] == read(model_dir, "status.json")["bad_records"] == {"task.train_data": 3}
         start(model_dir)

@@ -12,8 +12,9 @@ from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.config import DataConfig, schema
 from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 from official_trainer.runs import run
+from official_trainer.runs.resume import data_layout
 from official_trainer.sources.npy import NpyConfig
 from official_trainer.tasks import registry
 from tests.support import toy
@@ -85,3 +86,23 @@ def test_the_same_fields_say_nothing(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         do(tmp_path, x=toy.FEATURES[:16], y=toy.LABELS[:16])
     assert "differ" not in caplog.text
+
+
+def spec(dtype="float32", shape=(None, 3)):
+    return tf.TensorSpec(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("validation", "wrong", "others"),
+    [
+        ((spec(shape=[5, 3]), spec("int64", [8])), [], []),
+        ((spec(shape=[None, None]), spec("int64", [8])), [], []),
+        ((spec(), spec("float32", [8])), ["example[1] is float32, there int64"], []),
+        ((spec(),), ["example[1] is missing"], []),
+        ({"x": spec()}, ["example[0] is missing", "example[1] is missing"], ["example['x'] is not there"]),
+        ((spec(shape=[None, 4]), spec("int64", [8])), [], ["example[0] has shape (4,), there (3,)"]),
+    ],
+)
+def test_how_batches_differ(validation, wrong, others):
+    """N45: the number of examples in a batch is no difference."""
+    assert data_layout.unlike(validation, (spec(), spec("int64", [8]))) == (wrong, others)

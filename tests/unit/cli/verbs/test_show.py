@@ -71,7 +71,7 @@ def test_a_run_that_left_out_examples_says_so(run_dir, capsys):
     path.write_text(json.dumps({**json.loads(path.read_text()), "bad_records": {"task.train_data": 12}}))
     assert cli.main(["show", str(run_dir)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    said = "# 12 examples of task.train_data cannot be read and are left out"
+    said = "# bad examples of task.train_data that are left out: 12"
     assert lines[-1] == f"{said}, see {run_dir / 'bad_records.jsonl'}"
     path.write_text("{")
     assert cli.main(["show", str(run_dir)]) == 0
