@@ -1,4 +1,4 @@
-"""Show the data of an experiment: how much there is, its fields, a few examples, what reading costs.
+"""Show the data of an experiment: count, fields, examples, speed.
 
 It reads some of each data section, without a model, and leaves nothing behind. Its speed is what the steps can get at
 most. `show` prints how a source is configured, and opens no file.
