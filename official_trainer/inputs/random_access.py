@@ -30,6 +30,7 @@ from official_trainer.lazy import tf
 _MOST_WORKERS = 16
 _BLOCK_STEPS = 32
 _BLOCK_EXAMPLES = 4096  # read in one call where that is quicker than one by one
+_BLOCK_BYTES = 2**24  # and of records, whose size TensorFlow does not know; each worker reads a block ahead
 _RESTS = 2**62
 
 
@@ -93,7 +94,8 @@ def from_source(
     padding = {} if buckets is None else buckets.fields
     reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training, padding=padding)
     context.examples_per_epoch = count
-    block = _BLOCK_EXAMPLES if found.takes_many and not transforms else 1
+    most = min(_BLOCK_EXAMPLES, _BLOCK_BYTES // max(1, reader.num_bytes))
+    block = most if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
     examples = places if buckets is None else BucketOrder(buckets, reader, found, plan, places).of_batch

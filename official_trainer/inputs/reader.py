@@ -132,6 +132,12 @@ class Reader:
         pads = [path in self._padding for path, _ in self.first]
         return [[None, *a.shape[1:]] if padded else [*a.shape] for padded, (_, a) in zip(pads, self.first, strict=True)]
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of the first example, with its texts."""
+        arrays = [array for _, array in self.first]
+        return sum(sum(map(len, a.flat)) if a.dtype.kind == "O" else a.nbytes for a in arrays)
+
     def leaves(self, index: int) -> dict[str, Any]:
         """Returns the leaves of an example after the transforms, by their paths."""
         return dict(flat(self._example(index, index)))

@@ -178,3 +178,25 @@ def test_what_grain_cannot_read_by_number_is_refused(data, params, message):
     with pytest.raises(inputs.DataError) as caught:
         inputs.from_grain(data, params)
     assert message in str(caught.value)
+
+
+class Large(Columns):
+    """Records of a MiB, which takes many at once."""
+
+    def __init__(self):
+        super().__init__(1000)
+        self.asked = []
+
+    def __getitem__(self, index):
+        return {"id": index, "record": bytes(2**20)}
+
+    def take(self, indices):
+        self.asked.append(len(indices))
+        return {"id": np.asarray(indices, np.int64), "record": np.array([bytes(2**20)] * len(indices), object)}
+
+
+def test_large_records_are_read_few_at_a_time():
+    """N41: a worker holds about 16 MiB ahead, however many records a call could take."""
+    source = Large()
+    next(iter(inputs.from_source(source, train(workers=1, batch=2))))
+    assert 8 <= max(source.asked) <= 16
