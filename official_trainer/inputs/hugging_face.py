@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from official_trainer.inputs.arrow_columns import columns_of, tensor_type
+from official_trainer.inputs.arrow_columns import as_numpy, tensor_type
 
 
 def has_columns(source: Any) -> bool:
@@ -30,11 +30,8 @@ def has_columns(source: Any) -> bool:
 
 def take(table: Any, indices: Sequence[int]) -> dict[str, Any]:
     """Returns rows of a dataset in the format `arrow`, as arrays `[n, …]`."""
-    import numpy as np
-
     found = table[list(indices)]
-    every = np.arange(len(indices))
-    return {name: column.take(every) for name, column in columns_of(found, found.column_names).items()}
+    return {name: as_numpy(found.column(name).combine_chunks(), name) for name in found.column_names}
 
 
 def _decodes(feature: Any) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Source, adopt, as_array, rows
+from official_trainer.inputs.source import Batched, Source, adopt, as_array
 
 _logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Mapped(Source):
         return self._source.fingerprint()
 
 
-class Packed(Source):
+class Packed(Batched):
     """Rows of one length, each of several whole examples, one after the other, then padding.
 
     A row is a dict: each packed field `[length, …]`; `segment_ids`, int32, which number the examples of a row from 1,
@@ -127,12 +127,6 @@ class Packed(Source):
 
     def __len__(self) -> int:
         return len(self._starts) - 1
-
-    def __getitem__(self, index: int) -> Any:
-        return rows(self.take([index]), 1)[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        return rows(self.take(indices), len(indices))
 
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np

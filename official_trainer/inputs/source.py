@@ -93,6 +93,16 @@ class Source:
         return None
 
 
+class Batched(Source):
+    """A source that reads batches; a subclass defines `take`, and an example is a row of one."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        return rows(self.take(indices), len(indices))
+
+
 class _Adopted(Source):
     """Another library's source."""
 
@@ -116,18 +126,12 @@ class _Adopted(Source):
         return str(getattr(self._source, "_fingerprint", ""))  # of a `datasets.Dataset`
 
 
-class _HuggingFace(_Adopted):
+class _HuggingFace(Batched, _Adopted):
     """A `datasets.Dataset`, read by its columns."""
 
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         self._table = source.with_format("arrow", columns=source.format["columns"])
-
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        return rows(self.take(indices), len(indices))
 
     def take(self, indices: Sequence[int]) -> Any:
         return hugging_face.take(self._table, indices)

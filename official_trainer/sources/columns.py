@@ -1,29 +1,59 @@
-"""Examples that are rows of columns: what sources of tables share.
+"""Files of rows, each a dict of its columns: what Parquet and CSV share.
 
-Owns: an example as a row of a batch; files as Arrow reads them. Does not own: columns of Arrow
-(`inputs/arrow_columns.py`), each kind of table (the files beside this one).
+Owns: which part of which file a row is in, files as Arrow reads them. Does not own: columns of Arrow
+(`inputs/arrow_columns.py`), what is in a part (the files beside this one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.files import is_url, open_file
+from official_trainer.inputs.arrow_columns import pick
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.files import find_files
-from official_trainer.inputs.source import Source, rows
+from official_trainer.inputs.source import Batched, flat, rebuilt
 from official_trainer.nearest import did_you_mean
 
 
-class Columns(Source):
-    """A source that reads batches of columns; a subclass defines `take`."""
+class TableFiles(Batched):
+    """Rows of files that have parts; a subclass defines what is in a part."""
 
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+    def __init__(self, paths: Sequence[str], parts: Sequence[tuple[int, int]], first_row: int = 0) -> None:
+        """Takes the paths, for each part the number of its file and of its rows, and what a file's first row is."""
+        import numpy as np
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        return rows(self.take(indices), len(indices))
+        self._paths, self._first_row = paths, first_row
+        self._file_of = [file for file, _ in parts]
+        self._starts = np.cumsum([0, *(rows for _, rows in parts)])
+
+    def part(self, number: int) -> Mapping[str, Any]:
+        """Returns the columns of a part."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, indices: Sequence[int]) -> Any:
+        import numpy as np
+
+        rows = np.asarray(indices, np.int64)
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(parts, kind="stable")
+        numbers, firsts = np.unique(parts[order], return_index=True)
+        split = zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
+        found = [pick(self.part(number), rows[here] - self._starts[number]) for number, here in split]
+        if len(found) == 1:
+            return found[0]
+        leaves = zip(*([leaf for _, leaf in flat(each)] for each in found), strict=True)
+        back = np.argsort(order)
+        return rebuilt(found[0], (np.concatenate(each)[back] for each in leaves))
+
+    def where(self, index: int) -> str:
+        file = self._file_of[int(self._starts.searchsorted(index, side="right")) - 1]
+        row = index - int(self._starts[self._file_of.index(file)]) + self._first_row
+        return f"{self._paths[file]}, row {row}"
 
 
 def paths_of(files: str | Sequence[str]) -> list[str]:
@@ -57,17 +87,9 @@ def damaged(path: str, error: Exception) -> DataError:
 
 
 def file_problems(section: Any) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the fields `files`, `columns` and `fill_null` of a section."""
+    """Yields what is wrong with the fields `files` and `fill_null` of a section."""
     if not section.files:
         yield "files", f"is needed: a file, a pattern such as data/train-*.{section.type}, or a list"
-    yield from column_problems(section.columns)
     for name in section.fill_null if section.columns else ():
         if name not in section.columns:
-            near = did_you_mean(name, section.columns)
-            yield "fill_null", f"has '{name}', which is none of `columns`{near}"
-
-
-def column_problems(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the field `columns` of a section."""
-    for name in sorted({name for name in columns if columns.count(name) > 1}):
-        yield "columns", f"has '{name}' twice; keep one"
+            yield "fill_null", f"has '{name}', which is none of `columns`{did_you_mean(name, section.columns)}"

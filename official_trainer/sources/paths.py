@@ -1,4 +1,4 @@
-"""Local files that sources read: found by pattern, told apart from changed ones.
+"""Files that sources read: found by pattern, told apart from changed ones.
 
 Owns: what a field of paths may hold, and the messages about it. Does not own: what is in a file.
 """
@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 
-from official_trainer.files import is_url, near_hint
+from official_trainer.files import is_url, near_hint, open_file, size_bytes
 from official_trainer.inputs import DataError
 
 _logger = logging.getLogger(__name__)
@@ -60,8 +60,9 @@ def fingerprint(paths: Sequence[str]) -> str:
     """Returns a text that changes with the names, the sizes, the first or the last bytes of files."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            ends = [os.pread(file.fileno(), _END_BYTES, start) for start in (0, max(0, size - _END_BYTES))]
-        digest.update(repr((os.path.basename(path), size, *ends)).encode())
+        size = size_bytes(path)
+        with open_file(path, "rb") as file:
+            first = file.read(_END_BYTES)
+            file.seek(max(0, size - _END_BYTES))
+            digest.update(repr((os.path.basename(path), size, first, file.read(_END_BYTES))).encode())
     return digest.hexdigest()

@@ -1,17 +1,18 @@
 """Rows of a table or a query of a database, by a key, on SQLAlchemy.
 
-Owns: the keys, one query for a batch, connections that only read, which row is gone. Does not own: what Python's values
-become (`inputs/source.py`), drivers of databases.
+Owns: the keys, one query for a batch, which row is gone. Does not own: what Python's values become
+(`inputs/source.py`), drivers of databases.
 
-The keys are read once, sorted here, because databases sort text differently, and held in memory.
+The keys are read once, sorted here, because databases sort text differently, and held in memory. Nothing is written:
+give the user of a server the right to read alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -19,19 +20,11 @@ from official_trainer.config import SourceConfig
 from official_trainer.files import near_hint
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_names
-from official_trainer.inputs.source import as_array
-from official_trainer.nearest import did_you_mean
-from official_trainer.shown import passwords_in, shorten, without_secrets
-from official_trainer.sources.columns import Columns, column_problems
+from official_trainer.inputs.source import Batched, as_array
+from official_trainer.shown import passwords_in, without_secrets
 
 _MOST_KEYS = 1000  # in one query; Oracle takes no more
 _PART = 100_000
-_READ_ONLY = {
-    "sqlite": "PRAGMA query_only = ON",
-    "postgresql": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
-    "mysql": "SET SESSION TRANSACTION READ ONLY",
-    "mariadb": "SET SESSION TRANSACTION READ ONLY",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,22 +54,20 @@ class SqlConfig(SourceConfig):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if bool(self.url) == bool(self.url_env):
-            both = "cannot be set together with url_env; keep one of the two"
-            yield "url", both if self.url else "is needed, or url_env: for example sqlite:///data/examples.db"
+            yield "url", "or url_env must be set, one of the two; for example url: sqlite:///data/examples.db"
         if passwords_in(self.url):
             what = "holds a password, which would be written to params.yaml"
             yield "url", f"{what}; put the URL into an environment variable, and name that in url_env"
         if bool(self.table) == bool(self.query):
-            yield "table", "cannot be set together with query; keep one" if self.table else "is needed, or query"
+            yield "table", "or query must be set, one of the two"
         if not self.key:
             yield "key", "is needed: the column with another integer or text in each row"
-        yield from column_problems(self.columns)
 
     def build(self) -> SqlRows:
         return SqlRows(self)
 
 
-class SqlRows(Columns):
+class SqlRows(Batched):
     """Rows of a table or a query."""
 
     def __init__(self, config: SqlConfig) -> None:
@@ -85,14 +76,13 @@ class SqlRows(Columns):
         Raises:
           DataError: the database cannot be read, there is no such column, or the key is not unique.
         """
-        self._config, self._what = config, config.table or "the query"
-        self._lock = threading.Lock()
-        self._engine: Any = None
         import sqlalchemy
 
+        self._config, self._what = config, config.table or "the query"
+        if config.url_env and not os.environ.get(config.url_env):
+            raise DataError(f"names {config.url_env}, which is not set in the environment", field="url_env")
         try:
-            self._check_url()
-            with self._connection() as connection:
+            with self._engine.connect() as connection:
                 head = connection.execute(self._select(sqlalchemy.text("*")).where(sqlalchemy.false()))
                 names = list(head.keys())
                 self._columns = list(config.columns) or names
@@ -100,47 +90,18 @@ class SqlRows(Columns):
                 check_names(self._columns, names, self._what, "columns")
                 self._keys = self._read_keys(connection)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-            field = "url" if config.url else "url_env"
-            raise DataError(f"{self._shown(error)}{self._near_table()}", field=field) from None
+            raise DataError(self._shown(error), field="url" if config.url else "url_env") from None
 
-    def _check_url(self) -> None:
+    @functools.cached_property
+    def _engine(self) -> Any:
+        """The engine, whose pool gives each thread another connection."""
         import sqlalchemy
 
-        config, variable = self._config, self._config.url_env
-        if variable and not os.environ.get(variable):
-            raise DataError(f"names {variable}, which is not set in the environment", field="url_env")
-        url = sqlalchemy.make_url(config.url or os.environ[variable])
+        url = sqlalchemy.make_url(self._config.url or os.environ[self._config.url_env])
         path = url.database or ""
         if url.get_backend_name() == "sqlite" and not path.startswith("file:") and not os.path.isfile(path):
             raise DataError(f"there is no file {path!r}{near_hint(path)}", field="url")  # SQLite would make one
-
-    def _near_table(self) -> str:
-        import sqlalchemy
-
-        try:
-            assert self._engine is not None
-            names = sqlalchemy.inspect(self._engine).get_table_names()
-        except Exception:  # the database cannot be reached at all
-            return ""
-        return "" if self._config.table in ("", *names) else did_you_mean(self._config.table, names)
-
-    def _connection(self) -> Any:
-        """Returns a connection of the pool, which gives each thread another."""
-        import sqlalchemy
-
-        with self._lock:
-            if self._engine is None:
-                url = sqlalchemy.make_url(self._config.url or os.environ[self._config.url_env])
-                self._engine = sqlalchemy.create_engine(url, pool_pre_ping=True, pool_size=16)
-                statement = _READ_ONLY.get(self._engine.dialect.name)
-
-                def only_reads(connection: Any, _: Any) -> None:
-                    if statement is not None:
-                        connection.cursor().execute(statement)
-                        connection.commit()
-
-                sqlalchemy.event.listen(self._engine, "connect", only_reads)
-        return self._engine.connect()
+        return sqlalchemy.create_engine(url, pool_pre_ping=True, pool_size=16)
 
     def _select(self, *columns: Any) -> Any:
         import sqlalchemy
@@ -151,38 +112,27 @@ class SqlRows(Columns):
         return sqlalchemy.select(*columns).select_from(found)
 
     def _read_keys(self, connection: Any) -> Any:
-        """Returns all keys, sorted: an array of integers, or a list of texts."""
+        """Returns all keys, sorted, `[n]`: int64, or texts."""
         import numpy as np
         import sqlalchemy
 
-        name = self._config.key
+        name, kinds, parts = self._config.key, set[type](), [np.empty(0, np.int64)]
         result = connection.execution_options(yield_per=_PART).execute(self._select(sqlalchemy.column(name)))
-        parts: list[Any] = []
         for part in result.scalars().partitions(_PART):
-            kinds = {type(key) for key in part}
-            if kinds not in ({int}, {str}) or (parts and isinstance(parts[0], list) != (kinds == {str})):
+            kinds |= {type(key) for key in part}
+            if kinds not in ({int}, {str}):
                 said = ", ".join(sorted(kind.__name__ for kind in kinds))
                 what = f"'{name}' must have an integer or a text in each row, all of one type, and has {said}"
                 raise DataError(f"{what}; take another column, or CAST it in a query", field="key")
-            parts.append(np.asarray(part, np.int64) if kinds == {int} else list(part))
-        if not parts:
-            return []
-        is_text = isinstance(parts[0], list)
-        keys: Any = sorted(key for part in parts for key in part) if is_text else np.sort(np.concatenate(parts))
-        twice = next((row for row in range(1, len(keys)) if keys[row] == keys[row - 1]), None) if is_text else None
-        if not is_text and (same := np.flatnonzero(keys[1:] == keys[:-1])).size:
-            twice = int(same[0]) + 1
-        if twice is not None:
-            value = keys[twice] if is_text else int(keys[twice])
-            what = f"'{name}' is not unique: more than one row of {self._what} has {value!r}"
+            parts.append(np.asarray(part, np.int64 if kinds == {int} else object))
+        keys, counts = np.unique(np.concatenate(parts), return_counts=True)
+        if (twice := keys[counts > 1]).size:
+            what = f"'{name}' is not unique: more than one row of {self._what} has {twice[:1].tolist()[0]!r}"
             raise DataError(f"{what}; take a column that has another value in each row", field="key")
         return keys
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_engine")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _engine=None)
+        return {name: value for name, value in vars(self).items() if name != "_engine"}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -190,12 +140,12 @@ class SqlRows(Columns):
     def take(self, indices: Sequence[int]) -> Any:
         import sqlalchemy
 
-        keys = [self._key(index) for index in indices]
+        keys = self._keys[list(indices)].tolist()
+        found: dict[Any, Any] = {}
         key: Any = sqlalchemy.column(self._config.key)
         columns: list[Any] = [sqlalchemy.column(name) for name in self._columns]
-        found: dict[Any, Any] = {}
         try:
-            with self._connection() as connection:
+            with self._engine.connect() as connection:
                 for first in range(0, len(keys), _MOST_KEYS):
                     wanted = self._select(key.label("key_"), *columns).where(key.in_(keys[first : first + _MOST_KEYS]))
                     found.update((row[0], row[1:]) for row in connection.execute(wanted))
@@ -203,22 +153,20 @@ class SqlRows(Columns):
             raise ConnectionError(self._shown(error)) from None
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise ValueError(self._shown(error)) from None
-        if (gone := next((each for each in keys if each not in found), None)) is not None:
-            raise ValueError(f"the row {self._config.key} = {gone!r} is gone since the run began; put it back")
+        if gone := [each for each in keys if each not in found]:
+            raise ValueError(f"the row {self._config.key} = {gone[0]!r} is gone since the run began; put it back")
         rows = [found[each] for each in keys]
         return {name: _column(name, [row[place] for row in rows]) for place, name in enumerate(self._columns)}
 
-    def _key(self, index: int) -> Any:
-        key = self._keys[index]
-        return key if isinstance(key, str) else int(key)
-
     def where(self, index: int) -> str:
-        return f"{self._what}, {self._config.key} = {self._key(index)!r}"
+        return f"{self._what}, {self._config.key} = {self._keys[[index]].tolist()[0]!r}"
 
     def fingerprint(self) -> str:
         """Returns a checksum of the keys; it does not change with the other columns."""
-        keys = self._keys.tobytes() if hasattr(self._keys, "tobytes") else "\0".join(self._keys).encode()
-        return hashlib.blake2b(keys + repr(len(self._keys)).encode(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(digest_size=16)
+        for first in range(0, len(self), _PART):
+            digest.update(repr(self._keys[first : first + _PART].tolist()).encode())
+        return digest.hexdigest()
 
     def _shown(self, error: Exception) -> str:
         """Returns what a driver says, without passwords."""
@@ -234,14 +182,7 @@ def _column(name: str, values: list[Any]) -> Any:
     Raises:
       ValueError: one is missing, or is no number, truth value or text.
     """
-    values = [bytes(value) if isinstance(value, memoryview | bytearray) else value for value in values]
-    kinds = {type(value) for value in values}
-    if type(None) in kinds:
-        raise ValueError(f"{name} is NULL; fill in what is missing, for example with COALESCE in a query")
-    if len(kinds) > 1:
-        said = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ValueError(f"{name} has values of several types ({said}); CAST it in a query")
-    if not kinds <= {bool, int, float, str, bytes}:
-        said = f"{name} is a {kinds.pop().__name__}, which no tensor holds: {shorten(str(values[0]))}"
-        raise ValueError(f"{said}; CAST it in a query to a number or text, or leave it out of `columns`")
-    return as_array(values, name)
+    try:
+        return as_array([bytes(each) if isinstance(each, memoryview | bytearray) else each for each in values], name)
+    except ValueError as error:
+        raise ValueError(f"{error}; CAST it in a query to a number or text, or use COALESCE for NULL") from error

@@ -144,10 +144,13 @@ def test_only_the_columns_that_are_named_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1], pa.timestamp("us")), "column 'c' is timestamp[us], which no tensor holds; write it as a number"),
-        (pa.array([1], pa.decimal128(5)), "column 'c' is decimal128(5, 0), which no tensor holds; write it as float64"),
+        (
+            pa.array([1], pa.timestamp("us")),
+            "column 'c' is timestamp[us], which no tensor holds; write it as numbers or text",
+        ),
+        (pa.array([1], pa.decimal128(5)), "column 'c' is decimal128(5, 0), which no tensor holds; write it as numbers"),
         (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), "column 'c' is map<"),
-        (pa.array([None], pa.null()), "column 'c' is null, which no tensor holds; it has no value"),
+        (pa.array([None], pa.null()), "column 'c' is null, which no tensor holds"),
     ],
 )
 def test_what_no_tensor_holds_is_refused(tmp_path, column, message):
@@ -264,7 +267,7 @@ def test_a_truncated_file_is_named(tmp_path, size):
     path = written(tmp_path / "a.parquet", {"id": np.arange(500)})
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:size])
-    with pytest.raises(inputs.DataError, match=f"{path}: is no whole Parquet file") as caught:
+    with pytest.raises(inputs.DataError, match=f"{path}: .*; write or copy the file again") as caught:
         build(path)
     assert caught.value.field == "files"
 
@@ -275,5 +278,5 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
     source = build(path)
     source.take([0])
     os.truncate(path, 50_000)
-    with pytest.raises(inputs.DataError, match=f"{path}, row .*its row group, rows .* cannot be decoded"):
+    with pytest.raises(inputs.DataError, match=f"{path}, row .*its row group .* cannot be decoded"):
         evaluated(source, batch=1000)
