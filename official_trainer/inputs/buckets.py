@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,8 +24,6 @@ from official_trainer.inputs.reader import Reader
 from official_trainer.inputs.source import Source
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,15 +110,7 @@ class BucketOrder:
             order[: full * size] = order[: full * size].reshape([full, size])[turns].ravel()
             longest[:full] = longest[:full][turns]
         sizes = np.asarray(self._boundaries, np.int64)[longest]
-        if window == 0:
-            self._log(indices, sizes)
         return indices[order].astype(np.int64), sizes
-
-    def _log(self, indices: Any, sizes: Any) -> None:
-        used, size = float(self._lengths[indices].sum()), self._plan.global_batch_size
-        text = "the first %d batches have %d lengths; %.1f %% of them is padding, and without buckets %.1f %%"
-        share = [100 * (1 - used / (count * size)) for count in (sizes.sum(), len(sizes) * self._lengths.max())]
-        _logger.info(text, len(sizes), len({*sizes.tolist()}), *share)
 
 
 class _Leaves(Source):

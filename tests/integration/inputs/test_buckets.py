@@ -1,7 +1,5 @@
 """Buckets: the examples of a window regrouped by length, the same batches on any job, padding, and mistakes."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,21 +75,18 @@ def test_a_window_has_the_examples_that_it_has_without_buckets(kind):
         assert sorted(found[first : first + 48]) == sorted(plain[first : first + 48])
 
 
-def test_few_batches_mix_buckets_and_padding_shrinks(caplog):
-    """N44: in a window at most one for each boundary; the log says how much is padding."""
+def test_few_batches_mix_buckets_and_padding_shrinks():
+    """N44: in a window at most one for each boundary."""
     lengths = np.random.RandomState(1).randint(1, 33, 4000)
     buckets = inputs.Buckets(boundaries=(8, 16, 24, 32), window_steps=100)
-    with caplog.at_level(logging.INFO):
-        dataset = inputs.from_source(Sequences(lengths), train(16), buckets=buckets)
-        batches = list(dataset.take(100).as_numpy_iterator())
+    dataset = inputs.from_source(Sequences(lengths), train(16), buckets=buckets)
+    batches = list(dataset.take(100).as_numpy_iterator())
     per_batch = [{np.searchsorted(buckets.boundaries, size) for size in lengths[batch["id"]]} for batch in batches]
     assert sum(len(found) > 1 for found in per_batch) <= 3
     assert sorted({batch["tokens"].shape[1] for batch in batches}) == [8, 16, 24, 32]
     assert {len(batch["id"]) for batch in batches} == {16}
-    assert "the first 100 batches have 4 lengths; " in caplog.text
     used = sum(lengths[batch["id"]].sum() for batch in batches)
-    share = 100 * (1 - used / sum(batch["tokens"].size for batch in batches))
-    assert f"{share:.1f} % of them is padding" in caplog.text and share < 25
+    assert 1 - used / sum(batch["tokens"].size for batch in batches) < 0.25
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
@@ -142,7 +137,11 @@ def test_an_example_that_is_longer_than_measured_is_named():
         (Sequences([3, 9, 12]), {"boundaries": (4, 8)}, "example 1: tokens has 9 items, more than 8, as have 1 others"),
         (Columns(3), {"boundaries": (4,)}, "example 0: it has no field 'tokens' to pad, only scalars"),
         (Sequences([3]), {"boundaries": (4,), "fields": {"word": 0}}, "has no field 'word' to pad, only tokens"),
-        (Sequences([3]), {"boundaries": (4,), "lengths": [1, 2]}, "lengths have shape [2], and there are 1 examples"),
+        (
+            Sequences([3]),
+            {"boundaries": (4,), "lengths": [1, 2]},
+            "lengths must be 1 whole numbers from 0, got int64 [2]",
+        ),
         (Sequences([3, 3], bad=[1]), {"boundaries": (4,)}, "example 1: its checksum is wrong"),
         (Sequences([3]), {"boundaries": (4, 4)}, "boundaries must rise, from 1 or more, got (4, 4)"),
         (Sequences([3]), {"boundaries": ()}, "boundaries must rise, from 1 or more, got ()"),
