@@ -17,29 +17,21 @@ from official_trainer.nearest import did_you_mean
 from official_trainer.shown import first_few
 
 
-def tensor_type(arrow_type: Any) -> str:
-    """Returns what values of a type of Arrow become in a tensor, such as `int64`, `text` or `list of float32`.
+def tensor_type(arrow_type: Any) -> Any:
+    """Returns what values of a type of Arrow become in a tensor, such as `int64`; of a struct, a dict of them.
 
     Raises:
       ValueError: no tensor holds them.
     """
-    import numpy as np
     import pyarrow as pa
 
-    kinds = pa.types
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return tensor_type(arrow_type.storage_type)
-    if kinds.is_dictionary(arrow_type):
-        return tensor_type(arrow_type.value_type)
-    if _is_number(arrow_type):
-        return str(np.dtype(arrow_type.to_pandas_dtype()))
-    if _is_text(arrow_type):
-        return "text"
-    if _is_list(arrow_type):
-        return f"list of {tensor_type(arrow_type.value_type)}"
-    if kinds.is_struct(arrow_type) and arrow_type.num_fields:
-        return f"{{{', '.join(f'{field.name}: {tensor_type(field.type)}' for field in arrow_type)}}}"
-    raise ValueError(f"is {arrow_type}, which no tensor holds; write it as numbers or text, or leave it out")
+    return _named(as_numpy(pa.nulls(0, arrow_type), ""))
+
+
+def _named(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _named(each) for name, each in values.items()}
+    return "list of " * (values.ndim - 1) + ("text" if values.dtype.kind == "O" else str(values.dtype))
 
 
 def check_names(names: Sequence[str], found: Sequence[str], place: str, field: str) -> None:
@@ -56,7 +48,7 @@ def check_names(names: Sequence[str], found: Sequence[str], place: str, field: s
             raise DataError(f"{place} has no column '{name}'{near}", field=field)
 
 
-def tensor_types(schema: Any, names: Sequence[str], place: str, field: str) -> dict[str, str]:
+def tensor_types(schema: Any, names: Sequence[str], place: str, field: str) -> dict[str, Any]:
     """Returns what the columns `names` of a schema become in tensors.
 
     Raises:
@@ -128,7 +120,7 @@ def as_numpy(array: Any, name: str) -> Any:
     """Returns an `Array` as an array `[n, …]`; of structs, as a dict of them.
 
     Raises:
-      ValueError: a value is missing, or lists have several lengths.
+      ValueError: a value is missing, lists have several lengths, or no tensor holds the type.
     """
     import numpy as np
     import pyarrow as pa
@@ -150,6 +142,8 @@ def as_numpy(array: Any, name: str) -> Any:
         return {child: as_numpy(values, f"{name}.{child}") for child, values in children}
     if _is_text(array.type):
         array = array.cast(pa.large_binary())
+    elif not _is_number(array.type):
+        raise ValueError(f"is {array.type}, which no tensor holds; write it as numbers or text, or leave it out")
     return np.array(array.to_numpy(zero_copy_only=False))  # a copy, which transforms can write to
 
 

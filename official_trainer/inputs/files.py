@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 
 from official_trainer.errors import first_line
-from official_trainer.files import is_url, size_bytes
+from official_trainer.files import is_url, near_hint, size_bytes
 from official_trainer.inputs import unparsed
 from official_trainer.inputs.context import DataError
 from official_trainer.lazy import tf
@@ -76,11 +76,9 @@ def find_files(input_path: str | Sequence[str], *, field: str = "input_path") ->
             where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)},"
             value = input_path if isinstance(input_path, str) else list(input_path)
             of = "" if value in (pattern, [pattern]) else f" of the value {value!r}"
-            raise DataError(
-                f"no file matches {pattern!r}{of}{where} (working directory {os.getcwd()}); "
-                "check the path, or write an absolute path",
-                field=field,
-            )
+            fix = near_hint(pattern) or "; check the path, or write an absolute path"
+            what = f"no file matches {pattern!r}{of}{where} (working directory {os.getcwd()}){fix}"
+            raise DataError(what, field=field)
         paths.update(matches)
     if not paths:
         raise DataError("is empty; set it to a file, a pattern such as data/train-*.tfrecord, or a list", field=field)

@@ -144,9 +144,11 @@ class Packed(Batched):
                     values = self._values(index, example, name)
                     if name not in batch:
                         batch[name] = np.full([*shape, *values.shape[1:]], padding, values.dtype)
-                    wanted = batch[name].dtype, (int(self.lengths[index]), *batch[name].shape[2:])
-                    if (values.dtype, values.shape) != wanted:
-                        what = f"{name} is {values.dtype} {list(values.shape)}, and {wanted[0]} {list(wanted[1])} is"
+                    expected = batch[name].dtype, (int(self.lengths[index]), *batch[name].shape[2:])
+                    if (values.dtype, values.shape) != expected:
+                        what = (
+                            f"{name} is {values.dtype} {list(values.shape)}, and {expected[0]} {list(expected[1])} is"
+                        )
                         raise ValueError(f"{self._source.where(index)}: {what} expected by the plan")
                     batch[name][row, first:stop] = values[begin : begin + stop - first]
                 batch["segment_ids"][row, first:stop] = segment

@@ -12,7 +12,6 @@ from typing import Any
 from official_trainer.files import is_url, open_file
 from official_trainer.inputs.arrow_columns import pick
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.files import find_files
 from official_trainer.inputs.source import Batched, flat, rebuilt
 from official_trainer.nearest import did_you_mean
 
@@ -54,15 +53,6 @@ class TableFiles(Batched):
         file = self._file_of[int(self._starts.searchsorted(index, side="right")) - 1]
         row = index - int(self._starts[self._file_of.index(file)]) + self._first_row
         return f"{self._paths[file]}, row {row}"
-
-
-def paths_of(files: str | Sequence[str]) -> list[str]:
-    """Returns the files of the field `files`, sorted.
-
-    Raises:
-      DataError: there is none, or one cannot be opened.
-    """
-    return [file.path for file in find_files(files, field="files")]
 
 
 def opened(path: str) -> Any:

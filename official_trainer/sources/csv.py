@@ -24,7 +24,7 @@ from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_fill, check_names, columns_of, tensor_types
 from official_trainer.lazy import tf
 from official_trainer.sources import paths
-from official_trainer.sources.columns import TableFiles, file_problems, opened, paths_of
+from official_trainer.sources.columns import TableFiles, file_problems, opened
 
 _BLOCK_BYTES = 16 << 20  # the types of columns are found in the first block; a block is a part of the copy
 _NULLS = ("", "NA", "N/A", "NULL", "null", "None")  # not NaN, which is a number
@@ -76,7 +76,7 @@ class CsvConfig(SourceConfig):
     def build(self) -> CsvRows:
         import pyarrow as pa
 
-        found, copies, columns = paths_of(self.files), [], self.columns
+        found, copies, columns = paths.find(self.files), [], self.columns
         types = {name: pa.type_for_alias(given) for name, given in self.column_types.items()}
         for path in found:
             copies.append(_copy(self, path, columns, types))

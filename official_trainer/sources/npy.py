@@ -108,10 +108,7 @@ def _opened(field: str, path: str) -> Any:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read row by row: {error}", field=name) from error
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{path} holds several arrays; write each by numpy.save into a file of its own", field=name)
-    if array.ndim == 0:
-        raise DataError(f"{path} holds a single value, and rows are needed", field=name)
-    if array.dtype.kind not in _KINDS:
-        raise DataError(f"{path} holds {array.dtype}, which no tensor holds; write a file for each field", field=name)
+    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in _KINDS:
+        held = getattr(array, "dtype", "several arrays")
+        raise DataError(f"{path} holds {held}, and one array of rows of numbers or text is needed", field=name)
     return array

@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 from official_trainer.config import FrozenDict, SourceConfig
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_fill, columns_of, tensor_types
-from official_trainer.sources.columns import TableFiles, damaged, file_problems, opened, paths_of, reason_of
+from official_trainer.sources import paths
+from official_trainer.sources.columns import TableFiles, damaged, file_problems, opened, reason_of
 
 _MAGIC = b"PAR1"
 _HELD_ROWS = 50_000  # where nothing says how many are read at a time
@@ -49,28 +50,28 @@ class ParquetConfig(SourceConfig):
         yield from file_problems(self)
 
     def build(self) -> ParquetRows:
-        return ParquetRows(paths_of(self.files), self.columns, self.fill_null)
+        return ParquetRows(paths.find(self.files), self.columns, self.fill_null)
 
 
 class ParquetRows(TableFiles):
     """Rows of Parquet files, whose parts are row groups."""
 
-    def __init__(self, paths: Sequence[str], columns: Sequence[str], fill_null: Mapping[str, Any]) -> None:
+    def __init__(self, files: Sequence[str], columns: Sequence[str], fill_null: Mapping[str, Any]) -> None:
         """Reads the footer of each file.
 
         Raises:
           DataError: a file is damaged, has no such column, or other types than the first.
         """
         with concurrent.futures.ThreadPoolExecutor(16) as threads:
-            found = list(threads.map(_footer, paths))
+            found = list(threads.map(_footer, files))
         schemas = [footer.schema.to_arrow_schema() for footer, _ in found]
         self._columns, self._fill = list(columns) or list(schemas[0].names), dict(fill_null)
-        wanted = tensor_types(schemas[0], self._columns, paths[0], "columns" if columns else "files")
+        wanted = tensor_types(schemas[0], self._columns, files[0], "columns" if columns else "files")
         check_fill(schemas[0], self._fill, self._columns, "fill_null")
-        for path, schema in zip(paths, schemas, strict=True):
+        for path, schema in zip(files, schemas, strict=True):
             for name, tp in tensor_types(schema, self._columns, path, "files").items():
                 if tp != wanted[name]:
-                    what = f"{path}: column '{name}' is {tp}, and in {paths[0]} {wanted[name]}"
+                    what = f"{path}: column '{name}' is {tp}, and in {files[0]} {wanted[name]}"
                     raise DataError(f"{what}; write them alike, or leave it out of `columns`", field="files")
         groups = [
             (file, group, footer.row_group(group).num_rows)
@@ -79,7 +80,7 @@ class ParquetRows(TableFiles):
         ]
         self._groups = [each for each in groups if each[2]]
         self.groups = [rows for *_, rows in self._groups]
-        super().__init__(paths, [(file, rows) for file, _, rows in self._groups])
+        super().__init__(files, [(file, rows) for file, _, rows in self._groups])
         self._fingerprint = hashlib.blake2b(b"".join(digest for _, digest in found), digest_size=16).hexdigest()
         self.expect(_HELD_ROWS)
 

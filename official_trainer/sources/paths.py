@@ -5,15 +5,13 @@ Owns: what a field of paths may hold, and the messages about it. Does not own: w
 
 from __future__ import annotations
 
-import functools
-import glob
 import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
 
-from official_trainer.files import is_url, near_hint, open_file, size_bytes
-from official_trainer.inputs import DataError
+from official_trainer.files import is_url, open_file, size_bytes
+from official_trainer.inputs.files import find_files
 
 _logger = logging.getLogger(__name__)
 _END_BYTES = 4096
@@ -36,24 +34,12 @@ def problems(field: str, paths: str | Sequence[str]) -> Iterator[tuple[str, str]
 
 
 def find(patterns: str | Sequence[str], field: str = "files") -> list[str]:
-    """Returns the local files that match, sorted, each once.
+    """Returns the files that match, sorted, each once.
 
     Raises:
-      DataError: a pattern matches none.
+      DataError: a pattern matches none, or a file cannot be opened.
     """
-    found: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        pattern = os.path.expanduser(pattern)
-        is_there = os.path.exists(pattern)  # also with a [ in its name
-        matches = [pattern] if is_there else glob.glob(pattern, recursive=True)
-        files = list(filter(os.path.isfile, matches))  # no pipe, which would let the process wait
-        if not files:
-            what = f"{pattern!r} is no file" if is_there else f"no file matches {pattern!r}"
-            where = f"which is {os.path.abspath(pattern)}, in the working directory {os.getcwd()}"
-            fix = "; write the pattern of its files" if os.path.isdir(pattern) else near_hint(pattern)
-            raise DataError(f"{what}, {where}{fix}", field=field)
-        found.update(files)
-    return sorted(found)
+    return [file.path for file in find_files(patterns, field=field)]
 
 
 def fingerprint(paths: Sequence[str]) -> str:

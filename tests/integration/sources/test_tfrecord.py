@@ -244,7 +244,7 @@ def test_the_field_has_its_path_in_the_configuration(tmp_path):
     context = inputs.InputContext()
     context.section = "task.train_data"
     params = DataConfig(source=TfrecordConfig(files=str(tmp_path)), is_training=True)
-    with pytest.raises(inputs.DataError, match=r"is no file, which is .*; write the pattern of its files") as caught:
+    with pytest.raises(inputs.DataError, match=r"cannot read .*directory") as caught:
         inputs.call_build_inputs(Reads(), params, context)
     assert caught.value.field == "task.train_data.source.files"
 
