@@ -14,16 +14,17 @@ from official_trainer.inputs.arrow_columns import pick
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.source import Batched, flat, rebuilt
 from official_trainer.nearest import did_you_mean
+from official_trainer.sources import paths
 
 
 class TableFiles(Batched):
     """Rows of files that have parts; a subclass defines what is in a part."""
 
-    def __init__(self, paths: Sequence[str], parts: Sequence[tuple[int, int]], first_row: int = 0) -> None:
+    def __init__(self, files: Sequence[str], parts: Sequence[tuple[int, int]], first_row: int = 0) -> None:
         """Takes the paths, for each part the number of its file and of its rows, and what a file's first row is."""
         import numpy as np
 
-        self._paths, self._first_row = paths, first_row
+        self._paths, self._first_row = files, first_row
         self._file_of = [file for file, _ in parts]
         self._starts = np.cumsum([0, *(rows for _, rows in parts)])
 
@@ -53,6 +54,9 @@ class TableFiles(Batched):
         file = self._file_of[int(self._starts.searchsorted(index, side="right")) - 1]
         row = index - int(self._starts[self._file_of.index(file)]) + self._first_row
         return f"{self._paths[file]}, row {row}"
+
+    def fingerprint(self) -> str:
+        return paths.fingerprint(self._paths)
 
 
 def opened(path: str) -> Any:

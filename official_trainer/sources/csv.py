@@ -93,33 +93,23 @@ class CsvRows(TableFiles):
 
     def __init__(self, found: Sequence[str], copies: Sequence[str], fill: Mapping[str, Any], first_row: int) -> None:
         """Takes the paths of the files, those of their copies, values for what is missing, a file's first row."""
-        self._copies, self._fill = copies, dict(fill)
-        self._open()
-        super().__init__(found, [(file, batch.num_rows) for file, batch in self._batches], first_row)
-
-    def _open(self) -> None:
         import pyarrow as pa
 
-        readers = [pa.ipc.open_file(pa.memory_map(copy)) for copy in self._copies]
-        self._batches = [
+        self._made_of = found, copies, fill, first_row
+        readers = [pa.ipc.open_file(pa.memory_map(copy)) for copy in copies]
+        batches = [
             (file, reader.get_batch(number))
             for file, reader in enumerate(readers)
             for number in range(reader.num_record_batches)
         ]
-        self._parts = [columns_of(batch, batch.schema.names, self._fill) for _, batch in self._batches]
+        self._parts = [columns_of(batch, batch.schema.names, fill) for _, batch in batches]
+        super().__init__(found, [(file, batch.num_rows) for file, batch in batches], first_row)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_batches", "_parts")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
+    def __reduce__(self) -> Any:
+        return CsvRows, self._made_of  # batches would be pickled with all that they hold
 
     def part(self, number: int) -> Mapping[str, Any]:
         return self._parts[number]
-
-    def fingerprint(self) -> str:
-        return paths.fingerprint(self._paths)
 
 
 def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ class NpyConfig(SourceConfig):
             yield from paths.problems(f"files.{field}", path)
 
     def build(self) -> Source:
-        source = NpySource({field: _only(field, path) for field, path in self.files.items()})
+        source = NpySource(self.files)
         lengths = {field: len(array) for field, array in source.arrays.items()}
         if len({*lengths.values()}) > 1:
             said = ", ".join(f"{field} has {length:,}" for field, length in lengths.items())
@@ -79,15 +79,6 @@ class NpySource(Source):
 
     def fingerprint(self) -> str:
         return paths.fingerprint(list(self._files.values()))
-
-
-def _only(field: str, pattern: str) -> str:
-    found = paths.find(pattern, f"files.{field}")
-    if len(found) > 1:
-        raise DataError(
-            f"{pattern!r} matches {len(found)} files, and a field is one: {first_few(found)}", field="files"
-        )
-    return found[0]
 
 
 def _native(array: Any) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -63,8 +62,8 @@ class ParquetRows(TableFiles):
           DataError: a file is damaged, has no such column, or other types than the first.
         """
         with concurrent.futures.ThreadPoolExecutor(16) as threads:
-            found = list(threads.map(_footer, files))
-        schemas = [footer.schema.to_arrow_schema() for footer, _ in found]
+            footers = list(threads.map(_footer, files))
+        schemas = [footer.schema.to_arrow_schema() for footer in footers]
         self._columns, self._fill = list(columns) or list(schemas[0].names), dict(fill_null)
         wanted = tensor_types(schemas[0], self._columns, files[0], "columns" if columns else "files")
         check_fill(schemas[0], self._fill, self._columns, "fill_null")
@@ -75,13 +74,12 @@ class ParquetRows(TableFiles):
                     raise DataError(f"{what}; write them alike, or leave it out of `columns`", field="files")
         groups = [
             (file, group, footer.row_group(group).num_rows)
-            for file, (footer, _) in enumerate(found)
+            for file, footer in enumerate(footers)
             for group in range(footer.num_row_groups)
         ]
         self._groups = [each for each in groups if each[2]]
         self.groups = [rows for *_, rows in self._groups]
         super().__init__(files, [(file, rows) for file, _, rows in self._groups])
-        self._fingerprint = hashlib.blake2b(b"".join(digest for _, digest in found), digest_size=16).hexdigest()
         self.expect(_HELD_ROWS)
 
     def expect(self, examples: int) -> None:
@@ -98,9 +96,6 @@ class ParquetRows(TableFiles):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._open()
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
 
     def part(self, number: int) -> Mapping[str, Any]:
         with self._locks[number]:  # other threads wait for the one that decodes it
@@ -129,8 +124,8 @@ class ParquetRows(TableFiles):
             return f"{what}: {reason_of(error)}; write or copy the file again"
 
 
-def _footer(path: str) -> tuple[Any, bytes]:
-    """Returns the metadata of a file, and a checksum of its size and footer.
+def _footer(path: str) -> Any:
+    """Returns the metadata of a file.
 
     Raises:
       DataError: it is no whole Parquet file.
@@ -141,8 +136,6 @@ def _footer(path: str) -> tuple[Any, bytes]:
         with opened(path) as file:
             if file.read(len(_MAGIC)) != _MAGIC:
                 raise ValueError("does not begin with PAR1, as a Parquet file does")
-            metadata, size = pyarrow.parquet.read_metadata(file), file.size()
-            file.seek(size - metadata.serialized_size - 8)
-            return metadata, hashlib.blake2b(file.read() + str(size).encode(), digest_size=16).digest()
+            return pyarrow.parquet.read_metadata(file)
     except Exception as error:
         raise damaged(path, error) from error

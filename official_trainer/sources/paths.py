@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from official_trainer.files import is_url, open_file, size_bytes
 from official_trainer.inputs.files import find_files
 
-_logger = logging.getLogger(__name__)
-_END_BYTES = 4096
+_END_BYTES = 1 << 16
 
 
 @functools.lru_cache

@@ -211,9 +211,10 @@ def test_files_that_differ_are_refused_before_the_first_step(tmp_path, second, f
 def test_the_fingerprint_is_that_of_the_data(tmp_path):
     """N45: a copy has the same; other values, another row, another file have another."""
     first = build(written(tmp_path / "a.parquet", {"id": [1, 2]})).fingerprint()
-    assert build(written(tmp_path / "copy.parquet", {"id": [1, 2]})).fingerprint() == first
+    (tmp_path / "copy").mkdir()
+    assert build(written(tmp_path / "copy" / "a.parquet", {"id": [1, 2]})).fingerprint() == first
     others = [{"id": [1, 3]}, {"id": [1, 2, 3]}, {"ib": [1, 2]}]
-    found = {build(written(tmp_path / "b.parquet", other)).fingerprint() for other in others}
+    found = {build(written(tmp_path / "a.parquet", other)).fingerprint() for other in others}
     assert len(found | {first}) == 4
 
 
