@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Source, adopt, as_array, check_alike, flat, rebuilt
+from official_trainer.inputs.source import Source, adopt, arrays_of, check_alike, rebuilt
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
 
@@ -39,19 +39,17 @@ class Mixture(Source):
       >>> from official_trainer import inputs
       >>> from official_trainer.config import DataConfig
       >>> news, books = [{"x": number} for number in range(3)], [{"x": number} for number in range(100, 200)]
-      >>> both = inputs.Mixture({"news": (news, 1), "books": (books, 2)}, part_field="part")
+      >>> both = inputs.Mixture({"news": (news, 1), "books": (books, 2)})
       >>> params = DataConfig(global_batch_size=6, is_training=True)
-      >>> next(iter(inputs.from_source(both, params)))["part"].numpy().tolist()
+      >>> [int(x >= 100) for x in next(iter(inputs.from_source(both, params)))["x"]]
       [1, 0, 1, 1, 0, 1]
     """
 
-    def __init__(self, parts: Mapping[str, tuple[Any, float]], *, part_field: str = "") -> None:
+    def __init__(self, parts: Mapping[str, tuple[Any, float]]) -> None:
         """Takes the parts.
 
         Args:
           parts: of each name, the source, as for `from_source`, and its weight; weights need not add up to 1.
-          part_field: name of a field that is added to each example, a dict: the number of its part, in the order of
-            `parts`, int64; empty for none.
 
         Raises:
           DataError: there is no part, one is empty, or a weight is not positive, or too small beside the others.
@@ -60,7 +58,7 @@ class Mixture(Source):
 
         if not parts:
             raise DataError("a mixture needs parts: a name for each, with a source and a weight")
-        self._names, self._part_field = list(parts), part_field
+        self._names = list(parts)
         self._parts = [_part(name, source) for name, (source, _) in parts.items()]
         self._per_round = _whole_shares({name: weight for name, (_, weight) in parts.items()})
         self._turns = _turns(self._per_round)
@@ -73,13 +71,13 @@ class Mixture(Source):
 
     def __getitem__(self, index: int) -> Any:
         number, local = self._place(index)
-        return self._marked(self._parts[number][local], number)
+        return self._parts[number][local]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         found: list[Any] = [None] * len(indices)
         for number, rows, local in self._by_part(indices):
             for row, example in zip(rows, self._parts[number].__getitems__(local), strict=True):
-                found[row] = self._marked(example, number)
+                found[row] = example
         return found
 
     def take(self, indices: Sequence[int]) -> Any:
@@ -87,8 +85,8 @@ class Mixture(Source):
 
         taken, columns, order = [], [], []
         for number, rows, local in self._by_part(indices):
-            taken.append(self._marked(self._parts[number].take(local), number, len(local)))
-            columns.append([(path, as_array(leaf, path)) for path, leaf in flat(taken[-1])])
+            taken.append(self._parts[number].take(local))
+            columns.append(arrays_of(taken[-1]))
             first = [(path, leaf[:1].reshape(leaf.shape[1:])) for path, leaf in columns[0]]
             check_alike(columns[-1], first, batched=True)
             order += rows
@@ -138,19 +136,6 @@ class Mixture(Source):
             rows.setdefault(number, []).append((row, local))
         for number, pairs in sorted(rows.items()):
             yield number, [row for row, _ in pairs], [local for _, local in pairs]
-
-    def _marked(self, example: Any, number: int, count: int | None = None) -> Any:
-        """Returns an example, or a batch of `count`, with the number of its part."""
-        import numpy as np
-
-        if not self._part_field:
-            return example
-        if not isinstance(example, Mapping):
-            what = f"is a {type(example).__name__}, and part_field needs a dict to add '{self._part_field}' to"
-            raise ValueError(f"it {what}")
-        if self._part_field in example:
-            raise ValueError(f"it has a field '{self._part_field}' already; give part_field another name")
-        return {**example, self._part_field: np.full([] if count is None else [count], number, np.int64)}
 
 
 def _part(name: str, source: Any) -> Source:

@@ -31,11 +31,9 @@ class MixtureConfig(SourceConfig):
 
     Attributes:
       parts: a source and its weight, by a name for messages, and for the seed of the part's order.
-      part_field: name of a field that is added to each example: the number of its part, in the order of `parts`.
     """
 
     parts: dict[str, PartConfig] = FrozenDict()
-    part_field: str = ""
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if not self.parts:
@@ -45,8 +43,6 @@ class MixtureConfig(SourceConfig):
                 yield f"parts.{name}.source", "is not set; for example source: {type: parquet, …}"
 
     def build(self) -> Source:
-        """Returns the mixture."""
         from official_trainer.inputs import Mixture
 
-        parts = {name: (part.source, part.weight) for name, part in self.parts.items()}
-        return Mixture(parts, part_field=self.part_field)
+        return Mixture({name: (part.source, part.weight) for name, part in self.parts.items()})

@@ -103,13 +103,11 @@ def test_an_evaluation_has_each_example_of_each_part_once():
 
 
 @pytest.mark.parametrize("transforms", [(), [dict]])
-def test_an_example_says_its_part(transforms):
-    """N44: by the number of the part, in one batch of columns or one by one."""
-    mixture = inputs.Mixture(parts([1, 2, 1], [5, 7, 9]), part_field="part")
+def test_examples_of_parts_share_batches(transforms):
+    """N44: in one batch of columns or one by one."""
+    mixture = inputs.Mixture(parts([1, 2, 1], [5, 7, 9]))
     batch = next(inputs.from_source(mixture, train(32), transforms=transforms).as_numpy_iterator())
-    assert (batch["id"] // 100 == batch["part"]).all()
-    assert batch["part"].dtype == np.int64
-    assert collections.Counter(batch["part"].tolist()) == {0: 8, 1: 16, 2: 8}
+    assert collections.Counter((batch["id"] // 100).tolist()) == {0: 8, 1: 16, 2: 8}
     assert all(text == b"number %d" % (number % 100) for text, number in zip(batch["text"], batch["id"], strict=True))
 
 
@@ -145,20 +143,6 @@ def test_an_example_that_fits_badly_is_named_with_its_part(second, message):
         ids(inputs.from_source(inputs.Mixture({"a": (Numbers(5), 1), "b": (second, 1)}), evaluation(14, workers=1)))
     assert message in str(caught.value)
     assert isinstance(caught.value, inputs.DataError) == isinstance(second, list), "other fields, before training"
-
-
-@pytest.mark.parametrize(
-    ("first", "message"),
-    [
-        ([1, 2], "a: example 0 of list: it is a int, and part_field needs a dict to add 'id' to"),
-        ([{"id": 1}], "a: example 0 of list: it has a field 'id' already; give part_field another name"),
-    ],
-)
-def test_a_field_of_the_part_that_cannot_be_added_is_refused(first, message):
-    """N44"""
-    with pytest.raises(inputs.DataError) as caught:
-        inputs.from_source(inputs.Mixture({"a": (first, 1)}, part_field="id"), evaluation())
-    assert message in str(caught.value)
 
 
 def test_a_mixture_changes_with_its_parts():

@@ -60,10 +60,10 @@ class SequencesTask(Task):
             buckets = inputs.Buckets(boundaries=(8, 16, 32), window_steps=9)
             return inputs.from_source(params.source, params, input_context, buckets=buckets)
         parts = {
-            "short": (inputs.Packed(sentences(90, 0), 32), 2),
-            "long": (inputs.Packed(sentences(200, 100), 32), 1),
+            "short": (inputs.Mapped(inputs.Packed(sentences(90, 0), 32), lambda row: {**row, "id": 0}), 2),
+            "long": (inputs.Mapped(inputs.Packed(sentences(200, 100), 32), lambda row: {**row, "id": 1}), 1),
         }
-        return inputs.from_source(inputs.Mixture(parts, part_field="id"), params, input_context)
+        return inputs.from_source(inputs.Mixture(parts), params, input_context)
 
     def train_step(self, batch, model, optimizer, metrics=None):
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group

@@ -23,7 +23,7 @@ def test_a_part_needs_a_source():
 def test_a_section_builds_its_parts():
     """N44: each with its weight, in their order."""
     parts = {"a": PartConfig(weight=3, source=Listed()), "b": PartConfig(source=Listed(count=2))}
-    mixture = MixtureConfig(parts=parts, part_field="part").build()
+    mixture = MixtureConfig(parts=parts).build()
     assert mixture.shares == {"a": 0.75, "b": 0.25}
-    assert [mixture[index] for index in (2, 3)] == [{"id": 2, "part": 0}, {"id": 0, "part": 1}]
+    assert [mixture[index] for index in (2, 3)] == [{"id": 2}, {"id": 0}]
     assert mixture.where(4) == "b: example 1 of list"
