@@ -131,8 +131,8 @@ class Packed(Batched):
         import numpy as np
 
         places = [slice(self._starts[row], self._starts[row + 1]) for row in indices]
-        wanted = [index for place in places for index in self._examples[place].tolist()]
-        read = iter(named_examples(self._source, wanted))
+        needed = [index for place in places for index in self._examples[place].tolist()]
+        read = iter(named_examples(self._source, needed))
         shape = [len(indices), self._length]
         batch = {"segment_ids": np.zeros(shape, np.int32), "positions": np.zeros(shape, np.int32)}
         for row, place in enumerate(places):
@@ -145,11 +145,9 @@ class Packed(Batched):
                     if name not in batch:
                         batch[name] = np.full([*shape, *values.shape[1:]], padding, values.dtype)
                     expected = batch[name].dtype, (int(self.lengths[index]), *batch[name].shape[2:])
-                    if (values.dtype, values.shape) != expected:
-                        what = (
-                            f"{name} is {values.dtype} {list(values.shape)}, and {expected[0]} {list(expected[1])} is"
-                        )
-                        raise ValueError(f"{self._source.where(index)}: {what} expected by the plan")
+                    if (found := (values.dtype, values.shape)) != expected:
+                        has, needs = (f"{each[0]} {list(each[1])}" for each in (found, expected))
+                        raise ValueError(f"{self._source.where(index)}: {name} is {has}, and {needs} is expected")
                     batch[name][row, first:stop] = values[begin : begin + stop - first]
                 batch["segment_ids"][row, first:stop] = segment
                 batch["positions"][row, first:stop] = np.arange(stop - first)

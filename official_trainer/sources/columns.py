@@ -13,7 +13,6 @@ from official_trainer.files import is_url, open_file
 from official_trainer.inputs.arrow_columns import pick
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.source import Batched, flat, rebuilt
-from official_trainer.nearest import did_you_mean
 from official_trainer.sources import paths
 
 
@@ -81,9 +80,6 @@ def damaged(path: str, error: Exception) -> DataError:
 
 
 def file_problems(section: Any) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with the fields `files` and `fill_null` of a section."""
+    """Yields what is wrong with the field `files` of a section."""
     if not section.files:
         yield "files", f"is needed: a file, a pattern such as data/train-*.{section.type}, or a list"
-    for name in section.fill_null if section.columns else ():
-        if name not in section.columns:
-            yield "fill_null", f"has '{name}', which is none of `columns`{did_you_mean(name, section.columns)}"

@@ -3,9 +3,9 @@
 Owns: converting CSV with pyarrow, the folder of the copies, the file, row and field of what is wrong. Does not own:
 which columns become tensors (`inputs/arrow_columns.py`).
 
-Lines of CSV have no places that can be computed. So each file is converted before the first step, in about ten seconds
-for a gigabyte on one core, and what is wrong in any line is said then. A copy is about as large as its file, is mapped
-into memory, and is made again when the file or an option changes.
+Lines of CSV have no places that can be computed. So each file is converted before the first step, in about half a
+minute for a gigabyte on one core, and what is wrong in any line is said then. A copy is about as large as its file, is
+mapped into memory, and is made again when the file or an option changes.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_parts_that_make_no_mixture_are_refused(mixed, message):
     ("second", "message"),
     [
         (Numbers(9, bad=[4]), "b: example 4: its checksum is wrong"),
-        ([{"id": 1}] * 9, "b: example 0 of list: it lacks text"),
+        ([{"id": 1}] * 9, "b: example 0 of list: it has id, and the first example id, text"),
         ([{"id": 1.5, "text": ""}] * 9, "b: example 0 of list: id is float32, and in the first example int64"),
     ],
 )

@@ -149,7 +149,7 @@ def test_what_cannot_be_packed_is_refused(make, message):
     ("options", "message"),
     [
         ({"bad": [3]}, "packed ones: example 3: its checksum is wrong"),
-        ({"other": 3}, "packed ones: example 3: tokens is int64 [4], and int64 [2] is expected by the plan"),
+        ({"other": 3}, "packed ones: example 3: tokens is int64 [4], and int64 [2] is expected"),
         ({"floats": [3]}, "example 3: tokens is float64 [2], and int64 [2] is expected"),
     ],
 )

@@ -17,8 +17,8 @@ def evaluation(batch=8, **fields):
     [
         ({"id": 1, "x": [1.0, 2.0]}, "example 1 of list: x has shape [2], and in the first example [1]"),
         ({"id": 1.5, "x": [1.0]}, "example 1 of list: id is float32, and in the first example int64"),
-        ({"id": 1}, "example 1 of list: it lacks x"),
-        ({"id": 1, "x": [1.0], "y": 2}, "example 1 of list: it has y as well"),
+        ({"id": 1}, "example 1 of list: it has id, and the first example id, x"),
+        ({"id": 1, "x": [1.0], "y": 2}, "example 1 of list: it has id, x, y, and the first example id, x"),
         ({"id": 1, "x": None}, "example 1 of list: x is None"),
     ],
 )
