@@ -19,24 +19,16 @@ def has_columns(source: Any) -> bool:
     kind: Any = getattr(datasets, "Dataset", None)
     if kind is None or not isinstance(source, kind) or source.format["type"] not in (None, "arrow", "numpy"):
         return False
-    features = [source.features[name] for name in source.column_names]
     try:
         for name in source.format["columns"]:
             tensor_type(source.features.arrow_schema.field(name).type)
     except ValueError:
         return False
-    return not any(_decodes(feature) for feature in features)
+    # What is decoded has another form than what is stored: an image instead of its file.
+    return not datasets.features.features.require_decoding(dict(source.features), ignore_decode_attribute=True)
 
 
 def take(table: Any, indices: Sequence[int]) -> dict[str, Any]:
     """Returns rows of a dataset in the format `arrow`, as arrays `[n, …]`."""
     found = table[list(indices)]
     return {name: as_numpy(found.column(name).combine_chunks(), name) for name in found.column_names}
-
-
-def _decodes(feature: Any) -> bool:
-    """Whether an example has something else than what is stored: an image instead of its file."""
-    if isinstance(feature, dict):
-        return any(map(_decodes, feature.values()))
-    inner = getattr(feature, "feature", None)  # of a list
-    return hasattr(feature, "decode_example") or (inner is not None and _decodes(inner))

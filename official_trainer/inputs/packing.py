@@ -132,7 +132,7 @@ class Packed(Batched):
 
         places = [slice(self._starts[row], self._starts[row + 1]) for row in indices]
         needed = [index for place in places for index in self._examples[place].tolist()]
-        read = iter(named_examples(self._source, needed))
+        read = named_examples(self._source, needed)
         shape = [len(indices), self._length]
         batch = {"segment_ids": np.zeros(shape, np.int32), "positions": np.zeros(shape, np.int32)}
         for row, place in enumerate(places):
@@ -231,21 +231,20 @@ def refuse_longer(source: Source, field: str, lengths: Any, most: int, fix: str)
 
 
 def named_examples(source: Source, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """Yields examples with their numbers.
+    """Returns examples with their numbers.
 
     Raises:
       DataError: one cannot be read; the message has its place.
     """
     try:
-        examples = source.__getitems__(indices)
+        return zip(indices, source.__getitems__(indices), strict=True)
     except Exception:
-        examples = []
         for index in indices:
             try:
-                examples.append(source[index])
+                source[index]
             except Exception as error:
                 raise DataError(f"{source.where(index)}: {error}") from error
-    yield from zip(indices, examples, strict=True)
+        raise
 
 
 def without_weights(source: Any, what: str) -> Source:

@@ -199,16 +199,12 @@ def as_array(value: Any, path: str) -> Any:
         return array.astype(np.float32)
     if array.dtype.kind in "US":
         array = np.asarray(value, object)  # an array of one length drops zeros at the end of a text
-    if array.dtype.kind in "Mm":
-        raise ValueError(f"{path} is a time ({array.dtype}); convert it to a number, with .astype('int64')")
-    if array.dtype.kind != "O":
+    if array.dtype.kind not in "OMm":
         return array
     texts = [each.encode() if isinstance(each, str) else each for each in array.flat]
-    wrong = [each for each in texts if not isinstance(each, bytes)]
-    if any(each is None for each in wrong):
-        raise ValueError(f"{path} is None; fill in what is missing")
-    if wrong or not texts:
-        raise ValueError(f"{path} is a {type(value).__name__}, which no tensor holds: {shorten(repr(value))}")
+    if not texts or not all(isinstance(each, bytes) for each in texts):
+        fix = "fill in what is missing, or convert it to numbers or text"
+        raise ValueError(f"{path} is {shorten(repr(value))}, which no tensor holds; {fix}")
     encoded = np.empty(array.shape, object)
     encoded.reshape(-1)[:] = texts
     return encoded

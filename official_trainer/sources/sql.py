@@ -156,7 +156,7 @@ class SqlRows(Batched):
         if gone := [each for each in keys if each not in found]:
             raise ValueError(f"the row {self._config.key} = {gone[0]!r} is gone since the run began; put it back")
         rows = [found[each] for each in keys]
-        return {name: _column(name, [row[place] for row in rows]) for place, name in enumerate(self._columns)}
+        return {name: as_array([_plain(row[at]) for row in rows], name) for at, name in enumerate(self._columns)}
 
     def where(self, index: int) -> str:
         return f"{self._what}, {self._config.key} = {self._keys[[index]].tolist()[0]!r}"
@@ -176,13 +176,6 @@ class SqlRows(Batched):
         return without_secrets(said)
 
 
-def _column(name: str, values: list[Any]) -> Any:
-    """Returns the values of a column as an array.
-
-    Raises:
-      ValueError: one is missing, or is no number, truth value or text.
-    """
-    try:
-        return as_array([bytes(each) if isinstance(each, memoryview | bytearray) else each for each in values], name)
-    except ValueError as error:
-        raise ValueError(f"{error}; CAST it in a query to a number or text, or use COALESCE for NULL") from error
+def _plain(value: Any) -> Any:
+    """Returns bytes as Python has them: drivers return views of them."""
+    return bytes(value) if isinstance(value, memoryview | bytearray) else value

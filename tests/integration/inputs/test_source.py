@@ -37,10 +37,10 @@ def test_values_become_tensors_with_the_types_of_python():
         (None, "source: is not set, and from_source() needs it"),
         ([], "from_source(): the evaluation data are empty: list has no example"),
         ([{}], "example 0 of list: it has no field"),
-        ([{"id": None}], "example 0 of list: id is None; fill in what is missing"),
-        ([{"id": object()}], "example 0 of list: id is a object, which no tensor holds"),
+        ([{"id": None}], "example 0 of list: id is None, which no tensor holds; fill in"),
+        ([{"id": object()}], "example 0 of list: id is <object object at"),
         ([{"id": [[1], [2, 3]]}], "example 0 of list: id is no array, because its parts differ in length"),
-        ([{"id": np.datetime64("2026-01-01")}], "id is a time (datetime64[D]); convert it to a number"),
+        ([{"id": np.datetime64("2026-01-01")}], "id is np.datetime64('2026-01-01'), which no tensor holds"),
     ],
 )
 def test_what_is_no_source_is_refused(thing, message):

@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path):
         ("DELETE FROM t WHERE k = 7", "t, k = 7: the row k = 7 is gone since the run began"),
         (
             "UPDATE t SET v = NULL WHERE k = 7",
-            "t, k = 7: v is None; fill in what is missing; CAST it in a query to a number or text, or use COALESCE",
+            "t, k = 7: v is [None], which no tensor holds; fill in what is missing, or convert it to numbers or text",
         ),
         ("UPDATE t SET v = 'x' WHERE k = 7", "t, k = 7: v is text, and in the first example int64"),
         ("DROP TABLE t", "no such table: t"),
