@@ -11,6 +11,7 @@ that add up to one, that always succeeds (Liu and Layland, 1973). So it is never
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -62,12 +63,12 @@ class Mixture(Source):
         self._parts = [_part(name, source) for name, (source, _) in parts.items()]
         self._per_round = _whole_shares({name: weight for name, (_, weight) in parts.items()})
         self._turns = _turns(self._per_round)
-        self._ends = np.cumsum([len(part) for part in self._parts])
+        self._starts = np.cumsum([0, *map(len, self._parts)])
         self.shares = {name: share / len(self._turns) for name, share in zip(parts, self._per_round, strict=True)}
         self.takes_many = all(part.takes_many for part in self._parts)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._starts[-1])
 
     def __getitem__(self, index: int) -> Any:
         number, local = self._place(index)
@@ -110,7 +111,7 @@ class Mixture(Source):
         import numpy as np
 
         of_parts = [order_of(part, name) for part, name in zip(self._parts, self._names, strict=True)]
-        turns, starts = tf.constant(self._turns), [0, *self._ends[:-1].tolist()]
+        turns, starts = tf.constant(self._turns), self._starts.tolist()
         before = [np.cumsum(self._turns == number) - (self._turns == number) for number in range(len(of_parts))]
         done = [tf.constant(column, tf.int64) for column in before]
 
@@ -125,17 +126,18 @@ class Mixture(Source):
         return places
 
     def _place(self, index: int) -> tuple[int, int]:
-        number = int(self._ends.searchsorted(index, side="right"))
-        return number, int(index) - int(self._ends[number - 1] if number else 0)
+        number = int(self._starts.searchsorted(index, side="right")) - 1
+        return number, int(index) - int(self._starts[number])
 
     def _by_part(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
         """Yields the number of each part that has some of the examples, their rows in `indices`, and their numbers."""
-        rows: dict[int, list[tuple[int, int]]] = {}
-        for row, index in enumerate(indices):
-            number, local = self._place(index)
-            rows.setdefault(number, []).append((row, local))
-        for number, pairs in sorted(rows.items()):
-            yield number, [row for row, _ in pairs], [local for _, local in pairs]
+        import numpy as np
+
+        wanted = np.asarray(indices, np.int64)
+        parts = self._starts.searchsorted(wanted, side="right") - 1
+        for number in np.unique(parts).tolist():
+            rows = np.flatnonzero(parts == number)
+            yield number, rows.tolist(), (wanted[rows] - self._starts[number]).tolist()
 
 
 def _part(name: str, source: Any) -> Source:
@@ -161,9 +163,8 @@ def _whole_shares(weights: Mapping[str, float]) -> list[int]:
     rounds = math.lcm(*(share.denominator for share in shares))
     if rounds <= _LONGEST:
         return [int(share * rounds) for share in shares]
-    whole = [int(share * _LONGEST) for share in shares]
-    for number in sorted(range(len(whole)), key=lambda n: whole[n] - shares[n] * _LONGEST)[: _LONGEST - sum(whole)]:
-        whole[number] += 1
+    ends = [round(end * _LONGEST) for end in itertools.accumulate(shares)]
+    whole = [end - before for before, end in itertools.pairwise([0, *ends])]
     if 0 in whole:
         name = list(weights)[whole.index(0)]
         raise DataError(f"part '{name}' of the mixture: its share is below 1 in {_LONGEST:,}; give it a larger weight")
