@@ -11,7 +11,6 @@ from typing import Any
 
 from official_trainer.files import is_url, open_file
 from official_trainer.inputs.arrow_columns import pick
-from official_trainer.inputs.context import DataError
 from official_trainer.inputs.source import Batched, flat, rebuilt
 from official_trainer.sources import paths
 
@@ -67,16 +66,6 @@ def opened(path: str) -> Any:
     remote: Any = open_file(path, "rb")
     remote.closed = False  # Arrow asks for it, and TensorFlow's files do not have it
     return pa.PythonFile(remote, mode="r")
-
-
-def reason_of(error: Exception) -> str:
-    """Returns the first line of what Arrow says."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def damaged(path: str, error: Exception) -> DataError:
-    """Returns that a file cannot be used."""
-    return DataError(f"{path}: {reason_of(error)}; write or copy the file again", field="files")
 
 
 def file_problems(section: Any) -> Iterator[tuple[str, str]]:

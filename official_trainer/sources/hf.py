@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from official_trainer.config import SourceConfig
+from official_trainer.errors import first_line
 from official_trainer.files import near_hint
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_names
 from official_trainer.nearest import did_you_mean
-from official_trainer.sources.columns import reason_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class HfConfig(SourceConfig):
         try:
             found = datasets.load_from_disk(self.path)
         except Exception as error:
-            what = f"{self.path} is no whole folder that save_to_disk wrote: {reason_of(error)}{near_hint(self.path)}"
+            what = f"{self.path} is no whole folder that save_to_disk wrote: {first_line(error)}{near_hint(self.path)}"
             raise DataError(what, field="path") from error
         if isinstance(found, datasets.Dataset):
             if self.split and self.split != str(found.split):
@@ -89,5 +89,5 @@ class HfConfig(SourceConfig):
         try:
             return read()
         except (KeyError, ValueError) as error:
-            what = f"'{self.split}' cannot be read: {reason_of(error)}"
+            what = f"'{self.split}' cannot be read: {first_line(error)}"
             raise DataError(what, field="split") from error

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from official_trainer.config import FrozenDict, SourceConfig
+from official_trainer.errors import first_line
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_fill, columns_of, tensor_types
 from official_trainer.sources import paths
-from official_trainer.sources.columns import TableFiles, damaged, file_problems, opened, reason_of
+from official_trainer.sources.columns import TableFiles, file_problems, opened
 
 _MAGIC = b"PAR1"
 _HELD_ROWS = 50_000  # where nothing says how many are read at a time
@@ -121,7 +122,7 @@ class ParquetRows(TableFiles):
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk, not of the data
             what = f"its row group {group}, of {rows} rows, cannot be decoded"
-            return f"{what}: {reason_of(error)}; write or copy the file again"
+            return f"{what}: {first_line(error)}; write or copy the file again"
 
 
 def _footer(path: str) -> Any:
@@ -138,4 +139,5 @@ def _footer(path: str) -> Any:
                 raise ValueError("does not begin with PAR1, as a Parquet file does")
             return pyarrow.parquet.read_metadata(file)
     except Exception as error:
-        raise damaged(path, error) from error
+        what = f"{path}: {first_line(error)}; write or copy the file again"
+        raise DataError(what, field="files") from error
