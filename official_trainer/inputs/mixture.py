@@ -104,8 +104,8 @@ class Mixture(Source):
         return "; ".join(f"{name} {share} of {len(part)} {part.fingerprint()}".strip() for name, share, part in shown)
 
     def samples(self) -> Sequence[int]:
-        starts = [0, *self._ends[:-1].tolist()]
-        return [start + each for start, part in zip(starts, self._parts, strict=True) for each in (0, *part.samples())]
+        parts = zip(self._starts[:-1].tolist(), self._parts, strict=True)
+        return [start + each for start, part in parts for each in (0, *part.samples())]
 
     def training_order(self, order_of: Callable[[Source, str], Any]) -> Any:
         import numpy as np

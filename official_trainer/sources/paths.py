@@ -5,6 +5,7 @@ Owns: what a field of paths may hold, and the messages about it. Does not own: w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from official_trainer.files import is_url, open_file, size_bytes
 from official_trainer.inputs.files import find_files
 
+_logger = logging.getLogger(__name__)
 _END_BYTES = 1 << 16
 
 

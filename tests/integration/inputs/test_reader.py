@@ -80,7 +80,7 @@ class Files(Numbers):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"id": 1}, "file 2, record 0: it lacks text"),
+        ({"id": 1}, "file 2, record 0: it has id, and the first example id, text"),
         ({"id": 1.5, "text": ""}, "file 2, record 0: id is float32, and in the first example int64"),
         ({"id": [1], "text": ""}, "file 2, record 0: id has shape [1], and in the first example []"),
     ],

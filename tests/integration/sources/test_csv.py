@@ -1,6 +1,5 @@
 """CSV files: values, the copy that is made once, errors with file, row and field."""
 
-import dataclasses
 import gzip
 import os
 import pickle
