@@ -73,7 +73,7 @@ def test_each_type_is_here():
 
 def test_the_guide_has_a_section_of_each():
     """N41: which a config takes."""
-    guide = (ROOT / "docs" / "guides" / "inputs.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "sources.md").read_text()
     sections = re.findall(r"^source: (\{type: (\w+), .*\})$", guide, re.MULTILINE)
     assert sorted(name for _, name in sections) == sorted(FIELDS)
     for text, name in sections:
