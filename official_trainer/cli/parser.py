@@ -47,10 +47,11 @@ _INSTEAD = {
     **dict.fromkeys(("run_with_profiling", "profile_file"), _PROFILER),
     "only_check_args": "`official-trainer check` tries everything with the same flags, and trains nothing",
     "helpxml": "`--help` prints text",
+    "pretrain_steps": "`trainer.continuous_eval_timeout` says how long to wait for one more checkpoint",
     **{name: f"set {name.upper()} in the environment" for name in _OF_HUB},
 }
 """Flags that ask for something else than a run: refused, and what does it."""
-_WITH_VALUE = {*_OF_LEVELS, *_OF_GARDEN, *_OF_HUB, "log_dir", "profile_file"}
+_WITH_VALUE = {*_OF_LEVELS, *_OF_GARDEN, *_OF_HUB, "log_dir", "profile_file", "pretrain_steps"}
 """Those of both that take a value."""
 _Kind = Literal["value", "values", "optional", "switch"]
 
