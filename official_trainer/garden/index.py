@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from official_trainer.config import ConfigError, Problem
+from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.garden.cache import CacheFile
 from official_trainer.garden.scan import Experiment, scan
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
@@ -110,12 +110,19 @@ def description(name: str) -> Mapping[str, Any]:
 
         found = describe(exp_factory.get_exp_config(name))
     except Exception as error:
-        failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        Cache(_FAILURES).write({**failures(), name: failure})
-        what = f"Model Garden {release()} cannot load '{name}': {failure}"
-        raise ConfigError([Problem(what, origin=entry.origin)]) from error
+        Cache(_FAILURES).write({**failures(), name: _failure(error)})
+        raise ConfigError([cannot_load(f"'{name}'", error, entry.origin)]) from error
     cached.write(found)
     return found
+
+
+def cannot_load(what: str, error: Exception, origin: Origin | None = None) -> Problem:
+    """Returns what is said where the installed release cannot import a module of its own, or a factory fails."""
+    return Problem(f"Model Garden {release()} cannot load {what}: {_failure(error)}", origin=origin)
+
+
+def _failure(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def is_described(name: str) -> bool:

@@ -12,9 +12,10 @@ import importlib.util
 import operator
 from typing import Any
 
-from official_trainer.config import Config, Problem, fields
+from official_trainer.config import Config, ConfigError, Problem, fields
 from official_trainer.config.errors import line_of_class, unregistered
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.garden import index
 from official_trainer.garden.spec import CONFIG, garden_class, is_config_class
 from official_trainer.lazy import load
 
@@ -77,21 +78,29 @@ def create_optimizer(task: Any, config: Any, model: Any) -> Any:
 
 
 def _register(module: str) -> None:
-    """Imports the modules that register the tasks and model parts of a project of Model Garden, as its driver does."""
+    """Imports the modules that register the tasks and model parts of a project of Model Garden, as its driver does.
+
+    Raises:
+      ConfigError: the installed release lacks one of its own modules, or another package.
+    """
     if module:
         importlib.import_module(module)
     parts = module.split(".")
     depths = range(3, len(parts)) if module.startswith("official.projects.") else ()
-    packages = [".".join(parts[:depth]) for depth in depths]
-    for package in packages:
-        for name in (f"{package}.registry_imports", f"{package}.common.registry_imports", f"{package}.train"):
+    for package in (".".join(parts[:depth]) for depth in depths):
+        found = (f"{package}.{name}" for name in ("registry_imports", "common.registry_imports", "train"))
+        if (name := next(filter(_exists, found), None)) is not None:
             try:
-                exists = importlib.util.find_spec(name) is not None
-            except ModuleNotFoundError:  # the package around it does not exist either
-                exists = False
-            if exists:
                 importlib.import_module(name)
-                break
+            except ModuleNotFoundError as error:
+                raise ConfigError([index.cannot_load(f"the Task of {module}", error)]) from error
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it does not exist either
+        return False
 
 
 def to_object(section: Any) -> Any:

@@ -309,7 +309,7 @@ def with_training_flag(params: Any, training: bool) -> Any:
 
 
 def check_element_structure(dataset: Any, where: str) -> None:
-    """Checks that `dataset` yields batches: nests of tensors with one common first dimension.
+    """Checks that `dataset` yields batches: nests of tensors with the same examples in their first dimension.
 
     Args:
       dataset: what a task's `build_inputs` returned.
@@ -335,9 +335,14 @@ def check_element_structure(dataset: Any, where: str) -> None:
             )
         elif shape.rank is not None and shape[0] is not None:
             batch_sizes[path] = shape[0]
-    if len(set(batch_sizes.values())) > 1:
+    least = min(batch_sizes.values(), default=0)
+    # Several views of an example are several rows, as in Model Garden's tasks for clips without labels.
+    if any(size % least if least > 1 else size != least for size in batch_sizes.values()):
         sizes = ", ".join(f"{path} has {size}" for path, size in batch_sizes.items())
-        raise BatchesError(f"{place} must yield tensors with one common batch size, but {sizes}")
+        raise BatchesError(
+            f"{place} must yield tensors with one common batch size, or with the same number of rows for each example, "
+            f"but {sizes}"
+        )
 
 
 def leaves(structure: Any, path: str) -> Iterator[tuple[str, Any]]:

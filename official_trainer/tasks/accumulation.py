@@ -123,6 +123,11 @@ class Accumulator:
         self.is_used = True
         count = self.num_micro_batches
         sizes = tf.nest.map_structure(lambda whole: _micro_batch_size(whole, count), inputs)  # tasks may have others
+        if isinstance(inputs, tuple) and len({size for size in tf.nest.flatten(sizes) if isinstance(size, int)}) > 1:
+            raise AccumulationError(
+                f"{_FIELD}: an example has more rows in one tensor of the batch than in another, so no part of the "
+                "batch is a batch; set it to 1"
+            )
         variables = list(self._model.trainable_variables)
         num_gradients = len(variables)
 

@@ -64,6 +64,8 @@ def dataset(**tensors):
         lambda: dataset(x=tf.zeros([4, 3]), y=tf.zeros([4])),
         lambda: tf.data.Dataset.range(8).batch(4),
         lambda: tf.data.Dataset.range(8).batch(4).map(lambda x: (x, None)),
+        lambda: tf.data.Dataset.from_tensors((tf.zeros([8, 3]), tf.zeros([4]))),  # two views of each example
+        lambda: tf.data.Dataset.from_tensors((tf.zeros([1, 3]), tf.zeros([1]))),
         lambda: dataset(x=tf.ragged.constant([[1], [2, 3]])),
         lambda: dataset(x=tf.sparse.from_dense([[1, 0], [0, 2]])),
     ],
@@ -85,7 +87,11 @@ def test_batches_pass(good):
         (lambda: tf.data.Dataset.range(4).window(2), "element is a DatasetSpec"),
         (
             lambda: tf.data.Dataset.from_tensors((tf.zeros([4, 2]), tf.zeros([3]))),
-            r"one common batch size, but element\[0\] has 4, element\[1\] has 3",
+            r"one common batch size, or .* for each example, but element\[0\] has 4, element\[1\] has 3",
+        ),
+        (
+            lambda: tf.data.Dataset.from_tensors((tf.zeros([4, 2]), tf.zeros([1, 4]))),
+            r"one common batch size, .* but element\[0\] has 4, element\[1\] has 1",
         ),
     ],
 )

@@ -226,6 +226,13 @@ class Sparse(Plain):
         return super().build_inputs(params, input_context).map(lambda x, y: (tf.sparse.from_dense(x), y))
 
 
+class Views(Plain):
+    """Two rows of features for each label."""
+
+    def build_inputs(self, params, input_context=None):
+        return super().build_inputs(params, input_context).map(lambda x, y: (tf.concat([x, -x], 0), y))
+
+
 @pytest.mark.parametrize(
     ("task_cls", "strategy", "said"),
     [
@@ -233,6 +240,7 @@ class Sparse(Plain):
         (NoUpdate, "off", "train_step called optimizer.apply_gradients 0 times"),
         (Synchronized, "mirrored2", "replicas communicate within the task's step"),
         (Sparse, "off", "sparse tensors cannot be cut"),
+        (Views, "off", "an example has more rows in one tensor of the batch than in another"),
     ],
 )
 def test_what_cannot_be_accumulated_is_refused(task_cls, strategy, said):

@@ -88,6 +88,11 @@ _WARMUP = (
     "trainer.optimizer_config.warmup.polynomial.warmup_steps=2",
 )
 
+_BLOCKS = (  # as many positions as an example has tokens: a block attends to blocks drawn over all positions
+    "task.model.encoder={type: bigbird, bigbird: {vocab_size: 31, hidden_size: 16, num_layers: 2, "
+    "num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 16, block_size: 2, num_rand_blocks: 1}}"
+)
+
 SMALL = {
     "mock": _alone("", *_OPTIMIZER),
     # images
@@ -96,6 +101,7 @@ SMALL = {
     "image_classification": _after("resnet", *_OPTIMIZER),
     "mobilenet_imagenet": _after("resnet", _backbone("mobilenet", "{model_id: MobileNetV2, filter_size_scale: 0.1}")),
     **dict.fromkeys(("vit_imagenet_finetune", "vit_imagenet_pretrain"), _after("vision_transformer")),
+    "deit_imagenet_pretrain": _after("vision_transformer", "trainer.optimizer_config.warmup.linear.warmup_steps=2"),
     "darknet_classification": _after("darknet"),
     # segmentation
     "mnv2_deeplabv3_pascal": _after("mobilenet_segmentation"),
@@ -156,6 +162,8 @@ SMALL = {
     ),
     "electra/pretraining": _after("electra"),
     **dict.fromkeys(("bert/squad", "bert/squad_qat"), _after("bert_question_answering")),
+    "bigbird/squad": _after("bert_question_answering", _BLOCKS),
+    "bigbird/glue": _after("bert_sentence_prediction", _BLOCKS),
     "wmt_transformer/large": _after("wmt_transformer"),
     # clicks
     **dict.fromkeys(("dlrm_criteo", "dcn_criteo"), _after("dlrm")),
