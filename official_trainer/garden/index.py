@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer.config import ConfigError, Origin, Problem
 from official_trainer.garden.cache import CacheFile
+from official_trainer.garden.importing import import_module
 from official_trainer.garden.scan import Experiment, scan
 from official_trainer.garden.spec import FORMAT, describe, is_config_class
 from official_trainer.lazy import load
@@ -105,7 +106,7 @@ def description(name: str) -> Mapping[str, Any]:
         _logger.info("reading %s from Model Garden for the first time; this takes several seconds", name)
     try:
         load("tensorflow")
-        importlib.import_module(entry.module)
+        import_module(entry.module)
         from official.core import exp_factory
 
         found = describe(exp_factory.get_exp_config(name))
@@ -113,6 +114,8 @@ def description(name: str) -> Mapping[str, Any]:
         Cache(_FAILURES).write({**failures(), name: _failure(error)})
         raise ConfigError([cannot_load(f"'{name}'", error, entry.origin)]) from error
     cached.write(found)
+    if name in (failed := failures()):  # with another release of this package, or without a package that is here now
+        Cache(_FAILURES).write({key: why for key, why in failed.items() if key != name})
     return found
 
 

@@ -7,7 +7,6 @@ and with it TensorFlow. Does not own: the opposite direction (`from_garden.py`),
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import operator
 from typing import Any
@@ -16,6 +15,7 @@ from official_trainer.config import Config, ConfigError, Problem, fields
 from official_trainer.config.errors import line_of_class, unregistered
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.garden import index
+from official_trainer.garden.importing import import_module
 from official_trainer.garden.spec import CONFIG, garden_class, is_config_class
 from official_trainer.lazy import load
 
@@ -84,14 +84,14 @@ def _register(module: str) -> None:
       ConfigError: the installed release lacks one of its own modules, or another package.
     """
     if module:
-        importlib.import_module(module)
+        import_module(module)
     parts = module.split(".")
     depths = range(3, len(parts)) if module.startswith("official.projects.") else ()
     for package in (".".join(parts[:depth]) for depth in depths):
         found = (f"{package}.{name}" for name in ("registry_imports", "common.registry_imports", "train"))
         if (name := next(filter(_exists, found), None)) is not None:
             try:
-                importlib.import_module(name)
+                import_module(name)
             except ModuleNotFoundError as error:
                 raise ConfigError([index.cannot_load(f"the Task of {module}", error)]) from error
 
@@ -142,4 +142,4 @@ def _value(value: Any, before: Any) -> Any:
 def _class(name: str) -> Any:
     module, _, qualname = name.partition(":")
     load("tensorflow")  # chooses Keras 2 before anything of theirs is imported
-    return operator.attrgetter(qualname)(importlib.import_module(module))
+    return operator.attrgetter(qualname)(import_module(module))

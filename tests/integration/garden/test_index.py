@@ -39,11 +39,6 @@ UNREADABLE = {
     "maskconver_seg_pascal": "No module named 'official.vision.configs.google'",
     "multiscale_maskconver_coco": "No module named 'official.vision.configs.google'",
     "panoptic_fpn_coco": "No module named 'official.projects.uvit'",
-    "roformer/glue": "mutable default",
-    "roformer/pretraining": "mutable default",
-    "teams/pretraining": "mutable default",
-    "teams/sentence_prediction": "mutable default",
-    "teams/squad": "mutable default",
 }
 """Experiments that the installed release cannot import itself, and why."""
 
@@ -328,6 +323,23 @@ def test_what_was_read_once_answers_without_tensorflow(tmp_path, capsys):
         kept.write_text(damaged)
         assert index.description("resnet_imagenet")["format"] == spec.FORMAT
         assert json.loads(kept.read_text())["config"]
+
+
+def test_a_section_as_a_default_is_imported_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    """T14: which Python 3.11 refuses; its values are theirs, and an earlier failure is forgotten."""
+    from official.modeling import optimization
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    index.Cache("failures").write({"teams/squad": "ValueError: mutable default", "other": "why"})
+    found = index.experiment("teams/squad")
+    assert found.trainer.optimizer_config.optimizer.adamw.exclude_from_weight_decay == (
+        "LayerNorm",
+        "layer_norm",
+        "bias",
+    )
+    assert index.failures() == {"other": "why"}
+    assert optimization.OptimizerConfig.__hash__ is None
+    assert to_garden.to_object(found.trainer.optimizer_config).warmup.polynomial.warmup_steps == 10_000
 
 
 @pytest.mark.parametrize(

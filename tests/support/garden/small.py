@@ -93,6 +93,12 @@ _BLOCKS = (  # as many positions as an example has tokens: a block attends to bl
     "num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 16, block_size: 2, num_rand_blocks: 1}}"
 )
 
+_ANY = (
+    "task.model.encoder={type: any, any: {vocab_size: 31, hidden_size: 16, num_layers: 2, num_attention_heads: 2, "
+    "intermediate_size: 32, max_position_embeddings: 16}}",
+    *_WARMUP,
+)
+
 SMALL = {
     "mock": _alone("", *_OPTIMIZER),
     # images
@@ -164,6 +170,8 @@ SMALL = {
     **dict.fromkeys(("bert/squad", "bert/squad_qat"), _after("bert_question_answering")),
     "bigbird/squad": _after("bert_question_answering", _BLOCKS),
     "bigbird/glue": _after("bert_sentence_prediction", _BLOCKS),
+    "teams/squad": _after("bert_question_answering", *_ANY),
+    **dict.fromkeys(("roformer/glue", "teams/sentence_prediction"), _after("bert_sentence_prediction", *_ANY)),
     "wmt_transformer/large": _after("wmt_transformer"),
     # clicks
     **dict.fromkeys(("dlrm_criteo", "dcn_criteo"), _after("dlrm")),
