@@ -32,9 +32,9 @@ NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 
 PYTHON = ">=3.11,<3.13"
 REQUIREMENTS = (
-    "tensorflow==2.20.*",
+    "tensorflow>=2.20,<2.23",
     "keras>=3.15,<4",
-    "tf-keras==2.20.*",
+    "tf-keras>=2.20,<2.23",
     "tf-models-official==2.20.*",
     "argcomplete>=3.6,<4",
     "gin-config>=0.5,<0.6",
@@ -44,6 +44,8 @@ REQUIREMENTS = (
     "pyyaml>=6.0.1,<7",
     "rich>=13.7,<16",
     "scikit-learn>=1.5,<2",
+    "setuptools<82",
+    "tensorboard>=2.20,<2.23",
 )
 """The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
 
@@ -247,7 +249,7 @@ def check_devices(report: Mapping[str, Any] | str, *, has_nvidia: bool, environ:
     if "CUDA_VISIBLE_DEVICES" in environ:
         hidden = f"CUDA_VISIBLE_DEVICES={environ['CUDA_VISIBLE_DEVICES']}"
         return Finding("devices", False, f"{counts}; the GPU is hidden by {hidden}", "unset CUDA_VISIBLE_DEVICES")
-    fix = f"python -m pip install '{_requirement('tensorflow').replace('==', '[and-cuda]==')}'"
+    fix = f"python -m pip install '{_requirement('tensorflow').replace('tensorflow', 'tensorflow[and-cuda]')}'"
     return Finding("devices", False, f"{counts}; there is an NVIDIA GPU that TensorFlow cannot use", fix)
 
 

@@ -113,7 +113,7 @@ def test_devices():
 
 def test_a_gpu_that_is_not_used():
     finding = doctor.check_devices(CPU, has_nvidia=True, environ={})
-    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]==2.20.*'")
+    assert (finding.ok, finding.fix) == (False, "python -m pip install 'tensorflow[and-cuda]>=2.20,<2.23'")
     finding = doctor.check_devices(CPU, has_nvidia=True, environ={"CUDA_VISIBLE_DEVICES": "-1"})
     assert (finding.ok, finding.fix) == (False, "unset CUDA_VISIBLE_DEVICES")
     assert "hidden by CUDA_VISIBLE_DEVICES=-1" in finding.detail
@@ -123,7 +123,7 @@ def test_tensorflow_that_does_not_start():
     finding = doctor.check_devices("ImportError: no libcuda", has_nvidia=False, environ={})
     assert not finding.ok
     assert "ImportError: no libcuda" in finding.detail
-    assert finding.fix == "python -m pip install --force-reinstall 'tensorflow==2.20.*'"
+    assert finding.fix == "python -m pip install --force-reinstall 'tensorflow>=2.20,<2.23'"
 
 
 @pytest.mark.parametrize(
