@@ -24,7 +24,8 @@ from official_trainer.sources import paths
 _ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _DEEP = ("I", "F")  # how Pillow's names of modes with more than 8 bits begin
-_REDUCED = 2.0  # of the size that is wanted: a JPEG is decoded at an eighth, a quarter or a half if that is as much
+_ENOUGH = 1.5  # times the size that is wanted: a JPEG is decoded at an eighth, a quarter or a half if that is as much
+_GAP = 2.0  # times that size: what others are reduced to by averages, before they are resized
 
 Resize = Literal["stretch", "crop", "pad"]
 
@@ -120,8 +121,9 @@ class ImagesSource(Source):
             if image.mode.startswith(_DEEP):
                 raise ValueError(f"has more than 8 bits in a value ({image.mode}), which uint8 cannot hold")
             if size is not None:
-                image.draft(None, (round(size[1] * _REDUCED), round(size[0] * _REDUCED)))
-            converted = image.convert(mode)
+                image.draft(None, (round(size[1] * _ENOUGH), round(size[0] * _ENOUGH)))
+            image.load()
+            converted = image if image.mode == mode else image.convert(mode)
         pixels = np.asarray(converted if size is None else _resized(converted, size, self._section.resize))
         return pixels.reshape([*pixels.shape[:2], self._section.channels])
 
@@ -133,7 +135,7 @@ def _resized(image: Any, size: tuple[int, int], resize: Resize) -> Any:
     if image.size == wanted:
         return image
     if resize == "stretch":
-        return image.resize(wanted, Image.Resampling.BILINEAR, reducing_gap=_REDUCED)
+        return image.resize(wanted, Image.Resampling.BILINEAR, reducing_gap=_GAP)
     return (ImageOps.fit if resize == "crop" else ImageOps.pad)(image, wanted, Image.Resampling.BILINEAR)
 
 
