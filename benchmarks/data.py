@@ -111,6 +111,12 @@ def decoded(records: Any) -> Any:
     return tf.io.decode_raw(records, tf.int32, fixed_length=4 * TOKENS)
 
 
+def decoded_batch(records: Any, seeds: Any) -> Any:
+    """Parses a batch at once, as `transform_fn`."""
+    del seeds
+    return decoded(records)
+
+
 # tf.data, as its guides say.
 
 
@@ -304,12 +310,14 @@ READERS: dict[str, dict[str, Read]] = {
         TORCH: of_torch(Tokens),
     },
     "tokens in ArrayRecord": {
-        OURS: ours("array_record", lambda folder: {"files": f"{folder}/tokens.array_record"}, parse_fn=decoded),
+        OURS: ours(
+            "array_record", lambda folder: {"files": f"{folder}/tokens.array_record"}, transform_fn=decoded_batch
+        ),
         GRAIN: of_grain(Records),
         TORCH: of_torch(Records),
     },
     "tokens in TFRecord": {
-        OURS: ours("tfrecord", lambda folder: {"files": f"{folder}/tokens.tfrecord"}, parse_fn=decoded),
+        OURS: ours("tfrecord", lambda folder: {"files": f"{folder}/tokens.tfrecord"}, transform_fn=decoded_batch),
         TF_DATA: tf_records,
     },
 }

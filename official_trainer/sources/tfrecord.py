@@ -88,7 +88,7 @@ class TfrecordSource(RecordFiles):
         data = content[_HEADER.size : -_CHECKSUM.size]
         if len(content) < end - start:
             reason = "the file ends within it"
-        elif not _is_length(content, len(data)):
+        elif not content.startswith(_header(len(data))):
             reason = "its length is damaged, or the file was changed after its index was made"
         elif _CHECKSUM.unpack_from(content, len(content) - _CHECKSUM.size)[0] != _masked(data):
             reason = "its data do not fit their checksum"
@@ -109,10 +109,10 @@ def _masked(content: bytes) -> int:
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _is_length(header: bytes, length: int | None = None) -> bool:
-    """Whether a header's length has its checksum, and is the one that is expected."""
-    found, checksum = _HEADER.unpack_from(header)
-    return length in (None, found) and checksum == _masked(header[: _LENGTH.size])
+@functools.lru_cache(maxsize=1 << 16)
+def _header(length: int) -> bytes:
+    """Returns what is before the data of a record: their length, and its checksum."""
+    return _HEADER.pack(length, _masked(_LENGTH.pack(length)))
 
 
 def _index_place(path: str, folder: str) -> str:
@@ -167,7 +167,7 @@ def _starts(path: str) -> array.array[int]:
         while end < size:
             header = os.pread(descriptor, _HEADER.size, end)
             is_whole = len(header) == _HEADER.size
-            if is_whole and not _is_length(header):
+            if is_whole and header != _header(_HEADER.unpack(header)[0]):
                 what = "its length does not fit its checksum"
                 hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "Write or copy the file again"
                 if header.startswith(_GZIP) and len(starts) == 1:
