@@ -68,9 +68,10 @@ def test_a_batch_of_bad_examples_is_no_batch_of_an_evaluation():
 @pytest.mark.parametrize("processes", [False, True])
 def test_in_training_the_next_good_example_takes_the_place(processes):
     """N45: so all batches are whole, and the others stay where they were; in threads and in processes."""
-    good = ids(inputs.from_source(Numbers(COUNT), data(is_training=True)), 14)
+    good = ids(inputs.from_source([{"id": number} for number in range(COUNT)], data(is_training=True)), 14)
     params = data(is_training=True, use_multiprocessing=processes, workers=2)
-    read = ids(inputs.from_source(Numbers(COUNT, bad=BAD), params), 14)
+    damaged = [{"id": None if number in BAD else number} for number in range(COUNT)]
+    read = ids(inputs.from_source(damaged, params), 14)
     following = {0: 1, 7: 9, 8: 9, 21: 22, 52: 1}
     assert read == [following.get(number, number) for number in good]
 

@@ -119,7 +119,7 @@ def test_a_password_is_never_shown(tmp_path, monkeypatch):
     """N45: neither in the config, which must not have one, nor in what a driver says, nor in what is pickled."""
     assert "url_env" in dict(SqlConfig(url="postgresql://me:pass-1@h/db", table="t", key="k").problems())["url"]
     monkeypatch.setenv("TAB_URL", "postgresql+psycopg://me:pass-word-1@127.0.0.1:1/db?connect_timeout=2")
-    with pytest.raises(inputs.DataError, match=r"url_env: connection failed") as caught:
+    with pytest.raises(inputs.DataError, match=r"url_env: (connection failed|No module named 'psycopg')") as caught:
         build("", url_env="TAB_URL")
     assert "pass-word-1" not in str(caught.value) and caught.value.__cause__ is None
     monkeypatch.setenv("TAB_URL", "nodriver://me:pass-word-1@h/db")
