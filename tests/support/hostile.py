@@ -60,7 +60,7 @@ def relevant(kind):
     return tuple(verb for verb in VERBS if verb in verbs)
 
 
-NO_RUN_DIRECTORY = {"data_service", "doctor", "find_lr", "init", "job", "launch", "list", "sweep", "watch"}
+NO_RUN_DIRECTORY = {"data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list", "sweep", "watch"}
 """Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`."""
 
 CODES = {0, 2, 75}

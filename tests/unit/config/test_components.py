@@ -106,16 +106,6 @@ def test_a_changed_trigger_is_one_change():
     )
 
 
-def test_another_type_is_one_change():
-    """N8: of the whole section, whose fields are others; the override restores it."""
-    source = "task.train_data.source"
-    before = resolve(ExperimentConfig(), sets=[f"{source}={{type: npy, files: {{x: a.npy}}}}"])
-    after = resolve(ExperimentConfig(), sets=[f"{source}={{type: parquet, files: b.parquet}}"])
-    (change,) = differences(yaml.safe_load(dump(before)), after)
-    assert (change.path, change.before["type"], change.after["type"]) == (source, "npy", "parquet")
-    assert change.undo == ("task.train_data.source={type: npy, files: {x: a.npy}}",)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

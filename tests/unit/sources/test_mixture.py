@@ -2,7 +2,10 @@
 
 import dataclasses
 
-from official_trainer.config import SourceConfig
+import yaml
+
+from official_trainer.config import ExperimentConfig, SourceConfig, dump, resolve
+from official_trainer.config.compare import differences
 from official_trainer.sources.mixture import MixtureConfig, PartConfig
 
 
@@ -27,3 +30,13 @@ def test_a_section_builds_its_parts():
     assert mixture.shares == {"a": 0.75, "b": 0.25}
     assert [mixture[index] for index in (2, 3)] == [{"id": 2}, {"id": 0}]
     assert mixture.where(4) == "b: example 1 of list"
+
+
+def test_another_type_is_one_change():
+    """N8: of the whole section, whose fields are others; the override restores it."""
+    source = "task.train_data.source"
+    before = resolve(ExperimentConfig(), sets=[f"{source}={{type: npy, files: {{x: a.npy}}}}"])
+    after = resolve(ExperimentConfig(), sets=[f"{source}={{type: parquet, files: b.parquet}}"])
+    (change,) = differences(yaml.safe_load(dump(before)), after)
+    assert (change.path, change.before["type"], change.after["type"]) == (source, "npy", "parquet")
+    assert change.undo == ("task.train_data.source={type: npy, files: {x: a.npy}}",)
