@@ -13,12 +13,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Source, adopt, arrays_of, check_alike, rebuilt
+from official_trainer.inputs.source import Source, adopt, arrays_of, by_part, check_alike, rebuilt
 from official_trainer.lazy import tf
 from official_trainer.shown import shorten
 
@@ -76,8 +76,8 @@ class Mixture(Source):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         found: list[Any] = [None] * len(indices)
-        for number, rows, local in self._by_part(indices):
-            for row, example in zip(rows, self._parts[number].__getitems__(local), strict=True):
+        for number, rows, local in by_part(self._starts, indices):
+            for row, example in zip(rows, self._parts[number].__getitems__(local.tolist()), strict=True):
                 found[row] = example
         return found
 
@@ -85,12 +85,12 @@ class Mixture(Source):
         import numpy as np
 
         taken, columns, order = [], [], []
-        for number, rows, local in self._by_part(indices):
-            taken.append(self._parts[number].take(local))
+        for number, rows, local in by_part(self._starts, indices):
+            taken.append(self._parts[number].take(local.tolist()))
             columns.append(arrays_of(taken[-1]))
             first = [(path, leaf[:1].reshape(leaf.shape[1:])) for path, leaf in columns[0]]
             check_alike(columns[-1], first, batched=True)
-            order += rows
+            order += rows.tolist()
         places = np.argsort(order)
         together = (np.concatenate([arrays[leaf][1] for arrays in columns])[places] for leaf in range(len(columns[0])))
         return rebuilt(taken[0], together)
@@ -128,16 +128,6 @@ class Mixture(Source):
     def _place(self, index: int) -> tuple[int, int]:
         number = int(self._starts.searchsorted(index, side="right")) - 1
         return number, int(index) - int(self._starts[number])
-
-    def _by_part(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Yields the number of each part that has some of the examples, their rows in `indices`, and their numbers."""
-        import numpy as np
-
-        wanted = np.asarray(indices, np.int64)
-        parts = self._starts.searchsorted(wanted, side="right") - 1
-        for number in np.unique(parts).tolist():
-            rows = np.flatnonzero(parts == number)
-            yield number, rows.tolist(), (wanted[rows] - self._starts[number]).tolist()
 
 
 def _part(name: str, source: Any) -> Source:

@@ -267,5 +267,22 @@ def rows(batch: Any, count: int) -> list[Any]:
     return [rebuilt(batch, iter([leaf[row] for leaf in leaves])) for row in range(count)]
 
 
+def by_part(starts: Any, indices: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+    """Yields, for each part that has some of the examples, its number, their rows in `indices`, their numbers in it.
+
+    Args:
+      starts: the number of the first example of each part, and the number of all, `[parts + 1]` int64.
+      indices: numbers of examples.
+    """
+    import numpy as np
+
+    wanted = np.asarray(indices, np.int64)
+    parts = starts.searchsorted(wanted, side="right") - 1
+    order = np.argsort(parts, kind="stable")
+    numbers, firsts = np.unique(parts[order], return_index=True)
+    for number, rows_of_part in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+        yield number, rows_of_part, wanted[rows_of_part] - starts[number]
+
+
 def _named(dtype: Any) -> str:
     return "text" if dtype.kind == "O" else str(dtype)

@@ -11,7 +11,7 @@ from typing import Any
 
 from official_trainer.files import is_url, open_file
 from official_trainer.inputs.arrow_columns import pick
-from official_trainer.inputs.source import Batched, flat, rebuilt
+from official_trainer.inputs.source import Batched, by_part, flat, rebuilt
 from official_trainer.sources import paths
 
 
@@ -36,16 +36,12 @@ class TableFiles(Batched):
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
 
-        rows = np.asarray(indices, np.int64)
-        parts = np.searchsorted(self._starts, rows, side="right") - 1
-        order = np.argsort(parts, kind="stable")
-        numbers, firsts = np.unique(parts[order], return_index=True)
-        split = zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
-        found = [pick(self.part(number), rows[here] - self._starts[number]) for number, here in split]
+        parts = list(by_part(self._starts, indices))
+        found = [pick(self.part(number), local) for number, _, local in parts]
         if len(found) == 1:
             return found[0]
         leaves = zip(*([leaf for _, leaf in flat(each)] for each in found), strict=True)
-        back = np.argsort(order)
+        back = np.argsort(np.concatenate([rows for _, rows, _ in parts]))
         return rebuilt(found[0], (np.concatenate(each)[back] for each in leaves))
 
     def where(self, index: int) -> str:

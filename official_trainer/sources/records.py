@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.inputs import Source
+from official_trainer.inputs.source import by_part
 from official_trainer.sources import paths
 
 _MOST_OPEN = 256
@@ -53,15 +54,9 @@ class RecordFiles(Source):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[bytes]:
-        import numpy as np
-
-        numbers = np.searchsorted(self._firsts, indices, side="right") - 1
-        records = indices - self._firsts[numbers]
-        by_file = np.argsort(numbers, kind="stable")
         found: list[bytes] = [b""] * len(indices)
-        for part in np.split(by_file, np.flatnonzero(np.diff(numbers[by_file])) + 1):
-            read = self.read(int(numbers[part[0]]), records[part].tolist())
-            for at, record in zip(part.tolist(), read, strict=True):
+        for number, rows, records in by_part(self._firsts, indices):
+            for at, record in zip(rows.tolist(), self.read(number, records.tolist()), strict=True):
                 found[at] = record
         return found
 
