@@ -98,8 +98,7 @@ class AverageCheckpoints(Action):
                 f"leave out one of the two, trainer.optimizer_config.ema or the action '{self.name}'"
             )
         if self._config.recalibrate_batch_norm is not None and self._statistics is None:
-            seed = getattr(getattr(trainer.config, "runtime", None), "seed", 0)
-            self._statistics = BatchNormStatistics(trainer.model, trainer.strategy, seed)
+            self._statistics = BatchNormStatistics(trainer.model, trainer.strategy, trainer.context.streams)
 
     def on_step(self, run: Run) -> None:
         trainer, config = run.trainer, self._config

@@ -6,6 +6,7 @@ Does not own: the weights of the model, or restoring them (`average_checkpoints.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import counted_alone
+from official_trainer.tasks.batch_draws import Share, sliced
 from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tasks.task import split_inputs
 
@@ -39,13 +41,13 @@ class BatchNormStatistics:
     moving average, and not a mean of the variances of batches.
     """
 
-    def __init__(self, model: Any, strategy: tf.distribute.Strategy, seed: int) -> None:
+    def __init__(self, model: Any, strategy: tf.distribute.Strategy, streams: RandomStreams) -> None:
         """Takes the model; its layers are collected once.
 
         Args:
           model: built under `strategy`.
           strategy: distributes a batch.
-          seed: of the random streams of the layers that draw (dropout).
+          streams: of the layers that draw (dropout).
 
         Raises:
           BatchNormError: no layer has statistics that training changes.
@@ -58,14 +60,19 @@ class BatchNormStatistics:
             )
         with strategy.scope():
             self._pools = [_Pool(layer) for layer in layers]
-        self._streams = RandomStreams(model, seed)
 
-        def on_replica(batch: Any, step: tf.Tensor) -> None:
-            self._streams.begin_step(step)
+        def on_replica(batch: Any, step: tf.Tensor, shares: Callable[[], Share | None]) -> None:
+            share = shares()
+            streams.begin_step(step, share)
             features, _ = split_inputs(batch)
-            model(features, training=True)
+            with sliced(share):
+                model(features, training=True)
 
-        self._run = tf.function(counted_alone(lambda batch, step: strategy.run(on_replica, args=(batch, step))))
+        def run(batch: Any, step: tf.Tensor) -> None:
+            replica = functools.partial(on_replica, shares=streams.shares(strategy, batch))
+            strategy.run(replica, args=(batch, step))
+
+        self._run = tf.function(counted_alone(run))
 
     def measure(self, batches: Iterable[Any], step: int) -> int:
         """Runs the model over `batches` in training mode; returns their number.

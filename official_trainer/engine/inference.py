@@ -16,6 +16,7 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import tf
 from official_trainer.tasks import export, kept_tensors
 from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
+from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
@@ -37,7 +38,15 @@ class Inference:
       strategy: the strategy in scope at construction.
     """
 
-    def __init__(self, task: Any, model: Any, *, seed: int = 0, use_tf_function: bool = True) -> None:
+    def __init__(
+        self,
+        task: Any,
+        model: Any,
+        *,
+        seed: int = 0,
+        use_tf_function: bool = True,
+        streams: RandomStreams | None = None,
+    ) -> None:
         """Takes the task and the model.
 
         Args:
@@ -46,8 +55,10 @@ class Inference:
           model: passed to the step.
           seed: seed of the step's random numbers; a batch gets the same ones each time.
           use_tf_function: whether the step is traced.
+          streams: the random numbers of a run; None makes those of `seed`.
         """
-        self._task, self._model, self._streams = task, model, RandomStreams(model, seed, required_by(task))
+        self._task, self._model = task, model
+        self._streams = streams or RandomStreams(model, seed, required_by(task))
         self.strategy = tf.distribute.get_strategy()
         own = getattr(type(task), "predict_step", None)
         # The one that the author of the task wrote, for messages.
@@ -86,20 +97,26 @@ class Inference:
 
     @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
-        step = functools.partial(self._replica_outputs, step_of_task=convert(self._step_of_task))
-        outputs = self.strategy.run(step, args=(next(iterator), number))
+        inputs, step_of_task = next(iterator), convert(self._step_of_task)
+        shares = self._streams.shares(self.strategy, inputs)
+        step = functools.partial(self._replica_outputs, step_of_task=step_of_task, share_of_replica=shares)
+        outputs = self.strategy.run(step, args=(inputs, number))
         return {name: self.strategy.experimental_local_results(value) for name, value in outputs.items()}
 
     @do_not_convert
     def _replica_outputs(
-        self, inputs: Any, number: tf.Tensor, step_of_task: Callable[..., Any]
+        self,
+        inputs: Any,
+        number: tf.Tensor,
+        step_of_task: Callable[..., Any],
+        share_of_replica: Callable[[], Share | None],
     ) -> dict[str, tf.Tensor]:
-        num_examples = num_examples_of(inputs)
-        self._streams.begin_step(-number)  # for layers that draw in predictions too
+        num_examples, share = num_examples_of(inputs), share_of_replica()
+        self._streams.begin_step(-number, share)  # for layers that draw in predictions too
 
         def infer() -> dict[str, tf.Tensor]:
             notes = during(task=self._task, method=self._method, batch=lambda: batch_signature(inputs))
-            with self._streams.named("prediction", number), notes:
+            with self._streams.named("prediction", number, share), notes:
                 has_labels = isinstance(inputs, tuple) and len(inputs) == 2
                 features, labels = inputs if has_labels else (inputs, None)
                 outputs = step_of_task(features, self._model, labels)

@@ -23,6 +23,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import accumulation, kept_tensors, optimization, publish
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.metrics import LossTrace, Mean, check_names, never_updated, reset, results_of, variables_of
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.step_numbers import MAX_NUMBERS, ROW_FIELDS, StepNumbers, beside_loss, names_of
@@ -117,17 +118,13 @@ class TrainStep:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
         with context.traces.of_traced("train", context.task.train_step, inputs):
-            if context.dispatches:
-                published = self._dispatched(inputs)
-            else:
-                with self._step_on_replica() as step:
-                    published = context.strategy.run(step, args=(inputs,))
+            published = self._dispatched(inputs) if context.dispatches else self._run_of_one(inputs)
             publish.deliver(published)
         if context.average is not None:
             context.average.update(context.global_step)
 
     @contextlib.contextmanager
-    def _step_on_replica(self) -> Iterator[Callable[[Any], publish.Tensors | None]]:
+    def _step_on_replica(self, inputs: Any) -> Iterator[Callable[[Any], publish.Tensors | None]]:
         """For a step: yields what each replica runs, and then makes the updates that replicas have registered."""
         updates = StepUpdates()
         # Bound, not passed: a TPU would make a tensor of it.
@@ -137,6 +134,7 @@ class TrainStep:
             step_of_task=convert(self.step_of_task()),
             updates=updates,
             publishes=publish.is_requested(),
+            share_of_replica=self._context.streams.shares(self._context.strategy, inputs),
         )
         updates.make(self._context.strategy, after=self._context.global_step)
 
@@ -149,7 +147,7 @@ class TrainStep:
 
     @do_not_convert
     def _run_of_one(self, inputs: Any) -> publish.Tensors | None:
-        with self._step_on_replica() as step:
+        with self._step_on_replica(inputs) as step:
             return self._context.strategy.run(step, args=(inputs,))
 
     @functools.cached_property
@@ -164,7 +162,7 @@ class TrainStep:
 
         def streams(number: tf.Tensor) -> Any:
             place = self._stream_number().read_value() * accumulator.num_micro_batches + number
-            return self._context.streams.named("train", place)
+            return self._context.streams.of_part("train", place, accumulator.num_micro_batches)
 
         def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
             loss, numbers = self._measured(logs)
@@ -183,16 +181,22 @@ class TrainStep:
 
     @do_not_convert
     def run_on_replica(
-        self, inputs: Any, step_of_task: Callable[..., Any], updates: StepUpdates, publishes: bool
+        self,
+        inputs: Any,
+        step_of_task: Callable[..., Any],
+        updates: StepUpdates,
+        publishes: bool,
+        share_of_replica: Callable[[], Share | None] = lambda: None,
     ) -> publish.Tensors | None:
         """Trains on a replica's batch; returns what the step publishes; called in replica context, traced."""
-        context, number = self._context, self._stream_number()
+        context, number, share = self._context, self._stream_number(), share_of_replica()
         if context.workers is None:  # workers share the generators, which are set before a window
-            context.streams.begin_step(context.global_step)
+            context.streams.begin_step(context.global_step, share)
 
         @do_not_convert
         def step(inputs: Any) -> Any:
-            with context.streams.named("train", number), publish.collecting(is_wanted=publishes) as published:
+            streams = context.streams.named("train", number, share)
+            with streams, publish.collecting(is_wanted=publishes) as published:
                 with updates.collecting(), context.whole_losses():
                     returned = step_of_task(
                         inputs, model=context.model, optimizer=context.optimizer, metrics=self.metrics

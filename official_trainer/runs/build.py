@@ -29,6 +29,7 @@ from official_trainer.garden import ranking, to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
+from official_trainer.runs.resume import draws
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
 from official_trainer.tasks import keras as kerases
@@ -79,16 +80,17 @@ def build(
     if job.prebuilt is not None:
         if stop is not None:
             job.prebuilt.trainer.process_group.use_stop(stop)
-        return job.prebuilt.trainer
+        return _drawing(job, job.prebuilt.trainer)
     config = job.config
-    gin = {} if job.gin is None else {f"gin {name}": value for name, value in job.gin.plain.items()}
+    facts: dict[str, Any] = {} if job.gin is None else {f"gin {name}": each for name, each in job.gin.plain.items()}
+    facts["random numbers"] = draws.way_of(job.model_dir)
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
         stop.reinstall_handlers()
     consistency.check(
         multi_worker.peers_of(strategy),
-        lambda: consistency.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **gin}),
+        lambda: consistency.of_run(job.experiment, job.mode, job.model_dir, {**configuration.flat(config), **facts}),
     )
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
@@ -115,7 +117,15 @@ def build(
         config, named = with_named_sets(config, job.model_dir)
         options = TrainerOptions(eval_tasks=named, stop=stop)
         with during(phase, task=task):
-            return Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
+            trainer = Trainer(config, task, model, optimizer, train=trains, checkpoint_exporter=best, options=options)
+    return _drawing(job, trainer)
+
+
+def _drawing(job: Job, trainer: Trainer) -> Trainer:
+    """Returns a trainer that draws random numbers as the run has begun."""
+    if draws.way_of(job.model_dir) == "by_replica":
+        trainer.context.streams.draw_by_replica()
+    return trainer
 
 
 def with_named_sets(config: Any, model_dir: str) -> tuple[Any, Sequence[Part]]:

@@ -24,7 +24,7 @@ from official_trainer.distributed.strategy import strategy_name
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import BatchSizeError, DataError
 from official_trainer.lock import DirectoryLock, command_text
-from official_trainer.runs.resume import config_changes, garden_run
+from official_trainer.runs.resume import config_changes, draws, garden_run
 from official_trainer.tasks import registry
 from official_trainer.tracking import code_files
 from official_trainer.tracking.code_files import Snapshot
@@ -143,6 +143,7 @@ class Job:
             "experiment": self.experiment,
             "config_digest": self.config_digest,
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
+            draws.KEY: draws.way_of(self.model_dir),
             **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
             **({config_changes.CODE_KEY: self.snapshot.record} if self.snapshot is not None else {}),
         }

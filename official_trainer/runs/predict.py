@@ -155,8 +155,8 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
         watchdog.enter("predict", checkpoint[1])
         runtime, first = job.config.runtime, shards.position.batch
         with trainer.strategy.scope():
-            traced = job.config.trainer.eval_tf_function
-            inference = Inference(trainer.task, trainer.model, seed=runtime.seed, use_tf_function=traced)
+            traced, streams = job.config.trainer.eval_tf_function, trainer.context.streams
+            inference = Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
             builder, max_rows, dataset = _data(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]

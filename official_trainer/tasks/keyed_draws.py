@@ -24,7 +24,7 @@ from typing import Any
 
 from official_trainer.lazy import load, tf
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.scopes import current_graph, during
+from official_trainer.tasks.scopes import current_graph, during, is_straight
 
 
 class Replaced:
@@ -78,11 +78,7 @@ class _Keys:
 
     def apply_here(self) -> bool:
         """Whether a draw here happens once for each key: not in a loop, nor in a function with other callers."""
-        branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
-        graph = current_graph()
-        while graph is not self._graph and isinstance(graph, branch):
-            graph = graph.outer_graph
-        return graph is self._graph
+        return is_straight(self._graph)
 
     def next(self) -> tf.Tensor:
         self._num_drawn += 1

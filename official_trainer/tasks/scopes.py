@@ -1,6 +1,7 @@
 """Where a step is being traced: the graph, and values that hold inside a `with` block, in one thread.
 
-Owns: setting a context variable for a block. Does not own: the variables. Replicas are traced in threads of their own.
+Owns: setting a context variable for a block, and whether code is in a loop. Does not own: the variables. Replicas are
+traced in threads of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from official_trainer.lazy import tf
+from official_trainer.lazy import load, tf
 from official_trainer.tasks.autograph import do_not_convert
 
 Value = TypeVar("Value")
@@ -30,3 +31,12 @@ def during(variable: ContextVar[Value], value: Value) -> Iterator[Value]:
 def current_graph() -> Any:
     """Returns the graph that is being traced; None if nothing is."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def is_straight(outer: Any) -> bool:
+    """Whether code here runs at most once for each run of the graph `outer`: not in a loop, nor a shared function."""
+    branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
+    graph = current_graph()
+    while graph is not outer and isinstance(graph, branch):
+        graph = graph.outer_graph
+    return graph is outer

@@ -19,6 +19,7 @@ from official_trainer.config.optimization import EMAConfig
 from official_trainer.errors import ExitCode
 from official_trainer.lazy import keras
 from official_trainer.tasks import registry
+from official_trainer.tasks.random_streams import RandomStreams
 from official_trainer.tracking.jsonl import read_rows
 from tests.support import toy
 from tests.support.batch_norm_runs import (
@@ -136,7 +137,7 @@ def test_masked_places_do_not_count():
     model = keras.Model(features, keras.layers.BatchNormalization(name="norm")(masked))
     data = np.random.RandomState(3).randn(5, 4, 2).astype("float32")
     data[1:, 2:] = 9.0
-    statistics = BatchNormStatistics(model, tf.distribute.get_strategy(), 0)
+    statistics = BatchNormStatistics(model, tf.distribute.get_strategy(), RandomStreams(model, 0))
     assert statistics.measure([tf.constant(data[:3]), tf.constant(data[3:])], 0) == 2
     statistics.assign()
     shown = data[(data != 9.0).all(-1)]
@@ -152,7 +153,7 @@ def test_images_under_mixed_precision_are_pooled_by_channel():
     model = keras.Model(image, keras.layers.BatchNormalization(name="norm")(image))
     data = np.random.RandomState(3).randn(6, 4, 4, 3).astype("float16").astype("float32") * 2 + 1
     data = data.astype("float16").astype("float32")
-    statistics = BatchNormStatistics(model, tf.distribute.get_strategy(), 0)
+    statistics = BatchNormStatistics(model, tf.distribute.get_strategy(), RandomStreams(model, 0))
     statistics.measure(iter([tf.constant(data[:2]), tf.constant(data[2:])]), 0)
     statistics.assign()
     np.testing.assert_allclose(model.get_layer("norm").moving_mean, data.mean((0, 1, 2), np.float64), rtol=1e-6)
