@@ -126,7 +126,8 @@ class TrainStep:
     @contextlib.contextmanager
     def _step_on_replica(self, inputs: Any) -> Iterator[Callable[[Any], publish.Tensors | None]]:
         """For a step: yields what each replica runs, and then makes the updates that replicas have registered."""
-        updates = StepUpdates()
+        context, updates = self._context, StepUpdates()
+        num_micro_batches = 1 if self.accumulator is None else self.accumulator.num_micro_batches
         # Bound, not passed: a TPU would make a tensor of it.
         yield functools.partial(
             self.run_on_replica,
@@ -134,9 +135,9 @@ class TrainStep:
             step_of_task=convert(self.step_of_task()),
             updates=updates,
             publishes=publish.is_requested(),
-            share_of_replica=self._context.streams.shares(self._context.strategy, inputs),
+            share_of_replica=context.streams.shares(context.strategy, inputs, num_micro_batches),
         )
-        updates.make(self._context.strategy, after=self._context.global_step)
+        updates.make(context.strategy, after=context.global_step)
 
     def _dispatched(self, inputs: Any) -> publish.Tensors | None:
         """Runs the step of one of several tasks; one that publishes is called eagerly, and traced for its task."""
@@ -161,8 +162,9 @@ class TrainStep:
             return task.train_step
 
         def streams(number: tf.Tensor) -> Any:
-            place = self._stream_number().read_value() * accumulator.num_micro_batches + number
-            return self._context.streams.of_part("train", place, accumulator.num_micro_batches)
+            return self._context.streams.of_part(
+                "train", self._stream_number(), number, accumulator.num_micro_batches
+            )
 
         def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
             loss, numbers = self._measured(logs)

@@ -30,7 +30,7 @@ from official_trainer.errors import UserError
 from official_trainer.lazy import keras, load, tf
 from official_trainer.tasks import batch_draws, keyed_draws
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.batch_draws import Share, Shares
+from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.scopes import during
 
 
@@ -266,13 +266,19 @@ class RandomStreams:
         """Has each replica draw for itself, in steps that are traced from now on, as in runs of earlier versions."""
         self.draws_by_replica = True
 
-    def shares(self, strategy: tf.distribute.Strategy, inputs: Any) -> Callable[[], Share | None]:
+    def shares(
+        self, strategy: tf.distribute.Strategy, inputs: Any, num_micro_batches: int = 1
+    ) -> Callable[[], Share | None]:
         """Returns what gives a replica, in its context, its share of a batch; None where each draws for itself.
 
-        Called in cross-replica context, traced. A TPU's random numbers are not those of blocks.
+        Called in cross-replica context, traced. A TPU's random numbers are not those of blocks, and parameter servers'
+        workers have a batch each. Without a strategy the share is the whole.
         """
-        is_alone = strategy.num_replicas_in_sync == 1 or isinstance(strategy, tf.distribute.TPUStrategy)
-        return (lambda: None) if is_alone or self.draws_by_replica else Shares(strategy, inputs).here
+        apart = (tf.distribute.TPUStrategy, tf.distribute.ParameterServerStrategy)
+        if self.draws_by_replica or isinstance(strategy, apart):
+            return lambda: None
+        share = batch_draws.shares(strategy, inputs)
+        return lambda: share() if num_micro_batches > 1 or tf.distribute.has_strategy() else None
 
     def begin_step(self, step: tf.Tensor, share: Share | None = None) -> None:
         """Sets every generator's state for `step` (scalar int64); called in replica context, traced.
@@ -298,11 +304,21 @@ class RandomStreams:
         """Returns a context in which `seed` works, for one replica's step; `place` (int64) is the step's number."""
         return NamedStreams(self._seed, domain, place, self._required, share).drawn()
 
-    def of_part(self, domain: str, place: tf.Tensor, count: int) -> contextlib.AbstractContextManager[None]:
-        """Returns a context as `named` does for one of `count` micro-batches of the step, inside that of the step."""
-        step = _streams.get()
-        share = None if step is None or step.share is None else step.share.of_part(count)
-        return self.named(domain, place, share)
+    @contextlib.contextmanager
+    def of_part(self, domain: str, place: tf.Variable, number: tf.Tensor, count: int) -> Iterator[None]:
+        """Does what `begin_step` and `named` do for micro-batch `number` of `count`, inside of the step's own context.
+
+        The micro-batches take slices of the step's draws; a replica that draws for itself has other draws in each.
+        """
+        share = None if (step := _streams.get()) is None else step.share
+        if share is None:
+            streams = self.named(domain, place.read_value() * count + number)
+        else:
+            share = share.of_part(number, count)
+            self.begin_step(place.read_value(), share)
+            streams = self.named(domain, place, share)
+        with streams:
+            yield
 
 
 class NamedStreams:
