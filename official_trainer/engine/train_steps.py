@@ -162,9 +162,7 @@ class TrainStep:
             return task.train_step
 
         def streams(number: tf.Tensor) -> Any:
-            return self._context.streams.of_part(
-                "train", self._stream_number(), number, accumulator.num_micro_batches
-            )
+            return self._context.streams.of_part("train", self._stream_number(), number, accumulator.num_micro_batches)
 
         def measured(logs: Mapping[str, Any]) -> list[tf.Tensor]:
             loss, numbers = self._measured(logs)

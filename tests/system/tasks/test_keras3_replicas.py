@@ -7,41 +7,15 @@ import pytest
 
 from official_trainer.tracking.jsonl import read_rows
 from tests.support.cases import cases
-from tests.support.distributed.clusters import LocalCluster
-from tests.support.forked import run_command
 from tests.support.keras3 import models, sides
+from tests.support.places import PLACES, train
 from tests.support.runs import values
 
-PLACES = {
-    "1 device": ("runtime.distribution_strategy=one_device",),
-    "2 devices": ("runtime.distribution_strategy=mirrored", "runtime.num_logical_cpus=2"),
-    "4 devices": ("runtime.distribution_strategy=mirrored", "runtime.num_logical_cpus=4"),
-    "2 processes": (
-        "runtime.distribution_strategy=multi_worker_mirrored",
-        "runtime.collective_timeout_seconds=60",
-        "runtime.rendezvous_timeout_seconds=60",
-    ),
-}
 SEVERAL = [place for place in PLACES if place != "1 device"]
 
 
-def train(place, model_dir, *sets, experiment=sides.EXPERIMENT):
-    """Trains in processes of their own."""
-    words = [f"--set={word}" for word in (*PLACES[place], *sets)]
-    argv = ["train", f"--experiment={experiment}", "--mode=train", f"--model_dir={model_dir}", *words]
-    folder = model_dir.with_suffix(".output")
-    folder.mkdir()
-    if place != "2 processes":
-        done = run_command(argv, cwd=sides.WORKSPACE, folder=folder)
-        assert done.code == 0, done.err
-        return
-    with LocalCluster({"worker": 2}, argv=argv, cwd=sides.WORKSPACE, folder=folder) as started:
-        codes = set(started.start_all().wait_all().values())
-        assert codes == {0}, started.outputs()
-
-
 def trained_weights(place, model_dir, name, *sets):
-    train(place, model_dir, *sides.words(name, *sets))
+    train(place, model_dir, *sides.words(name, *sets), experiment=sides.EXPERIMENT)
     return sides.model_of(name, model_dir, *sets).get_weights()
 
 
@@ -82,7 +56,9 @@ def test_weights_are_those_of_fit_on_one_device(update, place, tmp_path):
 def test_an_optimizer_that_accumulates_by_itself_is_refused_on_several_replicas(place, tmp_path):
     """N37: Keras cannot, and the message says what can."""
     with pytest.raises(AssertionError, match=r"set\s+trainer\.gradient_accumulation_steps="):
-        train(place, tmp_path / "run", *sides.words("dense", "task.optimizer=accumulating"))
+        train(
+            place, tmp_path / "run", *sides.words("dense", "task.optimizer=accumulating"), experiment=sides.EXPERIMENT
+        )
 
 
 def test_each_optimizer_changes_what_it_says():
@@ -103,7 +79,7 @@ def test_gradients_that_overflow_on_one_replica_are_skipped_by_all(place, tmp_pa
         "trainer.actions=[{type: replica_integrity}]",
     )
     model_dir = tmp_path / "run"
-    train(place, model_dir, *sides.words("overflow", *sets))
+    train(place, model_dir, *sides.words("overflow", *sets), experiment=sides.EXPERIMENT)
     before, after, later = (values(model_dir, step) for step in (at - 1, at, at + 1))
     weights = [key for key in before if key.startswith("model/") and before[key].dtype.kind == "f"]
     assert len(weights) == 2
