@@ -63,12 +63,12 @@ def forget_random():
 
     begin_step = RandomStreams.begin_step
 
-    def begin_process_step(self, step):
+    def begin_process_step(self, step, *share):
         if not isinstance(step, tf.Variable):  # of an evaluation, which has no step
-            return begin_step(self, step)
+            return begin_step(self, step, *share)
         with tf.init_scope():
             start = int(step.numpy())
-        return begin_step(self, step - start)
+        return begin_step(self, step - start, *share)
 
     RandomStreams.begin_step = begin_process_step
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 import tf_keras
 import yaml
 
+from official_trainer.checkpoints import manifest
 from official_trainer.program import Program, ProgramCheckpoint
 from tests import ROOT
 from tests.support.forked import Command
@@ -109,7 +110,7 @@ def contents(folder):
 
 
 def test_a_run_goes_on(workspace):
-    """Restored bit for bit; then the same examples, and the same numbers as the earlier version went on to."""
+    """N43: restored bit for bit; then the same examples, random numbers and results as those of the earlier version."""
     (workspace / "actions").mkdir()
     (workspace / "actions" / "restored.py").write_text(KEEP_WHAT_WAS_RESTORED)
     run, before = workspace / "run", contents(workspace / "run")
@@ -123,6 +124,7 @@ def test_a_run_goes_on(workspace):
     assert {name: restored.get(name) for name in stopped} == stopped
     with np.load(workspace / "end" / "values.npz") as expected:
         assert_close(as_before(values(run, END)), dict(expected))
+    assert manifest.read(str(run), END).metadata["draws"] == "by_replica"
 
     found, expected = rows(run), rows(workspace / "end")
     assert found[: len(earlier_rows)] == earlier_rows
