@@ -271,6 +271,13 @@ class _Parsing:
         return unparsed.find_record([(where, 0, self.parsed(self._records(numbers)))], self._parse_fn)
 
 
+def _slices(blocks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the elements of blocks, as parts of their memory; `unbatch` copies them, and costs twice as much."""
+    if isinstance(blocks.element_spec, tuple):
+        return blocks.flat_map(lambda *block: tf.data.Dataset.from_tensor_slices(block))
+    return blocks.flat_map(tf.data.Dataset.from_tensor_slices)
+
+
 class _Pipeline:
     """One pipeline of a job over a source."""
 
@@ -334,7 +341,10 @@ class _Pipeline:
                 batches = batches.filter(lambda *batch: tf.size(tf.nest.flatten(batch)[0]) > 0)
             return self._threaded(finish(self._parsed(batches)))
         blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)
-        dataset = self._threaded(finish(self._parsed(blocks.unbatch())))
+        waits = transform_fn is not None or self._parsing is not None or self._block_steps == 1
+        if plan.prefetch and not waits:
+            blocks = blocks.prefetch(-(-plan.prefetch // self._block_steps))
+        dataset = self._threaded(finish(self._parsed(_slices(blocks)), prefetch=waits))
         if transform_fn is None and self._parsing is None and plan.replicas == 1 and self._block_steps > 1:
             context.offer_blocks(dataset, self._threaded(finish(blocks)))
         return dataset

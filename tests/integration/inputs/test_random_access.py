@@ -68,6 +68,25 @@ def test_an_epoch_has_each_example_once_in_another_order(source):
     assert first != second and first != sorted(first)
 
 
+class Pairs(Columns):
+    """An example and, in a tuple, its number."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index), (index,)
+
+    def take(self, indices):
+        batch = super().take(indices)
+        return batch, (batch["id"],)
+
+
+def test_examples_that_are_tuples_are_read_many_at_once():
+    """N41: a batch is a part of what was read, in the structure of an example, and as long as any other."""
+    dataset = inputs.from_source(Pairs(COUNT), train())
+    for example, (number,) in itertools.islice(dataset.as_numpy_iterator(), 40):
+        assert example["id"].tolist() == number.tolist() and len(number) == 8
+        assert example["text"].tolist() == [f"number {each}".encode() for each in number]
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     name=st.sampled_from(sorted(SOURCES)),
