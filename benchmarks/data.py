@@ -1,8 +1,12 @@
 """Microseconds per example of `inputs.from_source`: beside tf.data tuned by hand, Grain and PyTorch on the same files.
 
-Owns: the files, which are made in a temporary folder, and a reader of each library for them. All shuffle, and yield
-batches of the same shapes; each reader has as many threads or processes as there are cores, or none where that is
-quicker. Does not own: the tables (`report.py`).
+Owns: the files, which are made in a temporary folder, and a reader of each library for them. All yield batches of the
+same shapes; each reader has as many threads or processes as there are cores, or none where that is quicker. Grain and
+PyTorch shuffle all examples of an epoch, as ours does; tf.data does so for images and `.npy`, within 10,000 records or
+rows for TFRecord and CSV, and within a row group for Parquet. Does not own: the tables (`report.py`).
+
+Each is read as a training loop of its library does: tf.data, which ours is, in a function of TensorFlow, some steps in
+a call; Grain and PyTorch in Python. All images are decoded at half their size and resized with averages (antialias).
 
 Run as a process of its own (`python -m benchmarks.data FILE --rounds=N`), because it imports TensorFlow. PyTorch's
 worker processes import this module too, so TensorFlow is imported in functions.
@@ -33,7 +37,9 @@ BEST = "the best of the others"
 AT_MOST = 1 / 0.9
 CORES = os.cpu_count() or 1
 SIDE, TOKENS, COLUMNS = 64, 512, 10
-WARM_BATCHES = 3
+HALF = 2  # of the size of images is enough
+LOOP = 10  # batches that TensorFlow reads in a call
+WARM_BATCHES = 2 * LOOP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +95,20 @@ def write(folder: Path, sizes: dict[str, Sizes]) -> None:
             records.write(random.randint(0, 50_000, TOKENS, np.int32).tobytes())
 
 
+def in_loops(dataset: Any) -> Batches:
+    """Yields once for each batch of a dataset, which are read in a function of TensorFlow."""
+    iterator = iter(dataset)
+
+    @tf.function
+    def read() -> None:
+        for _ in tf.range(LOOP):
+            next(iterator)
+
+    while True:
+        read()
+        yield from range(LOOP)
+
+
 # Ours.
 
 
@@ -101,7 +121,7 @@ def ours(type_: str, fields: Callable[[Path], dict[str, Any]], **options: Any) -
 
         source = SourceConfig.named(type_)(**fields(folder))
         params = DataConfig(global_batch_size=sizes.batch, is_training=True, shuffle_buffer_size=10_000)
-        return iter(inputs.from_source(source, params, **options))
+        return in_loops(inputs.from_source(source, params, **options))
 
     return read
 
@@ -125,11 +145,11 @@ def tf_images(folder: Path, sizes: Sizes) -> Batches:
     labels = [int(Path(path).parent.name[-1]) for path in paths]
 
     def load(path: Any, label: Any) -> Any:
-        image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
-        return tf.cast(tf.image.resize(image, [SIDE, SIDE]), tf.uint8), label
+        image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3, ratio=HALF)
+        return tf.cast(tf.image.resize(image, [SIDE, SIDE], antialias=True), tf.uint8), label
 
     dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
-    return iter(dataset.map(load, tf.data.AUTOTUNE).batch(sizes.batch, drop_remainder=True).prefetch(2))
+    return in_loops(dataset.map(load, tf.data.AUTOTUNE).batch(sizes.batch, drop_remainder=True).prefetch(2))
 
 
 def tf_parquet(folder: Path, sizes: Sizes) -> Batches:
@@ -150,11 +170,11 @@ def tf_parquet(folder: Path, sizes: Sizes) -> Batches:
 
     groups = parquet.ParquetFile(path).num_row_groups
     dataset = tf.data.Dataset.range(groups).shuffle(groups).repeat().map(load, tf.data.AUTOTUNE)
-    return iter(dataset.rebatch(sizes.batch, drop_remainder=True).prefetch(2))
+    return in_loops(dataset.rebatch(sizes.batch, drop_remainder=True).prefetch(2))
 
 
 def tf_csv(folder: Path, sizes: Sizes) -> Batches:
-    return iter(
+    return in_loops(
         tf.data.experimental.make_csv_dataset(
             str(folder / "rows.csv"), sizes.batch, shuffle_buffer_size=10_000, num_parallel_reads=CORES
         )
@@ -169,12 +189,12 @@ def tf_npy(folder: Path, sizes: Sizes) -> Batches:
         return tf.ensure_shape(rows, [None, TOKENS])
 
     order = tf.data.Dataset.range(len(tokens)).shuffle(len(tokens)).repeat().batch(sizes.batch)
-    return iter(order.map(load, tf.data.AUTOTUNE).prefetch(2))
+    return in_loops(order.map(load, tf.data.AUTOTUNE).prefetch(2))
 
 
 def tf_records(folder: Path, sizes: Sizes) -> Batches:
     dataset = tf.data.TFRecordDataset(str(folder / "tokens.tfrecord")).shuffle(10_000).repeat().batch(sizes.batch)
-    return iter(dataset.map(decoded, tf.data.AUTOTUNE).prefetch(2))
+    return in_loops(dataset.map(decoded, tf.data.AUTOTUNE).prefetch(2))
 
 
 # Sources that Grain and PyTorch read, as their users write them.
@@ -193,7 +213,9 @@ class Images:
         from PIL import Image
 
         with Image.open(self._paths[index]) as image:
-            return np.asarray(image.convert("RGB").resize((SIDE, SIDE))), int(Path(self._paths[index]).parent.name[-1])
+            image.draft(None, (image.width // HALF, image.height // HALF))
+            resized = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        return np.asarray(resized), int(Path(self._paths[index]).parent.name[-1])
 
 
 class Rows:
