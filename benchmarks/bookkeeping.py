@@ -60,10 +60,10 @@ def build_trainer(experiment: str, streams: int, mark: int, trace: int) -> Any:
     return trainer
 
 
-def _repeated(function: Callable[[Any], None], times: int) -> Callable[[Any], None]:
-    def call(value: Any) -> None:
+def _repeated(function: Callable[..., None], times: int) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
         for _ in range(times):
-            function(value)
+            function(*arguments)
 
     return call
 

@@ -61,7 +61,8 @@ SIZES = {
 }
 
 Batches = Iterator[Any]
-Read = Callable[[Path, Sizes], Batches]
+Read = Callable[[Path, Sizes], Any]
+"""Returns a `tf.data.Dataset` of batches, or an iterator of them."""
 
 
 def write(folder: Path, sizes: dict[str, Sizes]) -> None:
@@ -115,13 +116,13 @@ def in_loops(dataset: Any) -> Batches:
 def ours(type_: str, fields: Callable[[Path], dict[str, Any]], **options: Any) -> Read:
     """Returns a reader of a section's source."""
 
-    def read(folder: Path, sizes: Sizes) -> Batches:
+    def read(folder: Path, sizes: Sizes) -> Any:
         from official_trainer import inputs
         from official_trainer.config import DataConfig, SourceConfig
 
         source = SourceConfig.named(type_)(**fields(folder))
         params = DataConfig(global_batch_size=sizes.batch, is_training=True, shuffle_buffer_size=10_000)
-        return in_loops(inputs.from_source(source, params, **options))
+        return inputs.from_source(source, params, **options)
 
     return read
 
@@ -140,7 +141,7 @@ def decoded_batch(records: Any, seeds: Any) -> Any:
 # tf.data, as its guides say.
 
 
-def tf_images(folder: Path, sizes: Sizes) -> Batches:
+def tf_images(folder: Path, sizes: Sizes) -> Any:
     paths = sorted(str(path) for path in (folder / "images").glob("*/*"))
     labels = [int(Path(path).parent.name[-1]) for path in paths]
 
@@ -149,10 +150,10 @@ def tf_images(folder: Path, sizes: Sizes) -> Batches:
         return tf.cast(tf.image.resize(image, [SIDE, SIDE], antialias=True), tf.uint8), label
 
     dataset = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths)).repeat()
-    return in_loops(dataset.map(load, tf.data.AUTOTUNE).batch(sizes.batch, drop_remainder=True).prefetch(2))
+    return dataset.map(load, tf.data.AUTOTUNE).batch(sizes.batch, drop_remainder=True).prefetch(2)
 
 
-def tf_parquet(folder: Path, sizes: Sizes) -> Batches:
+def tf_parquet(folder: Path, sizes: Sizes) -> Any:
     """TensorFlow reads no Parquet: pyarrow reads row groups, and the rows of each are shuffled."""
     from pyarrow import parquet
 
@@ -170,18 +171,16 @@ def tf_parquet(folder: Path, sizes: Sizes) -> Batches:
 
     groups = parquet.ParquetFile(path).num_row_groups
     dataset = tf.data.Dataset.range(groups).shuffle(groups).repeat().map(load, tf.data.AUTOTUNE)
-    return in_loops(dataset.rebatch(sizes.batch, drop_remainder=True).prefetch(2))
+    return dataset.rebatch(sizes.batch, drop_remainder=True).prefetch(2)
 
 
-def tf_csv(folder: Path, sizes: Sizes) -> Batches:
-    return in_loops(
-        tf.data.experimental.make_csv_dataset(
-            str(folder / "rows.csv"), sizes.batch, shuffle_buffer_size=10_000, num_parallel_reads=CORES
-        )
+def tf_csv(folder: Path, sizes: Sizes) -> Any:
+    return tf.data.experimental.make_csv_dataset(
+        str(folder / "rows.csv"), sizes.batch, shuffle_buffer_size=10_000, num_parallel_reads=CORES
     )
 
 
-def tf_npy(folder: Path, sizes: Sizes) -> Batches:
+def tf_npy(folder: Path, sizes: Sizes) -> Any:
     tokens = np.load(folder / "tokens.npy", mmap_mode="r")
 
     def load(indices: Any) -> Any:
@@ -189,12 +188,12 @@ def tf_npy(folder: Path, sizes: Sizes) -> Batches:
         return tf.ensure_shape(rows, [None, TOKENS])
 
     order = tf.data.Dataset.range(len(tokens)).shuffle(len(tokens)).repeat().batch(sizes.batch)
-    return in_loops(order.map(load, tf.data.AUTOTUNE).prefetch(2))
+    return order.map(load, tf.data.AUTOTUNE).prefetch(2)
 
 
-def tf_records(folder: Path, sizes: Sizes) -> Batches:
+def tf_records(folder: Path, sizes: Sizes) -> Any:
     dataset = tf.data.TFRecordDataset(str(folder / "tokens.tfrecord")).shuffle(10_000).repeat().batch(sizes.batch)
-    return in_loops(dataset.map(decoded, tf.data.AUTOTUNE).prefetch(2))
+    return dataset.map(decoded, tf.data.AUTOTUNE).prefetch(2)
 
 
 # Sources that Grain and PyTorch read, as their users write them.
@@ -352,7 +351,8 @@ def is_there(name: str) -> bool:
 
 def microseconds(read: Read, folder: Path, sizes: Sizes) -> dict[str, float]:
     """Returns microseconds per example, after some batches."""
-    batches = read(folder, sizes)
+    found = read(folder, sizes)
+    batches = in_loops(found) if isinstance(found, tf.data.Dataset) else found
     for _ in range(WARM_BATCHES):
         next(batches)
     start = time.perf_counter()
