@@ -411,7 +411,7 @@ class RunObserver(LoopObserver):
 
     def on_rollback(self, step: int) -> None:
         """Takes back what was recorded of steps that the run has gone back from."""
-        self._record.checkpoint(step)
+        self._record.checkpoint(step, is_new=False)
         export.delete_after(self._job.path("export", "best"), step)
         best = best_of(self._trainer)
         if best is None or not (dropped := best.drop_after(step)):

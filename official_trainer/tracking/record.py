@@ -41,7 +41,7 @@ _START_SECONDS, _END_SECONDS = 0.02, 1.0
 _KINDS: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
     **{"imports": list, "workspace": str | None, "code": dict | None},
-    **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None},
+    **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None, "saves": int},
     "best": {"metric": str, "value": float, "step": int},
 }
 """What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,
@@ -194,6 +194,8 @@ class RunRecord:
             "restarts": before.get("restarts", 0) + is_restart,
             "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
+            "last_saved": before.get("last_saved"),
+            "saves": before.get("saves", 0),
             "best": before.get("best"),
             **dict.fromkeys(("error", "stopped_early")),
             "final_metrics": before.get("final_metrics"),
@@ -258,8 +260,10 @@ class RunRecord:
         self._set_step(step)
         self._write_status()
 
-    def checkpoint(self, step: int) -> None:
-        """Records that the checkpoint of `step` is committed."""
+    def checkpoint(self, step: int, *, is_new: bool = True) -> None:
+        """Records that the checkpoint of `step` is committed; one that is not new is gone back to."""
+        if is_new:
+            self._run |= {"last_saved": self._now(), "saves": self._run["saves"] + 1}
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self._set_step(step)
         self._write_status()

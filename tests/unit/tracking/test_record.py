@@ -53,6 +53,8 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "restarts": 0,
         "steps": {"start": 0, "current": 0, "end": None},
         "last_checkpoint_step": None,
+        "last_saved": None,
+        "saves": 0,
         "best": None,
         "error": None,
         "stopped_early": None,
@@ -102,6 +104,17 @@ def test_the_status_follows_the_run(model_dir):
     assert read(model_dir)["steps"]["current"] == 200
     run.set_best("accuracy", 0.5, 200)
     assert run.best == read(model_dir)["best"] == {"metric": "accuracy", "value": 0.5, "step": 200}
+
+
+def test_saves_are_counted_over_all_processes_of_a_run(model_dir):
+    """N48: with the time of the last one; a checkpoint that the run goes back to is none."""
+    start(model_dir, now=10).checkpoint(200)
+    run = start(model_dir, now=20)
+    run.checkpoint(300)
+    run = start(model_dir, now=30)
+    run.checkpoint(200, is_new=False)
+    found = read(model_dir)
+    assert (found["saves"], found["last_saved"], found["last_checkpoint_step"]) == (2, "1970-01-01T00:00:20+00:00", 200)
 
 
 def test_what_was_left_out_is_counted(model_dir):
