@@ -33,6 +33,7 @@ NOT_HERE = {
     r"jupyter ": "tests/system/test_notebook.py",
     r"tensorboard ": "a server; tests/integration/tracking/test_tensorboard.py",
     r"(tensorflow_model_server|curl) ": "a server; tests/integration/tasks/test_warmup.py",
+    r"(prometheus|promtool) ": "tests/system/tracking/test_prometheus.py",
     r"docker ": "tests/unit/launch/test_image.py",
     r"(kubectl|helm) ": "tests/system/launch/targets/test_kubectl.py",
     r"(gcloud|gsutil) ": "tests/system/launch/targets/test_gcloud.py",
