@@ -3,9 +3,9 @@
 Owns: how many connections there are, how long each may last, and how fast they are taken. Does not own: the samples
 (`run_metrics.py`), when there is a server (`prometheus.py`), the formats (prometheus_client, an optional extra).
 
-A scraper asks every few seconds. A connection is taken five times a second at most, others wait in the kernel; one that
-lasts longer than five seconds is cut, and of more than four at once the others are closed. So a client that
-sends nothing, reads nothing or asks without end takes a known share of the processor, and training never waits for it.
+A scraper asks every few seconds. A connection is taken twice a second at most, others wait in the kernel; one that
+lasts longer than five seconds is cut, and of more than four at once the others are closed. So a client that sends
+nothing, reads nothing or asks without end takes a known share of a processor, and training never waits for it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ _logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 4
 CONNECTION_SECONDS = 5.0
-PAUSE_SECONDS = 0.2
-"""After each connection, before the next is taken: answering takes about a millisecond."""
-
-_POLL_SECONDS = 0.1
+PAUSE_SECONDS = 0.5
+"""After each connection, before the next is taken: answering takes about two milliseconds of a processor."""
 
 
 class Collector:
@@ -90,7 +88,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         super().__init__((address, port), MetricsHandler.factory(registry))
         self.port: int = self.server_address[1]
-        threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name="prometheus", daemon=True).start()
+        threading.Thread(target=self.serve_forever, name="prometheus", daemon=True).start()
 
     def stop(self) -> None:
         """Takes no further connection."""
