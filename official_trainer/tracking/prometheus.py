@@ -92,6 +92,7 @@ class PrometheusTracker(Tracker):
         self._metrics = RunMetrics(place)
         self._registry: Any = None
         self._server: Server | None = None
+        self._target = ""  # what the file that names the address holds
         self._writing: RepeatingThread | None = None
         self._has_warned = False
 
@@ -131,7 +132,9 @@ class PrometheusTracker(Tracker):
         if self._server is not None:
             self._server.stop()
             self._server = None
-            files.remove(self._target_path)
+            path = self._target_path
+            if files.exists(path) and files.read_text(path) == self._target:  # not that of a process that took over
+                files.remove(path)
         if self._writing is not None:
             self._writing.stop()
             self._writing = None
@@ -164,7 +167,8 @@ class PrometheusTracker(Tracker):
         host = socket.gethostname() if is_any else f"[{address}]" if ":" in address else address
         target = f"{host}:{self._server.port}"
         _logger.info("Prometheus can scrape this run at http://%s/metrics", target)
-        files.write_text_atomically(self._target_path, json.dumps([{"targets": [target]}]) + "\n", durable=False)
+        self._target = json.dumps([{"targets": [target]}]) + "\n"
+        files.write_text_atomically(self._target_path, self._target, durable=False)
 
     def _write(self) -> None:
         from official_trainer.tracking import scraping

@@ -70,6 +70,17 @@ def test_a_free_port_is_named_while_the_run_runs(place, tmp_path, caplog):
     assert not any(path.exists() for path in paths)
 
 
+def test_the_file_of_a_process_that_took_over_stays(place, tmp_path):
+    """N48: the one before it ends later; a file that was removed is no error."""
+    first = began(place, port=0)
+    second = began(place, port=0)
+    target = target_in(tmp_path / "prometheus.json")
+    first.close()
+    assert target_in(tmp_path / "prometheus.json") == target
+    (tmp_path / "prometheus.json").unlink()
+    second.close()
+
+
 def test_an_address_of_all_interfaces_is_named_by_the_host(place, tmp_path):
     """N48."""
     told = began(place, port=0, address="0.0.0.0")
