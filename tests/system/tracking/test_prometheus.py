@@ -13,12 +13,16 @@ import pytest
 
 pytest.importorskip("prometheus_client", reason="NOT TESTED: pip install 'official-trainer[prometheus]'")
 
+from official_trainer import config as configuration
+from official_trainer.actions import Action, Rollback
+from official_trainer.runs import run
+from official_trainer.tasks import registry
 from official_trainer.tracking import Outcome, Trackers
 from official_trainer.tracking.prometheus import PrometheusConfig
 from official_trainer.tracking.run_metrics import HELP
 from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 from tests import ROOT
-from tests.support import prometheus
+from tests.support import prometheus, toy
 from tests.support.forked import Command
 from tests.support.prometheus import FILES, Prometheus, until
 
@@ -206,10 +210,10 @@ def test_a_run_that_is_killed_once_as_prometheus_sees_it(tmp_path):
         return Command(["train", *words], cwd=ROOT, folder=tmp_path)
 
     with Prometheus(tmp_path, targets) as server:
-        run = start()
+        job = start()
 
         def has(expression):
-            return until(lambda: server.query(expression), lambda: f"{expression}\n{run.out}\n{run.err}")
+            return until(lambda: server.query(expression), lambda: f"{expression}\n{job.out}\n{job.err}")
 
         has("official_trainer_saves_total > 1")
         for name in HELP.keys() - ELSEWHERE:
@@ -229,17 +233,65 @@ def test_a_run_that_is_killed_once_as_prometheus_sees_it(tmp_path):
         assert 0 < server.number('official_trainer_goodput_ratio{window="run"}') <= 1
         assert server.number("official_trainer_memory_bytes") > 1e8
 
-        os.kill(run.process.pid, signal.SIGKILL)
-        run.process.join()
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.join()
         has('up{job="official-trainer"} == 0')
         assert not server.query("official_trainer_step")
         saved_step = json.loads((run_dir / "run.json").read_text())["last_checkpoint_step"]
 
-        run = start("trainer.train_steps=100000000", "--allow_config_change")
+        job = start("trainer.train_steps=100000000", "--allow_config_change")
         has("official_trainer_restarts_total == 1")
         assert server.number("official_trainer_step") >= saved_step
         until(lambda: server.query('up{job="official-trainer"}')[-1][1] == 1, "only the new address")
-        os.kill(run.process.pid, signal.SIGTERM)
-        assert run.wait().code == 143
+        os.kill(job.process.pid, signal.SIGTERM)
+        assert job.wait().code == 143
         assert not list(targets.iterdir())
         until(lambda: not server.query('up{job="official-trainer"}'), "the end of the target")
+
+
+class RolledBackConfig(configuration.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+
+class GoBack(Action):
+    """Goes back once, at step 25."""
+
+    def __init__(self):
+        self._has_gone = False
+
+    def on_step(self, run):
+        if run.state.step == 25 and not self._has_gone:
+            self._has_gone = True
+            return Rollback(reason="it diverges")
+        return None
+
+
+@registry.register_task_cls(RolledBackConfig)
+class RolledBackTask(toy.ToyTask):
+    """The toy task."""
+
+    def build_actions(self, trainer):
+        return [GoBack()]
+
+
+def test_a_checkpoint_that_a_run_goes_back_to_is_no_save(tmp_path):
+    """N48: what the record counts, and when the last save was."""
+    data = configuration.DataConfig(global_batch_size=10)
+    base = toy.experiment(
+        steps_per_loop=5, summary_interval=10, checkpoint_interval=10, validation_interval=40, recovery_max_trials=1,
+        export=configuration.ExportConfig(at_end=False),
+        trackers=(PrometheusConfig(textfile_dir=str(tmp_path)),),
+    )  # fmt: skip
+    config = base.replace(
+        task=RolledBackConfig(train_data=data, validation_data=data), trainer=base.trainer.replace(train_steps=40)
+    )
+    run_dir = tmp_path / "run"
+    run.run("rolled_back", configuration.resolve(config), mode="train", model_dir=str(run_dir), quiet=True)
+    written = json.loads((run_dir / "run.json").read_text())
+    assert (written["saves"], written["last_checkpoint_step"]) == (4, 40)
+    (path,) = tmp_path.glob("*.prom")
+    text = path.read_text()
+    label = f'run="run-{written["run_id"][:8]}"'
+    for name, value in {"saves_total": 4, "step": 40, "end_step": 40, "last_checkpoint_step": 40}.items():
+        assert f"official_trainer_{name}{{{label}}} {value}.0\n" in text
+    assert f'official_trainer_phase{{phase="done",{label}}} 1.0\n' in text
