@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -94,6 +95,7 @@ class PrometheusTracker(Tracker):
         self._server: Server | None = None
         self._target = ""  # what the file that names the address holds
         self._writing: RepeatingThread | None = None
+        self._write_lock = threading.Lock()
         self._has_warned = False
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
@@ -146,12 +148,9 @@ class PrometheusTracker(Tracker):
 
     @property
     def _target_path(self) -> str:
-        folder = self._config.targets_dir
-        return (
-            files.join(self._place.directory, TARGET_FILE)
-            if folder is None
-            else files.join(folder, self._named("json"))
-        )
+        if (folder := self._config.targets_dir) is None:
+            return files.join(self._place.directory, TARGET_FILE)
+        return files.join(folder, self._named("json"))
 
     def _serve(self, address: str, port: int) -> None:
         from official_trainer.tracking import scraping
@@ -175,7 +174,8 @@ class PrometheusTracker(Tracker):
 
         assert self._config.textfile_dir is not None
         path = files.join(self._config.textfile_dir, self._named("prom"))
-        files.write_bytes_atomically(path, scraping.text_of(self._registry), durable=False)
+        with self._write_lock:  # the last one says how the run ended
+            files.write_bytes_atomically(path, scraping.text_of(self._registry), durable=False)
 
     def _rewrite(self) -> None:
         try:
