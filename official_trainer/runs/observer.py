@@ -319,7 +319,6 @@ class RunObserver(LoopObserver):
                     *(job.path(RUN_FILE), named["metric"], named["value"], named["step"], best.directory),
                 )
                 self._record.note(best=None)
-        self._process.trackers.all.describe(self._job.experiment, configuration.flat(self._job.config))
         used = [device.name for device in tf.config.list_logical_devices()]
         if self._trainer.context.workers is not None:
             self._record.note(order_of_examples=parameter_server.ORDER_OF_EXAMPLES)
@@ -328,6 +327,7 @@ class RunObserver(LoopObserver):
         if state.start_step == 0:  # else an earlier process has begun the run, and recorded this
             self._record.note(init_checkpoint=[dataclasses.asdict(each) for each in restored] or None)
         self._record.set_span(state.start_step, state.end_step)
+        self._process.trackers.all.describe(job.experiment, configuration.flat(job.config))
         count, wanted = variables.count(self._trainer.model).trainable, job.config.trainer.train_steps
         start = f"continuing from step {state.start_step}" if state.start_step else "starting"
         if wanted and state.start_step > wanted:  # a run that has reached `train_steps` exactly is simply done

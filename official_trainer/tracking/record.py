@@ -238,6 +238,7 @@ class RunRecord:
         self._run["steps"] |= {"start": start_step, "current": start_step}
         if start_step:
             self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = start_step
+            self._status["step"] = start_step
             self._write_status()
         if end_step is not None:
             self._run["steps"]["end"] = end_step

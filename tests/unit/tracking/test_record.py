@@ -127,6 +127,14 @@ def test_what_was_left_out_is_counted(model_dir):
         start(model_dir)
 
 
+def test_a_restart_is_at_the_step_from_which_it_goes_on(model_dir):
+    """N48: not at 0, as while it restores."""
+    run = start(model_dir)
+    run.phase("restore", 0)
+    run.set_span(200, 400)
+    assert read(model_dir, "status.json")["step"] == read(model_dir)["steps"]["current"] == 200
+
+
 def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):
     """N6, N15: a process that was killed after a commit has not recorded it; one with nothing to do saves none."""
     start(model_dir).checkpoint(200)
