@@ -70,6 +70,17 @@ _TENSORFLOW = "tensorflow", "tf_keras"
 _imports: list[tuple[float, float]] = []  # from when to when TensorFlow and Keras were imported
 
 
+def message(name: str) -> Any:
+    """Returns the class of a protocol buffer in TensorFlow's files, such as `SavedModel`, by its name in the format.
+
+    The modules of these classes have no public names; TensorFlow has registered what it uses itself.
+    """
+    load("tensorflow")
+    from google.protobuf import descriptor_pool, message_factory
+
+    return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(f"tensorflow.{name}"))
+
+
 def import_seconds(*, since_seconds: float) -> float:
     """Returns how long `load` has imported TensorFlow and Keras since a time on the scale of `time.monotonic`."""
     return sum(max(0.0, ended - max(began, since_seconds)) for began, ended in _imports)

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.lazy import LazyModule, load, tf
+from official_trainer.lazy import LazyModule, tf
 
 if TYPE_CHECKING:  # a store is imported without NumPy
     import google_crc32c
@@ -122,19 +122,10 @@ class Bundle:
 
     def _index(self) -> bytes:
         """Returns the content of the index."""
-        messages = load("tensorflow.core.protobuf.tensor_bundle_pb2")
-        header = messages.BundleHeaderProto(num_shards=1)
-        header.version.producer = 1
-        entries = {b"": header.SerializeToString()}
+        entries = {b"": _HEADER}
         for key, value in self._values.items():
             checksum = _checksum(value.content) if value.checksum is None else value.checksum
-            entry = messages.BundleEntryProto(
-                dtype=value.dtype, offset=value.start, size=len(value.content), crc32c=_masked(checksum)
-            )
-            entry.shape.SetInParent()  # also of a scalar
-            for size in value.shape:
-                entry.shape.dim.add(size=size)
-            entries[key.encode()] = entry.SerializeToString()
+            entries[key.encode()] = _entry(value, checksum)
         return _table(entries)
 
 
@@ -182,6 +173,25 @@ def _content_of(tensor: Any) -> tuple[np.ndarray, int | None]:
     after_lengths = struct.pack("<I", _masked(_checksum(counted))) + b"".join(strings)
     content = b"".join(_varint(len(each)) for each in strings) + after_lengths
     return np.frombuffer(content, np.uint8), _checksum(after_lengths, _checksum(counted))
+
+
+# Protocol buffers, whose classes TensorFlow does not load: each field that is not 0, after its number and kind.
+
+_HEADER = bytes([1 << 3, 1, 3 << 3 | 2, 2, 1 << 3, 1])
+"""A `BundleHeaderProto` of one shard, in the first version of the format."""
+
+
+def _entry(value: _Value, checksum: int) -> bytes:
+    """Returns the `BundleEntryProto` of a value."""
+    shape = tf.TensorShape(value.shape).as_proto().SerializeToString()
+    content = _number(1, value.dtype) + bytes([2 << 3 | 2]) + _varint(len(shape)) + shape
+    content += _number(4, value.start) + _number(5, len(value.content))
+    masked = _masked(checksum)
+    return content + bytes([6 << 3 | 5]) + struct.pack("<I", masked) if masked else content
+
+
+def _number(field: int, number: int) -> bytes:
+    return bytes([field << 3]) + _varint(number) if number else b""
 
 
 # Tables of LevelDB, uncompressed.

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import load, message, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SLOT = "/.OPTIMIZER_SLOT/"
@@ -307,13 +307,11 @@ class Matching:
 
 
 def _read_graph(prefix: str) -> Sequence[Any]:
-    proto = load("tensorflow.core.protobuf.trackable_object_graph_pb2")
     reader = tf.compat.v1.train.NewCheckpointReader(prefix)
     if not reader.has_tensor(_GRAPH_KEY):
         what = "has no object graph: it was written by TensorFlow 1"
         raise CheckpointError(f"{prefix} {what}. Convert it with TensorFlow 2 first.")
-    graph = proto.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH_KEY))
-    return graph.nodes
+    return message("TrackableObjectGraph").FromString(reader.get_tensor(_GRAPH_KEY)).nodes
 
 
 def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -333,7 +331,7 @@ def _has_value(live: Any) -> bool:
     """Whether a checkpoint stores something for the object itself, not only for what it holds."""
     if live is None or isinstance(live, tf.Variable):
         return live is not None
-    # What tf.train.Checkpoint itself calls when it saves; there is no public function.
+    # What tf.train.Checkpoint itself calls when it saves; there is no public function that writes nothing.
     saving = load("tensorflow.python.training.saving.saveable_object_util")
     return bool(saving.saveable_objects_from_trackable(live))
 

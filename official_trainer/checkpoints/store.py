@@ -305,6 +305,7 @@ class Snapshot:
         if memory is not None and not registered and bundle.is_writable(named):
             self._bundle = bundle.Bundle(named, memory)
         else:
+            # `Checkpoint.write` would read the values again; only it and this know slices and registered savers.
             saving = load("tensorflow.python.checkpoint.functional_saver")
             self._saver = saving.MultiDeviceSaver(by_object, registered)
 

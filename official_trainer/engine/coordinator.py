@@ -39,9 +39,6 @@ from official_trainer.tasks.random_streams import RandomStreams
 
 _logger = logging.getLogger(__name__)
 
-_values = load("tensorflow.python.distribute.coordinator.values")
-_input_lib = load("tensorflow.python.distribute.input_lib")
-
 Step = Callable[[Any], Any]
 
 LEAST_SECONDS = 0.02
@@ -55,23 +52,20 @@ _SLOTS_PER_WORKER = 64
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "VarHandleOp", "Placeholder"})
 
 
-class WorkerStreams(_values.PerWorkerDistributedIterator):  # type: ignore[name-defined]
-    """The iterators of all workers, over batches with their numbers; `schedule` passes each worker its own.
+class WorkerStreams(tf.distribute.coordinator.PerWorkerValue):
+    """The iterators of all workers, over batches with their numbers; `schedule` passes each worker (index, its own).
 
     Attributes:
       next_numbers: number of the global batch that each worker reads next, as far as the chief knows.
+      iterator_spec: the type of one worker's iterator, for which functions are traced.
     """
 
     next_numbers: list[int]
+    iterator_spec: Any
 
     def record(self, worker: int, number: int) -> None:
         """Records that `worker` has trained on its batch `number`; any thread may call it."""
         self.next_numbers[worker] = number + len(self.next_numbers)
-
-    @property
-    def iterator_spec(self) -> Any:
-        """The type of one worker's iterator, for which functions are traced."""
-        return self._values[0]._type_spec
 
 
 def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *, repeats: bool) -> WorkerStreams:
@@ -107,16 +101,14 @@ def create_streams(coordinator: Any, builder: DatasetBuilder, start_step: int, *
         def create() -> Any:
             number = numbers[worker]
             found = first.pop(number, None) or traced(number)
-            return iter(found())
+            return worker, iter(found())
 
         return create
 
     made = [worker.create_resource(creator(worker.worker_index)) for worker in workers]
-    spec = _input_lib.get_iterator_spec_from_dataset(coordinator.strategy, functions[0].structured_outputs)
-    for value in made:
-        value._type_spec = spec
     streams = WorkerStreams(made)
     streams.next_numbers = numbers
+    streams.iterator_spec = tf.data.IteratorSpec(functions[0].structured_outputs.element_spec)
     return streams
 
 
@@ -207,6 +199,7 @@ class Closures:
         with tf.init_scope(), tf.device("/job:ps/task:0/device:CPU:0"):
             self._counts = tf.Variable(tf.zeros([num_slots], tf.int64), trainable=False)
         self._traced: tuple[Any, Any] | None = None
+        # Ends functions that run on workers; TensorFlow's own coordinator makes one, and offers it to no caller.
         self._cancellation = load("tensorflow.python.eager.cancellation").CancellationManager()
 
     def num_steps(self) -> int:
@@ -280,9 +273,8 @@ class Activity:
         return self.shares
 
     @contextlib.contextmanager
-    def closure(self, shares: Shares) -> Iterator[None]:
+    def closure(self, shares: Shares, worker: int) -> Iterator[None]:
         """For a closure, in the thread of its worker: records when it begins and ends."""
-        worker = _this_worker()
         with self._lock:
             self._busy.add(worker)
             shares.at_once = max(shares.at_once, len(self._busy))
@@ -295,9 +287,8 @@ class Activity:
                 self._last_event_seconds = ended = time.monotonic()
                 shares.seconds[worker] += ended - began
 
-    def record_success(self, shares: Shares, streams: WorkerStreams, ran: int, last: int) -> None:
+    def record_success(self, shares: Shares, streams: WorkerStreams, worker: int, ran: int, last: int) -> None:
         """Records the steps of a closure, in the thread of its worker; reports that it is back, if it was lost."""
-        worker = _this_worker()
         shares.closures[worker] += 1
         if ran > 0:
             shares.steps[worker] += ran
@@ -306,9 +297,8 @@ class Activity:
             self._lost.discard(worker)
             _logger.info("%s is back", process_name(WORKER, worker))
 
-    def record_error(self, error: tf.errors.OpError) -> None:
-        """Warns if the worker of this thread is lost."""
-        worker = _this_worker()
+    def record_error(self, error: tf.errors.OpError, worker: int) -> None:
+        """Warns if the worker of a closure is lost."""
         address = self.addresses[WORKER][worker]
         if worker not in self._lost and is_loss(error) and not answers(address):
             self._lost.add(worker)
@@ -452,21 +442,22 @@ class AsyncWorkers:
         """
         self._is_left, shares = False, self.activity.begin_window()
 
-        def on_worker(*args: Any) -> None:
+        def on_worker(stream: tuple[int, Any], *arguments: Any) -> None:
+            worker, own_iterator = stream
             if self._is_left:
                 return
-            with self.activity.closure(shares):
+            with self.activity.closure(shares, worker):
                 try:
-                    ran, last = run(*args)
-                    self.activity.record_success(shares, iterator, int(ran), int(last))
+                    ran, last = run(own_iterator, *arguments)
+                    self.activity.record_success(shares, iterator, worker, int(ran), int(last))
                 except tf.errors.OpError as error:
                     if not self._is_left:
-                        self.activity.record_error(error)
+                        self.activity.record_error(error, worker)
                         raise
 
         try:
             for arguments in closures:
-                # The public call takes no Python function, and only a Python function learns which worker runs it.
+                # The public call takes no Python function, and only one can leave a closure out, and record it.
                 self._coordinator._cluster.schedule(on_worker, (iterator, *arguments), None)
             self._wait()
         except tf.errors.OutOfRangeError as error:
@@ -510,8 +501,3 @@ def _here(tensors: Any) -> Any:
     """Copies what a worker has computed to this process; Python's other threads run meanwhile."""
     with tf.device("/job:chief/replica:0/task:0/device:CPU:0"):
         return tf.nest.map_structure(tf.identity, tensors)
-
-
-def _this_worker() -> int:
-    context = load("tensorflow.python.distribute.coordinator.coordinator_context")
-    return context.get_current_dispatch_context().worker_index

@@ -42,8 +42,6 @@ from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task.task import parts_in, sub_model
 from official_trainer.tasks.variables import flatten
 
-_READING = ("tensorflow.python.checkpoint", "tensorflow.python.training.py_checkpoint_reader")
-"""Modules that every error of restoring a checkpoint comes through."""
 _MOST_NAMES = 8
 
 
@@ -103,9 +101,11 @@ def _path_of(task: Any) -> Any:
 def _source_read_by(error: BaseException, sources: Sequence[_Source]) -> _Source | None:
     """Returns the source whose Task was reading a checkpoint when an error came; None if it came from elsewhere."""
     found, is_of_reading = next(iter(sources), None), False
+    # Every error of restoring a checkpoint comes through the reader, or the package of `Checkpoint`.
+    reading = tf.train.Checkpoint.__module__.rpartition(".")[0], tf.compat.v1.train.NewCheckpointReader.__module__
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = next((each for each in sources if each.task is frame.f_locals.get("self")), found)
-        is_of_reading |= frame.f_globals.get("__name__", "").startswith(_READING)
+        is_of_reading |= frame.f_globals.get("__name__", "").startswith(reading)
     return found if is_of_reading else None
 
 

@@ -17,13 +17,13 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.keyed_draws import STRIDE, Replaced
+from official_trainer.tasks.keyed_draws import STRIDE, Replaced, place_of
 from official_trainer.tasks.scopes import current_graph, during, is_straight
 
 
@@ -257,22 +257,20 @@ def _in_step(original: Any, replacement: Callable[[_Step, dict[str, Any]], Any])
     return call
 
 
-_V2, _V1 = "tensorflow.python.ops.gen_stateless_random_ops_v2", "tensorflow.python.ops.gen_stateless_random_ops"
-
-_REPLACEMENTS: Sequence[tuple[str, str, Callable[[Any], Any]]] = (
-    (_V2, "stateless_random_uniform_v2", _in_slices),
-    (_V2, "stateless_random_uniform_int_v2", _in_slices),
-    (_V2, "stateless_random_uniform_full_int_v2", _in_slices),
-    (_V2, "stateless_random_normal_v2", _in_slices),
+_REPLACEMENTS: Mapping[str, Callable[[Any], Any]] = {
+    "StatelessRandomUniformV2": _in_slices,
+    "StatelessRandomUniformIntV2": _in_slices,
+    "StatelessRandomUniformFullIntV2": _in_slices,
+    "StatelessRandomNormalV2": _in_slices,
     # These draw again what does not fit, from counters that they keep for each number.
-    (_V2, "stateless_truncated_normal_v2", functools.partial(_in_slices, counters=64)),
-    (_V2, "stateless_random_gamma_v3", functools.partial(_in_slices, numbers=1, counters=256)),
-    (_V2, "stateless_shuffle", _by_replica),
-    (_V1, "stateless_random_binomial", _by_replica),
-    (_V1, "stateless_random_poisson", _by_replica),
-    (_V1, "stateless_multinomial", _by_replica),
-    (_V1, "stateless_parameterized_truncated_normal", _by_replica),
-)
+    "StatelessTruncatedNormalV2": functools.partial(_in_slices, counters=64),
+    "StatelessRandomGammaV3": functools.partial(_in_slices, numbers=1, counters=256),
+    "StatelessShuffle": _by_replica,
+    "StatelessRandomBinomial": _by_replica,
+    "StatelessRandomPoisson": _by_replica,
+    "StatelessMultinomial": _by_replica,
+    "StatelessParameterizedTruncatedNormal": _by_replica,
+}
 """What TensorFlow's public functions and both Kerases call."""
 
 
@@ -280,7 +278,7 @@ def _places() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     generator = tf.random.Generator
     methods = {"_prepare_key_counter": _prepare_key_counter, "make_seeds": _make_seeds}
     return [
-        *((load(module), name, make) for module, name, make in _REPLACEMENTS),
+        *((*place_of(operation), make) for operation, make in _REPLACEMENTS.items()),
         *((generator, name, make) for name, make in methods.items()),
     ]
 

@@ -17,6 +17,7 @@ import contextlib
 import functools
 import inspect
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -63,6 +64,12 @@ class Replaced:
         for owner, name, original in self._originals:
             setattr(owner, name, original)
         self._originals.clear()
+
+
+def place_of(operation: str) -> tuple[Any, str]:
+    """Returns the module where TensorFlow's public functions find an operation of `tf.raw_ops`, and its name there."""
+    raw = getattr(tf.raw_ops, operation)
+    return sys.modules[raw.__module__], raw.__name__
 
 
 _keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
@@ -159,24 +166,35 @@ def _category(key: Any, logits: Any, num_samples: Any, output_dtype: Any = None)
     return tf.argmax(logits[:, None] + noise, -1, output_type=output_dtype or tf.int64)
 
 
-_RANDOM, _IMAGE = "tensorflow.python.ops.gen_random_ops", "tensorflow.python.ops.gen_image_ops"
-
-_REPLACEMENTS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    (_RANDOM, "random_uniform"): lambda key, shape, dtype: tf.random.stateless_uniform(shape, key, dtype=dtype),
-    (_RANDOM, "random_uniform_int"): lambda key, shape, minval, maxval: tf.random.stateless_uniform(
+_REPLACEMENTS: Mapping[str, Callable[..., Any]] = {
+    "RandomUniform": lambda key, shape, dtype: tf.random.stateless_uniform(shape, key, dtype=dtype),
+    "RandomUniformInt": lambda key, shape, minval, maxval: tf.random.stateless_uniform(
         shape, key, minval, maxval, dtype=tf.convert_to_tensor(minval).dtype
     ),
-    (_RANDOM, "random_standard_normal"): lambda key, shape, dtype: tf.random.stateless_normal(shape, key, dtype=dtype),
-    (_RANDOM, "truncated_normal"): lambda key, shape, dtype: tf.random.stateless_truncated_normal(
-        shape, key, dtype=dtype
-    ),
-    (_RANDOM, "random_shuffle"): _shuffle,
-    (_RANDOM, "multinomial"): _category,
-    (_IMAGE, "sample_distorted_bounding_box_v2"): lambda key, **arguments: (
-        tf.image.stateless_sample_distorted_bounding_box(seed=key, **arguments)
+    "RandomStandardNormal": lambda key, shape, dtype: tf.random.stateless_normal(shape, key, dtype=dtype),
+    "TruncatedNormal": lambda key, shape, dtype: tf.random.stateless_truncated_normal(shape, key, dtype=dtype),
+    "RandomShuffle": _shuffle,
+    "Multinomial": _category,
+    "SampleDistortedBoundingBoxV2": lambda key, **arguments: tf.image.stateless_sample_distorted_bounding_box(
+        seed=key, **arguments
     ),
 }
 """The replacement of each operation: takes a key, then the operation's arguments without its seeds and name."""
+
+
+_CONTEXT = "tensorflow.python.eager.context"  # has the seed, which there is no public way to set alone, or to read
+
+
+def seed_state() -> tuple[int | None, Any]:
+    """Returns TensorFlow's seed and its generator of operations' seeds; None before the first seed of a process."""
+    eager = load(_CONTEXT).context()
+    return eager._seed, getattr(eager, "_rng", None)
+
+
+def put_seed_state(seed: int | None, generator: Any) -> None:
+    """Sets what `seed_state` returns; no operation that draws starts again."""
+    eager = load(_CONTEXT).context()
+    eager._seed, eager._rng = seed, generator
 
 
 def set_seed(seed: int, *, restarts: bool = True) -> None:
@@ -189,8 +207,7 @@ def set_seed(seed: int, *, restarts: bool = True) -> None:
       seed: any integer.
       restarts: whether kernels are dropped at all.
     """
-    eager = load("tensorflow.python.eager.context").context()  # there is no public way to set it alone
-    eager._seed, eager._rng = seed, random.Random(seed)
+    put_seed_state(seed, random.Random(seed))
     _Kernels.are_stale = restarts
 
 
@@ -209,7 +226,7 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
         if keys is None or not keys.apply_here():
             if _Kernels.are_stale and tf.executing_eagerly():
                 _Kernels.are_stale = False
-                load("tensorflow.python.eager.context").context().clear_kernel_cache()
+                load(_CONTEXT).context().clear_kernel_cache()
             return original(*args, **kwargs)
         arguments = inspect.signature(original).bind(*args, **kwargs).arguments
         values = {name: value for name, value in arguments.items() if name not in ("seed", "seed2", "name")}
@@ -220,8 +237,8 @@ def _with_replacement(original: Any, replacement: Callable[..., Any]) -> Any:
 
 _OPERATIONS = Replaced(
     lambda: [
-        (load(module), name, functools.partial(_with_replacement, replacement=replacement))
-        for (module, name), replacement in _REPLACEMENTS.items()
+        (*place_of(operation), functools.partial(_with_replacement, replacement=replacement))
+        for operation, replacement in _REPLACEMENTS.items()
     ]
 )
 """What TensorFlow's public functions call, of `tf.random`, `tf.image`, `tf.nn` and Keras."""

@@ -171,8 +171,8 @@ def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
     """
     numpy = load("numpy")
     of_python, of_numpy = random.getstate(), numpy.random.get_state()
-    with _tensorflow_seed_restored() as context, _keras_2_restored():
-        if keeps_seeds and context._seed is not None:
+    with _tensorflow_seed_restored() as seed_of_program, _keras_2_restored():
+        if keeps_seeds and seed_of_program is not None:
             if lazy.uses_keras(2):
                 keras.backend.experimental.enable_tf_random_generator()
             with _SEEDS.in_place():
@@ -227,19 +227,18 @@ def temporary_seed(seed: int) -> Iterator[None]:
 
     `tf.random.set_seed` would also restart every random operation that draws from a seed.
     """
-    with _tensorflow_seed_restored() as context:
-        context._seed, context._rng = seed, random.Random(seed)
+    with _tensorflow_seed_restored():
+        keyed_draws.put_seed_state(seed, random.Random(seed))
         yield
 
 
 @contextlib.contextmanager
-def _tensorflow_seed_restored() -> Iterator[Any]:
-    context = load("tensorflow.python.eager.context").context()  # there is no public way to restore a seed
-    before = context._seed, getattr(context, "_rng", None)  # there is none before the first seed of a process
+def _tensorflow_seed_restored() -> Iterator[int | None]:
+    before = keyed_draws.seed_state()
     try:
-        yield context
+        yield before[0]
     finally:
-        context._seed, context._rng = before
+        keyed_draws.put_seed_state(*before)
 
 
 _GOLDEN = 0x9E3779B97F4A7C15  # odd, so that no two seeds share a key

@@ -35,6 +35,7 @@ def current_graph() -> Any:
 
 def is_straight(outer: Any) -> bool:
     """Whether code here runs at most once for each run of the graph `outer`: not in a loop, nor a shared function."""
+    # A branch and a loop are graphs of functions alike: only their class tells which.
     branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
     graph = current_graph()
     while graph is not outer and isinstance(graph, branch):

@@ -14,7 +14,7 @@ from typing import Any
 
 from official_trainer import files
 from official_trainer.errors import UserError
-from official_trainer.lazy import tf
+from official_trainer.lazy import message, tf
 from official_trainer.nearest import did_you_mean
 
 FOLDER, FILE = "assets.extra", "tf_serving_warmup_requests"
@@ -63,10 +63,8 @@ def _checked(
     directory: str, requests: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the signature and the `TensorProto`s of each request."""
-    from tensorflow.core.protobuf import saved_model_pb2
-
     content = files.read_bytes(files.join(directory, "saved_model.pb"))
-    (graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    (graph,) = message("SavedModel").FromString(content).meta_graphs
     signatures = {
         name: found for name, found in graph.signature_def.items() if not name.startswith("__")
     }  # TensorFlow's

@@ -1,4 +1,9 @@
-"""Modules of TensorFlow without a public name that this package uses: what a new release may move or change."""
+"""Modules of TensorFlow without a public name that this package uses: what a new release may move or change.
+
+Not listed is what is found from a public name: the modules of operations (`keyed_draws.place_of`), those
+of the reader of checkpoints (`first_weights.py`), classes of protocol buffers (`lazy.message`). Private attributes of
+objects are not listed either.
+"""
 
 import ast
 import re
@@ -8,28 +13,11 @@ import pytest
 from tests.support.source import ENGINE, PATHS, tree_of
 
 PRIVATE = {
-    "checkpoints/bundle.py": {"core.protobuf.tensor_bundle_pb2"},
-    "checkpoints/matching.py": {
-        "core.protobuf.trackable_object_graph_pb2",
-        "python.training.saving.saveable_object_util",
-    },
+    "checkpoints/matching.py": {"python.training.saving.saveable_object_util"},
     "checkpoints/store.py": {"python.checkpoint.functional_saver"},
-    "engine/coordinator.py": {
-        "python.distribute.coordinator.coordinator_context",
-        "python.distribute.coordinator.values",
-        "python.distribute.input_lib",
-        "python.eager.cancellation",
-    },
-    "engine/first_weights.py": {"python.checkpoint", "python.training.py_checkpoint_reader"},
-    "tasks/batch_draws.py": {"python.ops.gen_stateless_random_ops", "python.ops.gen_stateless_random_ops_v2"},
-    "tasks/keyed_draws.py": {
-        "python.eager.context",
-        "python.ops.gen_image_ops",
-        "python.ops.gen_random_ops",
-    },
-    "tasks/random_streams.py": {"python.eager.context"},
+    "engine/coordinator.py": {"python.eager.cancellation"},
+    "tasks/keyed_draws.py": {"python.eager.context"},
     "tasks/scopes.py": {"python.ops.control_flow_v2_func_graphs"},
-    "tasks/warmup.py": {"core.protobuf.saved_model_pb2"},
 }
 """By module of this package, where a comment says why. One that is no longer used fails, to be removed."""
 
@@ -52,7 +40,7 @@ def private_names(tree):
 def test_the_private_modules_of_tensorflow_are_these():
     found = {path.relative_to(ENGINE).as_posix(): private_names(tree_of(path)) for path in PATHS}
     assert {name: names for name, names in found.items() if names} == PRIVATE
-    assert sum(map(len, PRIVATE.values())) <= 18, "each has to be looked up again for each release of TensorFlow"
+    assert sum(map(len, PRIVATE.values())) <= 5, "each has to be looked up again for each release of TensorFlow"
 
 
 @pytest.mark.parametrize(
