@@ -39,7 +39,7 @@ def main(
     Args:
       argv: the words after the program's name; those of this process when None.
       script: the path of a train.py, whose words are those of `train`; its folder is the workspace if the current
-        directory is not in one.
+        directory is not in one, or in one without the experiment.
       translate: returns the words of this program for those of another one.
       is_process: whether the process exists for this command alone. A stopped run then ends it here: Python's normal
         exit waits for threads of TensorFlow, and one that waits for data would block it. None means yes without `argv`.

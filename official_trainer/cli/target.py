@@ -239,10 +239,19 @@ def _missing_imports(experiment: str, arguments: argparse.Namespace, run_dir: st
 
 
 def workspace(arguments: argparse.Namespace) -> Path | None:
-    """Returns the workspace of the current directory, else the one that `train.py` lies in, else None."""
+    """Returns the workspace of the current directory, else the one that `train.py` lies in, else None.
+
+    That of `train.py` comes first where it alone has the experiment that is named.
+    """
     from official_trainer.tasks import registry
 
-    return registry.find_workspace() or (registry.find_workspace(arguments.home) if arguments.home else None)
+    here = registry.find_workspace()
+    beside = registry.find_workspace(arguments.home) if arguments.home else None
+    if here is None or beside in (None, here):
+        return here or beside
+    name = arguments.experiment or arguments.name
+    known_here, known_beside = (registry.named(each, imports(arguments)) for each in (here, beside))
+    return beside if name in known_beside and name not in known_here else here
 
 
 def imports(arguments: argparse.Namespace) -> list[str]:

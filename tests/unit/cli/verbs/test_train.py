@@ -85,6 +85,21 @@ def test_train_falls_back_to_the_workspace_of_its_script(engine, workspace, tmp_
     assert engine.calls[1][3]["model_dir"] == str(tmp_path / "other" / "runs" / "my_experiment")
 
 
+def test_train_finds_what_only_the_workspace_of_its_script_has(engine, workspace, tmp_path, monkeypatch):
+    """T20: also where the current directory is in another workspace, whose own come first; paths are of there."""
+    factory = (workspace / "experiments" / "my_experiment.py").read_text()
+    (workspace / "experiments" / "theirs.py").write_text(factory.replace('"my_experiment"', '"theirs"'))
+    cli.main(["init", str(tmp_path / "other")])
+    monkeypatch.chdir(tmp_path / "other")
+    (tmp_path / "other" / "four.yaml").write_text("trainer: {train_steps: 4}\n")
+    script = str(workspace / "train.py")
+    assert cli.main(["--experiment=theirs", "--config_file=four.yaml"], script=script) == 0
+    assert engine.calls[0][3]["model_dir"] == str(workspace / "runs" / "theirs")
+    assert engine.calls[0][2].config.trainer.train_steps == 4
+    assert cli.main(["theirs", "--model_dir=runs/x"], script=script) == 0
+    assert engine.calls[1][3]["model_dir"] == str(tmp_path / "other" / "runs" / "x")
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
