@@ -69,6 +69,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
     summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     enable_async_checkpointing: bool = False,
+    *,
+    allow_config_change: bool = False,
 ) -> tuple[keras.Model, Mapping[str, Any]]:
     """Does what `official.core.train_lib.run_experiment` does, as a run of this engine.
 
@@ -94,6 +96,8 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
       eval_summary_manager: the same for evaluations.
       enable_async_checkpointing: whether training continues while a checkpoint is written; with a config of ours, which
         has this field too, only true has an effect.
+      allow_config_change: not of Model Garden: whether the run in `model_dir` goes on with other values than its
+        checkpoint was saved with, such as those of a program's next stage.
 
     Returns:
       The model, and what the last evaluation returned if `run_post_eval` is set or mode is `train_and_post_eval`, else
@@ -156,6 +160,7 @@ def run_experiment(  # noqa: PLR0913 - the signature is Model Garden's
         model_dir=str(model_dir),
         mode="train_and_post_eval" if mode == "train" and run_post_eval else mode,
         argv=tuple(sys.argv),
+        allow_config_change=allow_config_change,
     )
     if job.mode in TRAINING_MODES and not config.trainer.train_steps and config.trainer.train_epochs is None:
         raise ConfigError([Problem("is 0, so there is nothing to train", "trainer.train_steps", fix="set it")])
@@ -191,7 +196,12 @@ def _run(job: Job) -> Mapping[str, Any]:
     with StopRequest() as stop, report.noted():
         stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
         if job.mode in TRAINING_MODES:
-            return train.train(job, stop, is_whole_command=False)
+            try:
+                return train.train(job, stop, is_whole_command=False)
+            except UserError as error:
+                if "--allow_config_change" in str(error):
+                    error.add_note("In a program: run_experiment(…, allow_config_change=True)")
+                raise
         if job.mode == "continuous_eval":
             return evaluate.continuous_eval(job, stop)
         with stop.interruptible():

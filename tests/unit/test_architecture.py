@@ -39,7 +39,7 @@ MANY_PARAMETERS = {
     "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
-    "program/run_experiment.py run_experiment": (14, "the signature is Model Garden's"),
+    "program/run_experiment.py run_experiment": (15, "the signature is Model Garden's, and one name more"),
 }
 
 

@@ -1,0 +1,3 @@
+"""The experiments: importing this registers them."""
+
+from configs import level  # noqa: F401

@@ -1,0 +1,203 @@
+"""Projects as others write them on Model Garden (`tests/support/projects`), each in processes of its own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import numpy as np
+import pytest
+import tensorflow as tf
+from nbclient import NotebookClient
+
+from tests import ROOT
+from tests.support import runs
+
+PROJECTS = ROOT / "tests/support/projects"
+
+
+def run(folder, *words, **environment):
+    """Returns how `python WORDS…` ends in `folder`, with no other package of tests on the path than the folder's."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(folder), **environment}
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=400, check=False)
+
+
+def done(*words, **environment):
+    ended = run(*words, **environment)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
+    return ended.stdout
+
+
+# Packages `configs` and `tasks` at the root of the project.
+
+
+@pytest.fixture
+def tides(tmp_path):
+    return shutil.copytree(PROJECTS / "tides", tmp_path / "tides")
+
+
+QUICK = ["--experiment=tide_level", "--config_file=configs/quick.yaml"]
+
+
+def test_packages_at_the_root_train_here_and_go_on_there(tides):
+    """T20, T25: their program, and a run of either driver evaluates under the other to the same number."""
+    done(tides, "-m", "official_trainer.garden.run", "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=ours")
+    rows = [row for row in runs.rows(tides / "ours") if row["split"] == "validation"]
+    assert [row["step"] for row in rows] == [4, 8]
+    done(tides, "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=theirs")
+    words = ["eval", *QUICK, "--import=configs", "--import=tasks", "--model_dir=theirs", "--checkpoint=best", "--json"]
+    best = json.loads(done(tides, "-m", "official_trainer", *words))
+    assert best["error"] == json.loads((tides / "theirs" / "best" / "info.json").read_text())["error"]
+
+
+def test_packages_at_the_root_are_listed_and_shown(tides):
+    """T25: `configs` is a package of the project here, and not the folder of a workspace's overlays."""
+    words = ["-m", "official_trainer"]
+    assert "tide_level" in done(tides, *words, "list", "--import=configs")
+    shown = done(tides, *words, "show", "tide_level", "--import=train", "--config_file=configs/quick.yaml")
+    assert re.search(r"type: recurrent", shown)
+    refused = run(tides, *words, "show", "tide_level", "--import=configs", "task.validation_data.hours=5")
+    assert refused.returncode == 2
+    assert "task.train_data.hours: must be == task.validation_data.hours, as the experiment" in refused.stderr
+
+
+# A Trainer and a driver of the project's own.
+
+LINE = "from official.core import base_trainer, exp_factory, task_factory, train_lib, train_utils\n"
+LINES = """import official_trainer as train_lib
+from official.core import exp_factory, task_factory, train_utils
+from official_trainer.engine import trainer as base_trainer
+"""
+
+
+def test_a_driver_with_stages_and_a_trainer(tides):
+    """T1, T3: the first stage as there, bit by bit; the next has another rate, the word that it may, and new data."""
+    source = (tides / "in_stages.py").read_text()
+    assert LINE in source
+    source = source.replace(LINE, LINES)
+    (tides / "refused.py").write_text(source)
+    source = source.replace("trainer=trainer,", "trainer=trainer, allow_config_change=True,")
+    (tides / "in_stages_here.py").write_text(source)
+    words = ["--settings=configs/quick.yaml", "--stages=4:0.05,8:0.01"]
+    theirs, ours = (done(tides, f"{name}.py", f"--out={name}", *words) for name in ("in_stages", "in_stages_here"))
+    stages, kept = (re.findall(r"^stage .*$", said, re.MULTILINE) for said in (theirs, ours))
+    assert [each.partition(":")[0] for each in kept] == ["stage 0", "stage 1"]
+    assert kept[0] == stages[0]
+    assert "continuing from step 4" in ours
+    theirs, ours = (runs.values(tides / name, 4) for name in ("in_stages", "in_stages_here"))
+    compared = [key for key in theirs if key.startswith("model/")]
+    assert compared
+    for key in compared:
+        np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
+    refused = run(tides, "refused.py", "--out=refused", *words)
+    assert "stage 0" in refused.stdout
+    assert "learning_rate.constant.learning_rate: 0.05 -> 0.01" in refused.stderr
+    assert refused.stderr.rstrip().endswith("In a program: run_experiment(…, allow_config_change=True)")
+
+
+# A factory that reads the environment.
+
+
+@pytest.fixture
+def survey(tmp_path):
+    folder = shutil.copytree(PROJECTS / "survey", tmp_path / "survey")
+    (folder / "files").mkdir()
+    for split, count in (("train", 40), ("held_out", 20)):
+        with tf.io.TFRecordWriter(str(folder / "files" / f"{split}-0.tfrecord")) as writer:
+            for number in range(count):
+                ages = tf.train.FloatList(value=[number % 7 / 7, number % 5 / 5, 1.0])
+                answer = tf.train.Int64List(value=[int(number % 7 > 3)])
+                feature = {"age": tf.train.Feature(float_list=ages), "answer": tf.train.Feature(int64_list=answer)}
+                writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    return folder
+
+
+def test_a_factory_that_reads_the_environment(survey):
+    """T25: each command reads it again; what is missing is named at its line, and what has changed is said."""
+    words = ["-m", "official_trainer", "train", "survey_answers", "--import=answers", "--model_dir=run"]
+    missing = run(survey, *words)
+    assert missing.returncode == 2
+    line = next(
+        n for n, text in enumerate((survey / "answers.py").read_text().splitlines(), 1) if "SURVEY_DATA" in text
+    )
+    assert re.search(rf"answers\.py:{line}\b", missing.stderr)
+    assert "SURVEY_DATA" in missing.stderr
+    place = {"SURVEY_DATA": str(survey / "files")}
+    done(survey, *words, **place)
+    assert [row["step"] for row in runs.rows(survey / "run") if row["split"] == "validation"] == [3, 6]
+    shown = done(survey, "-m", "official_trainer", "show", "run")
+    assert str(survey / "files" / "train-*.tfrecord") in shown
+    longer = done(survey, *words, **place, SURVEY_STEPS="9")
+    assert "continuing from step 6" in longer
+    (survey / "files").rename(survey / "moved")
+    place = {"SURVEY_DATA": str(survey / "moved"), "SURVEY_STEPS": "12"}
+    refused = run(survey, *words, **place)
+    assert refused.returncode == 2
+    assert "task.train_data.input_path" in refused.stderr
+    assert "continuing from step 9" in done(survey, *words, "--allow_config_change", **place)
+
+
+# An experiment that a notebook builds.
+
+CELLS = [
+    """
+import tensorflow as tf, tf_keras
+from official.core import base_task, config_definitions as cfg, exp_factory, task_factory
+from official_trainer import run_experiment
+
+class Line(base_task.Task):
+    def build_model(self):
+        return tf_keras.Sequential([tf_keras.Input([2]), tf_keras.layers.Dense(1, name="line")])
+    def build_inputs(self, params, input_context=None):
+        points = tf.random.stateless_uniform([64, 2], [1, 2])
+        data = tf.data.Dataset.from_tensor_slices((points, points @ [[2.0], [3.0]]))
+        return (data.repeat() if params.is_training else data).batch(params.global_batch_size)
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return tf.reduce_mean((labels - model_outputs) ** 2)
+    def build_metrics(self, training=True):
+        return [tf_keras.metrics.MeanSquaredError("squared")]
+""",
+    """
+config = cfg.ExperimentConfig(
+    task=cfg.TaskConfig(
+        train_data=cfg.DataConfig(is_training=True, global_batch_size=8),
+        validation_data=cfg.DataConfig(is_training=False, global_batch_size=16),
+    ),
+    trainer=cfg.TrainerConfig(train_steps=10, steps_per_loop=5, checkpoint_interval=5, validation_interval=5,
+        optimizer_config={"optimizer": {"type": "sgd"},
+                          "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}}}),
+)
+task = Line(config.task)
+strategy = tf.distribute.get_strategy()
+""",
+    """
+model, logs = run_experiment(strategy, task, "train_and_eval", config, "run", run_post_eval=True)
+print("after", config.trainer.train_steps, round(float(logs["squared"]), 4), len(model.get_weights()))
+""",
+    "config.trainer.train_steps = 20",  # and the third cell again
+]
+
+
+def test_an_experiment_of_a_notebook_goes_on_when_its_cells_run_again(tmp_path, monkeypatch):
+    """T3, K6: a task of a cell, and a config that the next cell changes; the kernel is a new one for the last time."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def texts(*cells):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS[each]) for each in cells])
+        resources = {"metadata": {"path": str(tmp_path)}}
+        NotebookClient(notebook, timeout=240, resources=resources, coalesce_streams=True).execute()
+        said = [output.text for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
+        return "".join(said)
+
+    said = texts(0, 1, 2, 0, 3, 1, 3, 2)  # cells are run again, in no order
+    assert re.findall(r"^after (\d+) ", said, re.MULTILINE) == ["10", "20"]
+    assert "continuing from step 10" in said
+    again = texts(0, 1, 3, 2)
+    assert re.findall(r"^after .*$", again, re.MULTILINE) == re.findall(r"^after 20 .*$", said, re.MULTILINE)
+    assert [row["step"] for row in runs.rows(tmp_path / "run") if row["split"] == "validation"] == [5, 10, 15, 20]
