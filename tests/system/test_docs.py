@@ -1,6 +1,7 @@
 """What the documents say is so: commands, programs and files run; links, outputs, tables and names are right."""
 
 import json
+import os
 import re
 import sys
 import tomllib
@@ -163,6 +164,15 @@ def test_the_two_commands_of_the_start():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert any(line.startswith("pytest") for line in project["project"]["optional-dependencies"]["test"])
     assert "pip install" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_command_for_tensorflow_2_21_is_what_the_script_runs():
+    """It is on its page once, and installs the project from the current folder, which the script replaces."""
+    script = ROOT / ".ci/tensorflow-2.21"
+    assert os.access(script, os.X_OK)
+    (pattern,) = re.findall(r"grep -m1 '(.+)' docs/guides/install\.md", script.read_text())
+    (command,) = [line for line in read(Path("docs/guides/install.md")).splitlines() if pattern in line]
+    assert command.endswith(" -e .")
 
 
 def test_verbs_in_the_text_exist():
