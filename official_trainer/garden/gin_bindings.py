@@ -176,9 +176,7 @@ class _Reader:
         except (SyntaxError, tokenize.TokenError) as error:
             self._fail(_syntax_problem(error, whole))
         except RecursionError:
-            self._fail(
-                Problem("lists and brackets are nested too deep here", origin=_at(whole, 1), fix="write fewer levels")
-            )
+            self._fail(_nested_too_deep(whole))
 
     def _fail(self, problem: Problem) -> Source:
         self.problems.append(problem)
@@ -219,12 +217,19 @@ def _at(whole: Origin, line: int, column: int = 0) -> Origin:
     return dataclasses.replace(whole, line=line, column=column or len(content) - len(content.lstrip()) + 1)
 
 
+def _nested_too_deep(whole: Origin) -> Problem:
+    return Problem("lists and brackets are nested too deep here", origin=_at(whole, 1), fix="write fewer levels")
+
+
 def _syntax_problem(error: SyntaxError | tokenize.TokenError, whole: Origin) -> Problem:
     if isinstance(error, tokenize.TokenError):
         message, (line, column) = error.args[0], error.args[1]
+        column -= bool(column) and sys.version_info >= (3, 12)  # there the first column is 1
         line = min(line, max(1, len(whole.text.splitlines())))  # the end of the text is a line of its own
     else:
         message, line, column = error.msg, error.lineno or 1, error.offset or 0
+    if message.startswith("too many nested"):  # from Python 3.12 on, before gin's parser comes that deep
+        return _nested_too_deep(whole)
     place = _at(whole, line, column + 1 if column else 0)
     if token := re.search(r"Failed to parse token '(.*)'", message):
         near = _CONSTANTS.get(token[1].lower(), "")

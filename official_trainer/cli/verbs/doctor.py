@@ -30,7 +30,7 @@ EXAMPLES = (
 )
 NEXT = ("official-trainer init ~/my_workspace", "write a workspace of your own")
 
-PYTHON = ">=3.11,<3.13"
+PYTHON = ">=3.11,<3.14"
 REQUIREMENTS = (
     "tensorflow>=2.20,<2.23",
     "keras>=3.15,<4",

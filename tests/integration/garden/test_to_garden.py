@@ -34,12 +34,14 @@ from tests.support.garden.toy import GardenTask
 
 
 def test_the_signature_is_model_gardens():
-    """T1: names, order and defaults; positional calls work."""
+    """T1: names, order and defaults; positional calls work. One argument of ours follows, by its name alone."""
 
     def parameters(function):
         return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
-    assert parameters(run_experiment) == parameters(train_lib.run_experiment)
+    *theirs, (own, kind, default) = parameters(run_experiment)
+    assert theirs == parameters(train_lib.run_experiment)
+    assert (own, kind, default) == ("allow_config_change", inspect.Parameter.KEYWORD_ONLY, False)
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,11 @@ def test_pipes_and_devices(tmp_path, monkeypatch):
             "--gin_params: lists and brackets are nested too deep here; write fewer le",
         ),
         ("f.x = " + "9" * 5000, "9…9999999999 is not a value; allowed: True, None"),
-        ("f.\x1b[2J = 1", "--gin_params: not gin's syntax: Malformatted scope or selector"),
+        ("f.\x1b[2J = 1", "--gin_params: not gin's syntax: "),  # the rest is of gin, or of Python's tokenizer
     ],
 )
 def test_texts(text, said):
     """N34: depth, digits and control characters."""
-    assert said in bounded(_said, (), [text])
+    message = bounded(_said, (), [text])
+    assert said in message
+    assert "\x1b" not in message

@@ -32,7 +32,7 @@ def test_it_runs_where_nothing_is_installed():
 
 
 @pytest.mark.parametrize(
-    ("version", "ok"), [((3, 10, 9), False), ((3, 11, 0), True), ((3, 12, 4), True), ((3, 13, 0), False)]
+    ("version", "ok"), [((3, 10, 9), False), ((3, 11, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)]
 )
 def test_python(version, ok):
     finding = doctor.check_python(version)
