@@ -25,7 +25,7 @@ from typing import Any
 
 from official_trainer.lazy import load, tf
 from official_trainer.tasks.autograph import do_not_convert
-from official_trainer.tasks.scopes import current_graph, during, is_straight
+from official_trainer.tasks.scopes import current_graph, during, turns
 
 
 class Replaced:
@@ -78,29 +78,34 @@ _keys: ContextVar[_Keys | None] = ContextVar("keys", default=None)
 class _Keys:
     """The keys of one trace: one for each draw, in the order of the code."""
 
-    def __init__(self, key_of: Callable[[int], tf.Tensor]) -> None:
-        self._key_of = key_of
+    def __init__(self, key_of: Callable[[int], tf.Tensor], in_loops: bool) -> None:
+        self._key_of, self._in_loops = key_of, in_loops
         self._graph = current_graph()
         self._num_drawn = 0
 
     def apply_here(self) -> bool:
-        """Whether a draw here happens once for each key: not in a loop, nor in a function with other callers."""
-        return is_straight(self._graph)
+        """Whether a draw here happens once for each key: not in a function with other callers."""
+        found = turns(self._graph)
+        return found is not None and (self._in_loops or not found)
 
     def next(self) -> tf.Tensor:
         self._num_drawn += 1
-        return self._key_of(self._num_drawn - 1)
+        key = self._key_of(self._num_drawn - 1)
+        for turn in turns(self._graph) or ():
+            key = tf.random.fold_in(key, turn)
+        return key
 
 
 @do_not_convert
 @contextlib.contextmanager
-def keyed(key_of: Callable[[int], tf.Tensor]) -> Iterator[None]:
+def keyed(key_of: Callable[[int], tf.Tensor], *, in_loops: bool = False) -> Iterator[None]:
     """Makes random operations that are traced in this thread in a `with` block draw from keys.
 
     Args:
       key_of: returns the key, int64 [2], of a draw by its number, from 0 in the order of the code.
+      in_loops: whether those in loops do too, each turn from a key of its own.
     """
-    with _OPERATIONS.in_place(), during(_keys, _Keys(key_of)):
+    with _OPERATIONS.in_place(), during(_keys, _Keys(key_of, in_loops)):
         yield
 
 
@@ -109,8 +114,9 @@ def of_pipeline(seed: int) -> Iterator[None]:
     """Makes a pipeline that is built in a `with` block return the same elements whenever it is built again.
 
     A parallel `Dataset.map` whose function draws gets a map before it that draws a key for each element, in order, and
-    draws from that key; it stays parallel. A map that draws in a loop cannot do that, and runs in order. Python's
-    `random`, which Model Garden uses for the order of files, starts from `seed`, and gets its state back afterwards.
+    draws from that key; it stays parallel. So does one that draws in a loop, whose turns run side by side. A map that
+    draws in a function with other callers cannot do that, and runs in order. Python's `random`, which Model Garden uses
+    for the order of files, starts from `seed`, and gets its state back afterwards.
     """
     before = random.getstate()
     random.seed(seed)
@@ -123,14 +129,14 @@ def of_pipeline(seed: int) -> Iterator[None]:
 
 def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None, *args: Any, **options: Any) -> Any:
     mapped = original(self, map_func, num_parallel_calls, *args, **options)
-    if num_parallel_calls is None or not _draws(mapped):
+    if not _draws(mapped) or (num_parallel_calls is None and not _has_loop(mapped)):
         return mapped
 
     def with_key(*element: Any) -> Any:
         return tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64), element
 
     def from_key(key: tf.Tensor, element: Any) -> Any:
-        with keyed(lambda number: key + number * STRIDE):
+        with keyed(lambda number: key + number * STRIDE, in_loops=True):
             return map_func(*element)
 
     mapped = original(original(self, with_key), from_key, num_parallel_calls, *args, **options)
@@ -145,10 +151,17 @@ STRIDE = 1_000_003
 
 def _draws(mapped: Any) -> bool:
     """Whether the function of a mapped dataset has stateful random operations, which have two seeds."""
+    return any("seed2" in node.attr for node in _nodes(mapped))
+
+
+def _has_loop(mapped: Any) -> bool:
+    return any(node.op == "While" for node in _nodes(mapped))
+
+
+def _nodes(mapped: Any) -> list[Any]:
     definitions = [function.function.graph.as_graph_def() for function in mapped._functions()]
     nodes = [node for graph in definitions for node in graph.node]
-    nodes += [node for graph in definitions for function in graph.library.function for node in function.node_def]
-    return any("seed2" in node.attr for node in nodes)
+    return nodes + [node for graph in definitions for function in graph.library.function for node in function.node_def]
 
 
 def _shuffle(key: Any, value: Any) -> Any:

@@ -33,11 +33,21 @@ def current_graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
+def turns(outer: Any) -> list[tf.Tensor] | None:
+    """Returns the number of the turn in each loop that code here is in, from the innermost one to the graph `outer`.
+
+    None if code here is in a function that may have other callers.
+    """
+    # A branch, a loop and a function are graphs alike: only their class tells which.
+    graphs = load("tensorflow.python.ops.control_flow_v2_func_graphs")
+    graph, found = current_graph(), []
+    while graph is not outer and isinstance(graph, (graphs.CondBranchFuncGraph, graphs.WhileBodyFuncGraph)):
+        if isinstance(graph, graphs.WhileBodyFuncGraph):
+            found.append(graph.inputs[0])  # which gradients need
+        graph = graph.outer_graph
+    return found if graph is outer else None
+
+
 def is_straight(outer: Any) -> bool:
     """Whether code here runs at most once for each run of the graph `outer`: not in a loop, nor a shared function."""
-    # A branch and a loop are graphs of functions alike: only their class tells which.
-    branch = load("tensorflow.python.ops.control_flow_v2_func_graphs").CondBranchFuncGraph
-    graph = current_graph()
-    while graph is not outer and isinstance(graph, branch):
-        graph = graph.outer_graph
-    return graph is outer
+    return turns(outer) == []

@@ -55,15 +55,25 @@ def drawn_in_a_loop(index):
     return total
 
 
-def pipeline(function, skip=0, epochs=1):
+def drawn_side_by_side(index):
+    """As tensorflow_text selects words to mask: up to ten turns at a time."""
+    rows = tf.map_fn(lambda row: tf.random.shuffle(tf.range(9)), tf.range(20))
+    return rows + tf.map_fn(lambda row: tf.map_fn(lambda column: tf.random.uniform([], 0, 99, tf.int32), row), rows)
+
+
+def pipeline(function, skip=0, epochs=1, num_parallel_calls=8):
     tf.random.set_seed(3)
     with keyed_draws.of_pipeline(3):
-        dataset = tf.data.Dataset.range(40).map(function, num_parallel_calls=8).repeat(epochs)
+        dataset = tf.data.Dataset.range(40).map(function, num_parallel_calls=num_parallel_calls).repeat(epochs)
     return np.array([value.numpy() for value in dataset.skip(skip)])
 
 
 @pytest.mark.parametrize(
-    "function", cases([crop, crop_some, shuffled, noise, category, drawn_in_a_loop], crop, drawn_in_a_loop)
+    "function",
+    cases(
+        [crop, crop_some, shuffled, noise, category, drawn_in_a_loop, drawn_side_by_side],
+        *(crop, drawn_in_a_loop, drawn_side_by_side),
+    ),
 )
 def test_a_parallel_map_draws_the_same_each_time(function):
     """N1: from the start and from the middle, though whichever of its threads comes first draws first."""
@@ -73,6 +83,13 @@ def test_a_parallel_map_draws_the_same_each_time(function):
     np.testing.assert_array_equal(pipeline(function, skip=25), elements[25:])
     first, second = np.split(pipeline(function, epochs=2), 2)
     assert not np.array_equal(first, second)
+
+
+def test_turns_of_a_loop_draw_the_same_each_time_and_not_alike():
+    """N1: also in a map that is not parallel, because its turns are."""
+    elements = pipeline(drawn_side_by_side, num_parallel_calls=None)
+    np.testing.assert_array_equal(pipeline(drawn_side_by_side, num_parallel_calls=None), elements)
+    assert len({row.tobytes() for row in elements.reshape(-1, 9)}) == 40 * 20
 
 
 def test_categories_are_drawn_as_often_as_their_logits_say():
