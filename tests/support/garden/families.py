@@ -67,7 +67,7 @@ class Family:
         module, _, name = self.serving.partition(":")
         make = getattr(importlib.import_module(module), name)
         if module == _LANGUAGE:
-            model = task_factory.get_task(params.task).build_model()
+            model = task_factory.get_task(params.task, logging_dir=str(directory)).build_model()
             exported, keys = make(params=make.Params(), model=model), ["serve"]
         else:
             task = params.task
@@ -99,7 +99,8 @@ FAMILIES = {
                f"{_LANGUAGE}:SentencePrediction"),
         Family("bert_tagging", "bert/tagging", "tagging", "f1", f"{_LANGUAGE}:Tagging"),
         Family("bert_pretraining", "bert/pretraining", "masked_words", "masked_lm_accuracy", f"{_LANGUAGE}:MaskedLM"),
-        Family("bert_question_answering", "bert/squad", "questions", "final_f1"),
+        Family("bert_question_answering", "bert/squad", "questions", "final_f1",
+               f"{_LANGUAGE}:QuestionAnswering"),
         Family("wmt_transformer", "wmt_transformer/large", "translation", "validation_loss"),
         Family("dlrm", "dlrm_criteo", "clicks", "auc", registers=("official.recommendation.ranking.configs.config",)),
         Family("electra", "electra/pretraining", "masked_words", "discriminator_accuracy"),

@@ -53,6 +53,22 @@ _OPTIMIZER = (
     "trainer.optimizer_config.optimizer=sgd",
     "trainer.optimizer_config.learning_rate={type: constant, constant: {learning_rate: 0.01}}",
 )
+_MOBILENET = _backbone("mobilenet", "{model_id: MobileNetV2, filter_size_scale: 0.1}")
+_CROP = ("task.model.decoder.aspp.pool_kernel_size=null", "task.train_data.crop_size=[32,32]")
+_DILATED = _backbone("dilated_resnet", "{model_id: 50}")
+_SPINENET = (
+    _backbone("spinenet", "{model_id: 49S, min_level: 3, max_level: 7}"),
+    "task.model={input_size: [128, 128, 3], max_level: 7}",
+)
+_SPINENET_MOBILE = (
+    _backbone("spinenet_mobile", "{model_id: 49XS, min_level: 3, max_level: 7}"),
+    "task.model={input_size: [128, 128, 3], max_level: 7}",
+)
+_MAXVIT = _backbone(
+    "maxvit",
+    "{stem_hsize: [8, 8], block_type: [maxvit, maxvit, maxvit, maxvit], num_blocks: [1, 1, 1, 1], "
+    "hidden_size: [8, 8, 16, 16], head_size: 8, window_size: 2, grid_size: 2, scale_ratio: null}",
+)
 _YOLO_SERVING = "official.projects.yolo.serving.export_module_factory:get_export_module"
 
 
@@ -76,6 +92,13 @@ def _yolo(*sets):
     return Small("", "detection", _YOLO_SERVING, (*common, *sets))
 
 
+_DETR = (
+    "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
+    "task.model={input_size: [64, 64, 3], num_classes: 4, hidden_size: 16, num_queries: 100, num_encoder_layers: 1, "
+    "num_decoder_layers: 1, backbone: {resnet: {model_id: 10, depth_multiplier: 0.25}}}",
+    "task.init_checkpoint=''",
+)
+_DARKNET = _backbone("darknet", "{model_id: cspdarknettiny, width_scale: 0.25}")
 _NANO = (_backbone("yolov7", "{model_id: yolov7-nano}"), "task.model.decoder.yolov7.model_id=yolov7-nano")
 
 _ENCODER = (
@@ -105,28 +128,114 @@ SMALL = {
     **dict.fromkeys(("resnet_imagenet", "resnet_rs_imagenet"), _after("resnet")),
     "resnet_imagenet_qat": _after("resnet", "task.model.backbone.resnet.model_id=50"),
     "image_classification": _after("resnet", *_OPTIMIZER),
-    "mobilenet_imagenet": _after("resnet", _backbone("mobilenet", "{model_id: MobileNetV2, filter_size_scale: 0.1}")),
+    "revnet_imagenet": _after("resnet", _backbone("revnet", "{model_id: 38}")),
+    **dict.fromkeys(("mobilenet_imagenet", "mobilenet_imagenet_qat"), _after("resnet", _MOBILENET)),
+    "maxvit_imagenet": _after("resnet", _MAXVIT, "task.model.input_size=[64,64,3]"),
     **dict.fromkeys(("vit_imagenet_finetune", "vit_imagenet_pretrain"), _after("vision_transformer")),
     "deit_imagenet_pretrain": _after("vision_transformer", "trainer.optimizer_config.warmup.linear.warmup_steps=2"),
     "darknet_classification": _after("darknet"),
     # segmentation
-    "mnv2_deeplabv3_pascal": _after("mobilenet_segmentation"),
+    **dict.fromkeys(
+        ("mnv2_deeplabv3_pascal", "mnv2_deeplabv3_pascal_qat"),
+        _after("mobilenet_segmentation"),
+    ),
+    **dict.fromkeys(
+        (
+            "mnv2_deeplabv3_cityscapes",
+            "mnv2_deeplabv3_cityscapes_qat",
+            "mnv2_deeplabv3plus_cityscapes",
+            "mnv2_deeplabv3plus_cityscapes_qat",
+        ),
+        _after("mobilenet_segmentation", *_CROP),
+    ),
+    **dict.fromkeys(
+        ("seg_deeplabv3_pascal", "seg_deeplabv3plus_pascal", "seg_deeplabv3plus_cityscapes"),
+        _after("mobilenet_segmentation", _DILATED, *_CROP),
+    ),
     "seg_resnetfpn_pascal": _after(
         "mobilenet_segmentation",
         _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}"),
         "task.model.decoder.fpn.num_filters=16",
     ),
+    "semantic_segmentation": _after(
+        "mobilenet_segmentation", *_OPTIMIZER, _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}")
+    ),
+    **dict.fromkeys(
+        ("maxvit_seg_coco", "maxvit_seg_pascal"),
+        _after(
+            "mobilenet_segmentation",
+            _MAXVIT,
+            "task.model={input_size: [64, 64, 3], max_level: 5}",
+            "task.train_data.output_size=[64,64]",
+            "task.validation_data={output_size: [64, 64], groundtruth_padded_size: [64, 64]}",
+        ),
+    ),
     "seg_unet3d_test": _after("unet3d"),
     # boxes
     "retinanet_resnetfpn_coco": _after("retinanet"),
     "retinanet": _after("retinanet", *_OPTIMIZER),
-    "maskrcnn_resnetfpn_coco": _after("maskrcnn"),
+    "retinanet_spinenet_coco": _after("retinanet", *_SPINENET),
+    **dict.fromkeys(("retinanet_mobile_coco", "retinanet_mobile_coco_qat"), _after("retinanet", *_SPINENET_MOBILE)),
+    "retinanet_maxvit_coco": _after("retinanet", _MAXVIT),
     **dict.fromkeys(
-        ("coco_yolov7", "coco_yolov7tiny", "coco91_yolov7tiny", "coco_yolov7_nano", "coco_yolov7_pico", "coco_yolov7x"),
+        ("maskrcnn_resnetfpn_coco", "deep_mask_head_rcnn_resnetfpn_coco"),
+        _after("maskrcnn"),
+    ),
+    "fasterrcnn_resnetfpn_coco": _after("maskrcnn", "trainer.best_checkpoint_eval_metric=AP"),
+    "maskrcnn_mobilenet_coco": _after("maskrcnn", _MOBILENET),
+    **dict.fromkeys(
+        ("maskrcnn_spinenet_coco", "cascadercnn_spinenet_coco", "deep_mask_head_rcnn_spinenet_coco"),
+        _after("maskrcnn", *_SPINENET),
+    ),
+    "rcnn_maxvit_coco": _after("maskrcnn", _MAXVIT),
+    "centernet_hourglass_coco": _alone(
+        "detection",
+        *_boxes("dtype: float32"),
+        "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
+        _backbone("hourglass", "{input_channel_dims: 8}"),
+        "task.model={input_size: [128, 128, 3], num_classes: 4}",
+    ),
+    **dict.fromkeys(("yolo_darknet", "scaled_yolo"), _yolo(_DARKNET)),
+    "yolo": _yolo(_DARKNET, *_OPTIMIZER),
+    "yolov7": _yolo(*_NANO, *_OPTIMIZER),
+    **dict.fromkeys(
+        (
+            "coco_yolov7",
+            "coco_yolov7tiny",
+            "coco91_yolov7tiny",
+            "coco_yolov7_nano",
+            "coco_yolov7_pico",
+            "coco_yolov7x",
+        ),
         _yolo(*_NANO),
     ),
+    "detr_coco_tfrecord": _alone("detection", *_boxes("dtype: float32"), *_DETR),
+    **dict.fromkeys(("detr_coco", "detr_coco_tfds"), _alone("", *_DETR)),
     # clips
-    "video_classification_kinetics400": _after("video_classification"),
+    "video_classification": _after("video_classification", *_OPTIMIZER),
+    **dict.fromkeys(
+        (
+            "video_classification_kinetics400",
+            "video_classification_kinetics600",
+            "video_classification_kinetics700",
+            "video_classification_kinetics700_2020",
+        ),
+        _after("video_classification"),
+    ),
+    "video_classification_ucf101": _after(
+        "video_classification",
+        *(f"task.{name}_data={{tfds_name: '', tfds_split: ''}}" for name in ("train", "validation")),
+    ),
+    "movinet_kinetics600": _after("video_classification"),
+    **dict.fromkeys(
+        (
+            "video_ssl_linear_eval_kinetics400",
+            "video_ssl_linear_eval_kinetics600",
+            "video_ssl_pretrain_kinetics400",
+            "video_ssl_pretrain_kinetics600",
+        ),
+        _after("video_classification"),
+    ),
     # language
     "bert/sentence_prediction": _after("bert_sentence_prediction"),
     "bert/tagging": _after("bert_tagging"),

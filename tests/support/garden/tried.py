@@ -1,7 +1,10 @@
 """What is tried with one experiment of Model Garden, each command in a process of its own, with bounds."""
 
+import contextlib
 import dataclasses
 import functools
+import os
+import re
 import resource
 import shutil
 from pathlib import Path
@@ -14,8 +17,9 @@ from tests.support.garden.small import STEPS, Small
 
 LIMIT_CPU_SECONDS = 400
 LIMIT_WALL_SECONDS = 1500
-_LONGEST = 500
 LIMIT_BYTES = 20 << 30
+_POLL_SECONDS = 0.5
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class FailedError(Exception):
@@ -31,12 +35,14 @@ class Trial:
       small: what makes it small.
       needed: what it cannot be resolved or built without at its real size.
       folder: where its runs are; `tiny_data` in it is the data.
+      cpu_seconds: what its processes have used so far.
     """
 
     experiment: str
     small: Small | None
     needed: tuple[str, ...]
     folder: Path
+    cpu_seconds: float = 0.0
 
     def flags(self):
         """Returns the words that name it, with what makes it small."""
@@ -50,19 +56,44 @@ class Trial:
     def call(self, target, killed=False):
         """Calls `target` in a process of its own, and returns what it printed; fails as it does."""
         child = forked.Child(target, cwd=self.folder, folder=self.folder, first=_bound)
-        child.process.join(LIMIT_WALL_SECONDS)
+        left, used = LIMIT_WALL_SECONDS, 0.0
+        while left > 0 and child.process.exitcode is None:
+            used = max(used, _used(child.process.pid))
+            child.process.join(_POLL_SECONDS)
+            left -= _POLL_SECONDS
+        self.cpu_seconds += used
         if child.process.exitcode is None:
             child.process.kill()
             raise FailedError(f"not done within {LIMIT_WALL_SECONDS} s")
         ended, wanted = child.process.exitcode, -9 if killed else 0
         if ended != wanted:
-            raise FailedError(f"ended with {ended}, not with {wanted}: {child.err[-_LONGEST:]}")
+            raise FailedError(_ended(ended, child.err))
         return child.out
 
 
 def _bound():
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_CPU_SECONDS, LIMIT_CPU_SECONDS))
+
+
+def _used(pid):
+    """Returns the CPU seconds that a process has used."""
+    with contextlib.suppress(OSError):
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
+    return 0.0
+
+
+def _ended(code, err):
+    words = {0: "was to be killed, and ended", -24: f"used more than {LIMIT_CPU_SECONDS} s of a core", -9: "was killed"}
+    return words.get(code) or (_error(err) if code > 0 else f"ended by signal {-code}: {_error(err)}")
+
+
+def _error(err):
+    """Returns what the last error of a process says, in one line."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    begins = [n for n, line in enumerate(lines) if re.match(r"(error: |[\w.]*(Error|Exception|Exit)\b)", line)]
+    said = " ".join(lines[begins[-1] :] if begins else lines[-1:]) or "nothing was printed"
+    return re.sub(r"^error: |^[\w.]*FailedError: |[^\s']*/site-packages/", "", said)
 
 
 # The columns.
@@ -215,3 +246,6 @@ COLUMNS = {
     "same export": same_export,
 }
 """By name, in the order in which they are tried. Those after `model` need tiny data, and end with the first failure."""
+WITHOUT_DATA = ("shows", "model")
+ENDS = ("shows", "trains")
+"""After an experiment that fails in one of these, the columns behind are not tried."""
