@@ -23,6 +23,8 @@ from official_trainer.user_code import during
 def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compiled: bool = False) -> None:
     """Creates the variables that layers create in their first call; does nothing for a model that has them all.
 
+    Without training, a model of tf_keras is also called that has not been: an export reads from it what it takes.
+
     Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
     trace is never run, and updates nothing, so that the slots of the optimizer are created as for any other model.
 
@@ -33,9 +35,10 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
       data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
       compiled: whether the step gets the metrics of `compile`, too.
     """
-    if not variables.has_unbuilt_layers(model):
-        return
     trains = optimizer is not None
+    is_called = trains or not hasattr(model, "save_spec") or model.save_spec() is not None
+    if is_called and not variables.has_unbuilt_layers(model):
+        return
     of_model = kerases.of(model).metrics(model, compiled=compiled)
     metrics = [*metrics_of(task, model, training=trains), *of_model]
     step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step

@@ -15,6 +15,7 @@ _IMAGES = {"image_tensor": "serving_default", "image_bytes": "image_bytes", "tf_
 """The formats of an image, and the signature for each."""
 _CLIPS = {"image_tensor": "serving_default", "tf_example": "tf_example"}
 _TENSORS = {"serve": "serving_default"}
+_TEXTS = {"serve_text": "serving_default"}
 
 
 def export_module(task: Any, model: Any) -> Any:
@@ -35,8 +36,16 @@ def signatures(module: Any) -> Mapping[str, Any]:
     keys = _IMAGES if hasattr(module, "inference_from_image_bytes") else _TENSORS
     if hasattr(module, "inference_from_image_audio_tensors"):
         keys = _CLIPS
+    if hasattr(module, "serve_text"):
+        keys = _TEXTS
     found: Mapping[str, Any] = module.get_inference_signatures(dict(keys))
     return found
+
+
+def resources(module: Any) -> list[Any]:
+    """Returns what the signatures of an export module, or of None, use beside the model: a tokenizer."""
+    tokenizer = getattr(module, "_sp_tokenizer", None)
+    return [] if tokenizer is None else [tokenizer]
 
 
 def _image(make: Any, task: Any, model: Any) -> Any:
@@ -76,6 +85,12 @@ def _language(make: Any, task: Any, model: Any) -> Any:
     return make(params=make.Params(), model=model)
 
 
+def _translation(make: Any, task: Any, model: Any) -> Any:
+    path = task.task_config.sentencepiece_model_path
+    # A request is one text: Model Garden's beam search cannot be traced without a number of texts.
+    return make(params=make.Params(sentencepiece_model_path=path, batch_size=1), model=model) if path else None
+
+
 def _experiment(task: Any) -> Any:
     """Returns what the modules accept as an experiment, because they read only its task."""
     return types.SimpleNamespace(task=task.task_config)
@@ -88,6 +103,9 @@ _MODULES: Mapping[str, tuple[_Make, str]] = {
         (_image, "vision.tasks.image_classification:ImageClassificationTask",
          "vision.serving.image_classification:ClassificationModule"),
         (_image, "vision.tasks.maskrcnn:MaskRCNNTask", "vision.serving.detection:DetectionModule"),
+        (_image, "projects.deepmac_maskrcnn.tasks.deep_mask_head_rcnn:DeepMaskHeadRCNNTask",
+         "projects.deepmac_maskrcnn.serving.detection:DetectionModule"),
+        (_image, "projects.detr.tasks.detection:DetectionTask", "projects.detr.serving.export_module:DETRModule"),
         (_image, "vision.tasks.retinanet:RetinaNetTask", "vision.serving.detection:DetectionModule"),
         (_image, "vision.tasks.semantic_segmentation:SemanticSegmentationTask",
          "vision.serving.semantic_segmentation:SegmentationModule"),
@@ -106,6 +124,7 @@ _MODULES: Mapping[str, tuple[_Make, str]] = {
         (_language, "nlp.tasks.sentence_prediction:SentencePredictionTask",
          "nlp.serving.serving_modules:SentencePrediction"),
         (_language, "nlp.tasks.tagging:TaggingTask", "nlp.serving.serving_modules:Tagging"),
+        (_translation, "nlp.tasks.translation:TranslationTask", "nlp.serving.serving_modules:Translation"),
     )
 }  # fmt: skip
 """For each task, the function that makes its export module, and the module's class. Subclasses inherit the entry."""

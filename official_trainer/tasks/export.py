@@ -67,17 +67,23 @@ def predict_step_of(task: Any) -> Callable[..., Any]:
 
 
 def default_signatures(task: Any, model: Any) -> dict[str, Any]:
-    """Returns `serving_default`: the model's inputs by name, any batch size, to the outputs of `predict_step`."""
-    if not getattr(model, "inputs", None):
+    """Returns `serving_default`: the model's inputs by name, any batch size, to the outputs of `predict_step`.
+
+    Inputs are those of `keras.Input`, or what a subclass of a model of tf_keras was called with.
+    """
+    if getattr(model, "inputs", None):
+        names, tensors = kerases.of(model).signature_names(model)[0], model.inputs
+        structure = getattr(model, "input", tensors[0])  # a Sequential of Keras 3 that was never called has only these
+    elif (structure := kerases.of(model).called_with(model)) is not None:
+        names, tensors = tf.nest.flatten(_names(structure)), tf.nest.flatten(structure)
+    else:
         raise NoSignaturesError(
             f"{type(task).__name__}: the model was not built with keras.Input, so the engine does not know its "
             "inputs; define build_signatures(model)"
         )
-    specs = {}
-    for name, tensor in zip(kerases.of(model).signature_names(model)[0], model.inputs, strict=True):
-        specs[name] = tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name)
-    names, step = list(specs), predict_step_of(task)
-    structure = getattr(model, "input", model.inputs[0])  # a Sequential of Keras 3 that was never called has only these
+    pairs = zip(names, tensors, strict=True)
+    specs = {name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name) for name, tensor in pairs}
+    step = predict_step_of(task)
 
     @tf.function(input_signature=[specs])
     @do_not_convert
@@ -88,6 +94,15 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
         return by_name(outputs, model)
 
     return {"serving_default": serve}
+
+
+def _names(tree: Any, path: str = "") -> Any:
+    """Returns the tree with a name for each leaf: its keys, joined."""
+    if isinstance(tree, Mapping | list | tuple):
+        pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+        found = {key: _names(value, f"{path}_{key}" if path else str(key)) for key, value in pairs}
+        return found if isinstance(tree, Mapping) else list(found.values())
+    return path or "inputs"
 
 
 def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
@@ -126,7 +141,7 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
             signatures = make(model)
     kind = kerases.of(model)
     module.model = kind.trackable(model)  # for its values; signatures are all that is called
-    if found := kind.resources(model):
+    if found := [*kind.resources(model), *serving.resources(garden_module)]:
         module.resources = found
     with during(phase, task=task, method="build_signatures"), kind.saving():
         tf.saved_model.save(module, directory, signatures=signatures)

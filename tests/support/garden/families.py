@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from pathlib import Path
 
 from tests import ROOT
 
@@ -67,8 +68,11 @@ class Family:
         module, _, name = self.serving.partition(":")
         make = getattr(importlib.import_module(module), name)
         if module == _LANGUAGE:
-            model = task_factory.get_task(params.task, logging_dir=str(directory)).build_model()
-            exported, keys = make(params=make.Params(), model=model), ["serve"]
+            model = task_factory.get_task(params.task, logging_dir=str(Path(directory).parent)).build_model()
+            reads_text = name == "Translation"
+            path = params.task.get("sentencepiece_model_path")
+            words = {"sentencepiece_model_path": path, "batch_size": 1} if reads_text else {}
+            exported, keys = make(params=make.Params(**words), model=model), ["serve_text" if reads_text else "serve"]
         else:
             task = params.task
             clip, voxels = task.train_data.get("feature_shape", None), task.model.get("num_channels", None)
@@ -101,7 +105,8 @@ FAMILIES = {
         Family("bert_pretraining", "bert/pretraining", "masked_words", "masked_lm_accuracy", f"{_LANGUAGE}:MaskedLM"),
         Family("bert_question_answering", "bert/squad", "questions", "final_f1",
                f"{_LANGUAGE}:QuestionAnswering"),
-        Family("wmt_transformer", "wmt_transformer/large", "translation", "validation_loss"),
+        Family("wmt_transformer", "wmt_transformer/large", "translation", "validation_loss",
+               f"{_LANGUAGE}:Translation"),
         Family("dlrm", "dlrm_criteo", "clicks", "auc", registers=("official.recommendation.ranking.configs.config",)),
         Family("electra", "electra/pretraining", "masked_words", "discriminator_accuracy"),
         Family("darknet", "darknet_classification", "images", "accuracy",

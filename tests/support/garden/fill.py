@@ -18,7 +18,7 @@ os.environ.update(CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", TF_USE_LE
 
 from tests import ROOT
 from tests.support.garden import data
-from tests.support.garden.small import NEEDED, SMALL
+from tests.support.garden.small import EXPLAINED, NEEDED, SMALL
 from tests.support.garden.tried import COLUMNS, ENDS, WITHOUT_DATA, FailedError, Trial
 
 PAGE = ROOT / "docs" / "project" / "model_garden.md"
@@ -54,6 +54,8 @@ def fill(name, folder):
                 row[column] = function(trial)
             except FailedError as error:
                 reasons[column] = re.sub(r"[|<>`]|\s+", " ", str(error))[:_LONGEST].strip()
+                if (name, column) in EXPLAINED:
+                    reasons[column] += f" ({EXPLAINED[name, column]})"
         seconds = trial.cpu_seconds - before
         print(f"{name:40} {column:12} {row[column]:6} {seconds:6.1f} s {reasons.get(column, '')}", flush=True)
         row["seen"] = "; ".join([*_settings(name), *(f"{key}: {reasons[key]}" for key in COLUMNS if key in reasons)])

@@ -17,6 +17,9 @@ def served(directory):
     rng = np.random.default_rng(0)
     inputs = {}
     for name, spec in serve.structured_input_signature[1].items():
+        if spec.dtype == tf.string:
+            inputs[name] = tf.constant(["the big cat sees a dog"])
+            continue
         length = data.PREDICTIONS if name == "masked_lm_positions" else data.SEQUENCE
         shape = [length] if spec.dtype != tf.uint8 else SHAPES[len(spec.shape), spec.shape[-1]]
         inputs[name] = tf.constant(rng.integers(0, 255 if spec.dtype == tf.uint8 else 2, [1, *shape]), spec.dtype)

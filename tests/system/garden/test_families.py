@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests import ROOT
@@ -39,12 +40,13 @@ def test_a_family_trains_evaluates_and_keeps_its_best(name, tmp_path):
 
 
 @pytest.mark.full
-def test_what_nobody_can_export_is_said_and_the_run_is_whole(tmp_path):
-    """T19: a task without signatures, under Model Garden's defaults, ends with a warning, not with an error."""
-    said = "warning: nothing is exported at the end (trainer.export.at_end), the weights are in the checkpoints alone: "
-    done = trained(FAMILIES["electra"], tmp_path)
-    assert f"{said}ElectraPretrainTask: the model was not built with keras.Input" in done.err
-    assert committed_steps(str(tmp_path / "run"))
+def test_a_model_without_an_export_module_is_exported_with_its_inputs(tmp_path):
+    """T19: a subclassed model, under Model Garden's defaults, with what its steps called it with."""
+    trained(FAMILIES["electra"], tmp_path)
+    (step,) = committed_steps(str(tmp_path / "run"))[-1:]
+    serve = tf.saved_model.load(f"{tmp_path}/run/export/{step}").signatures["serving_default"]
+    names = {"input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions", "masked_lm_ids"}
+    assert names <= set(serve.structured_input_signature[1])
 
 
 def test_each_overlay_is_of_a_family_and_says_how_it_is_run():

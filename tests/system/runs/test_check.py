@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-from official.utils.testing.mock_task import MockTask
+import numpy as np
+import tensorflow as tf
+from official.utils.testing.mock_task import MockModel, MockTask
 
 from official_trainer import cli
 from tests import ROOT as REPOSITORY
+from tests.support import runs
 
 MOCK = (
     "--experiment=mock",
@@ -16,11 +19,31 @@ MOCK = (
 )
 
 
-def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path, capfd):
+def test_what_cannot_be_exported_fails_no_check_because_it_fails_no_run(tmp_path, monkeypatch, capfd):
     """N10, T19: a Task of Model Garden without signatures; the run ends with a warning, `export` is refused."""
+    build, call = MockTask.build_inputs, MockModel.call
+    rows = lambda x, y: (tf.RaggedTensor.from_tensor(x), y)  # noqa: E731
+    monkeypatch.setattr(MockTask, "build_inputs", lambda self, params: build(self, params).map(rows))
+    monkeypatch.setattr(MockModel, "call", lambda self, inputs: call(self, inputs.to_tensor(shape=[None, 2])))
     assert cli.main(["check", *MOCK, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
     assert (
         "nothing, as at the end of a run: MockTask: the model was not built with keras.Input" in capfd.readouterr().out
+    )
+
+
+def test_a_subclassed_model_is_exported_with_what_it_was_called_with(tmp_path, capfd):
+    """T19: also by a process that has not trained it."""
+    run, exported = tmp_path / "run", tmp_path / "exported"
+    assert cli.main(["check", *MOCK, f"--model_dir={run}"], is_process=False) == 0
+    assert "SavedModel with serving_default" in capfd.readouterr().out
+    assert cli.main(["train", *MOCK, f"--model_dir={run}", "trainer.export.at_end=false"], is_process=False) == 0
+    assert cli.main(["export", f"--model_dir={run}", f"--output_dir={exported}"], is_process=False) == 0
+    values = {name.split("/")[-3]: value for name, value in runs.values(run, 2).items() if name.startswith("model/")}
+    served = tf.saved_model.load(str(exported)).signatures["serving_default"](
+        inputs=tf.constant([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]])
+    )
+    np.testing.assert_allclose(
+        served["output_0"], [[1, 2], [3, 4], [0, 0]] @ values["kernel"] + values["bias"], rtol=1e-6
     )
 
 

@@ -340,7 +340,9 @@ MODELS_AND_METRICS = [
     Mistake(
         name="a_model_whose_inputs_are_unknown",
         changes={'return keras.Model({"text": text, "age": age}, logits)': "return Whole()",
-                 REGISTER: LAYER.replace("tf.ones([7])", "tf.ones([32])")},
+                 'features["text"] * 2.0': 'tf.sparse.from_dense(features["text"])',
+                 REGISTER: LAYER.replace("tf.ones([7])", "tf.ones([32])").replace(
+                     'inputs["text"]', 'tf.ensure_shape(tf.sparse.to_dense(inputs["text"]), [None, 32])')},
         at="class TicketsTask",
         method="TicketsTask",
         words=("while exporting the model of step 4", "was not built with keras.Input", "define build_signatures"),
