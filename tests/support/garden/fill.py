@@ -44,9 +44,9 @@ def fill(name, folder):
         data.write(folder / "tiny_data", [small.data])
     row = rows(PAGE.read_text())[name]
     reasons = dict(re.findall(rf"({'|'.join(COLUMNS)}): (.*?)(?=; (?:{'|'.join(COLUMNS)}): |$)", row["seen"]))
-    for column, function in COLUMNS.items():
-        stopped = any(row[each] == "–" for each in ENDS if each != column)
-        if row[column] or (small is None and column not in WITHOUT_DATA):
+    for number, (column, function) in enumerate(COLUMNS.items()):
+        stopped = any(row[each] == "–" for each in list(COLUMNS)[:number] if each in ENDS)
+        if row[column] or (small is None and column not in WITHOUT_DATA and not stopped):
             continue
         before, row[column] = trial.cpu_seconds, "–"
         if not stopped:
