@@ -81,6 +81,12 @@ _DATA = (
         True,
     ),
     (
+        r"indices\[[\d, ]*\] = \d+ is not in \[0, \d+\)\s+\[\[\{\{node \S*big_bird_attention",
+        "BigBird draws blocks over max_position_embeddings, and an example has fewer tokens: set "
+        "max_position_embeddings of its encoder to the length of the examples, seq_length.",
+        False,
+    ),
+    (
         r"indices\[[\d, ]*\] = (-?\d+) is not in \[0, (\d+)\)",
         "What looks rows up, an Embedding or tf.gather, has {1} of them, numbered from 0, and is asked for {0}: "
         "give it more rows (input_dim of an Embedding), or map the numbers where the data is read.",
