@@ -65,7 +65,9 @@ def fill(name, folder):
 def _settings(name):
     if (small := SMALL.get(name)) is not None:
         words = [*([f"{small.overlay}.yaml"] if small.overlay else []), *small.sets]
-        yield "with " + " ".join(f"`{each}`" for each in words)
+        words += [f"--mode={small.mode}"] if small.mode else []
+        if words:
+            yield "with " + " ".join(f"`{each}`" for each in words)
     if name in NEEDED:
         yield "at its real size with " + " ".join(f"`{each}`" for each in NEEDED[name])
 

@@ -26,12 +26,14 @@ class Small:
       data: kind of data, a name of `tests.support.garden.data.KINDS`; empty where the experiment brings its own.
       serving: its export module in Model Garden, as in `families.py`; empty where none is known.
       sets: what is set after the overlay, for `--set`.
+      mode: for `--mode`; empty for the one that also evaluates.
     """
 
     overlay: str = ""
     data: str = ""
     serving: str = ""
     sets: tuple[str, ...] = ()
+    mode: str = ""
 
 
 def _after(overlay, *sets):
@@ -243,13 +245,16 @@ SMALL = {
     ),
     "movinet_kinetics600": _after("video_classification"),
     **dict.fromkeys(
-        (
-            "video_ssl_linear_eval_kinetics400",
-            "video_ssl_linear_eval_kinetics600",
-            "video_ssl_pretrain_kinetics400",
-            "video_ssl_pretrain_kinetics600",
+        ("video_ssl_linear_eval_kinetics400", "video_ssl_linear_eval_kinetics600"),
+        _after(
+            "video_classification",
+            "task.model.projection_dim=4",
+            "task.validation_data={num_test_clips: 1, num_test_crops: 1}",
         ),
-        _after("video_classification"),
+    ),
+    **dict.fromkeys(  # their task has no evaluation
+        ("video_ssl_pretrain_kinetics400", "video_ssl_pretrain_kinetics600"),
+        dataclasses.replace(_after("video_classification"), mode="train", serving=""),
     ),
     # language
     "bert/sentence_prediction": _after("bert_sentence_prediction"),

@@ -47,7 +47,9 @@ class Trial:
     def flags(self):
         """Returns the words that name it, with what makes it small."""
         overlay = [f"--config_file={CONFIGS / self.small.overlay}.yaml"] if self.small.overlay else []
-        return [f"--experiment={self.experiment}", *overlay, *(f"--set={text}" for text in (*STEPS, *self.small.sets))]
+        mode = [f"--mode={self.small.mode}"] if self.small.mode else []
+        sets = [f"--set={text}" for text in (*STEPS, *self.small.sets)]
+        return [f"--experiment={self.experiment}", *overlay, *mode, *sets]
 
     def command(self, *argv, killed=False):
         """Runs `official-trainer ARGV…`, and returns what it printed."""
