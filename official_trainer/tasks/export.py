@@ -74,7 +74,7 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     if getattr(model, "inputs", None):
         names, tensors = kerases.of(model).signature_names(model)[0], model.inputs
         structure = getattr(model, "input", tensors[0])  # a Sequential of Keras 3 that was never called has only these
-    elif (structure := kerases.of(model).called_with(model)) is not None:
+    elif (structure := _called_with(model)) is not None:
         names, tensors = tf.nest.flatten(_names(structure)), tf.nest.flatten(structure)
     else:
         raise NoSignaturesError(
@@ -94,6 +94,13 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
         return by_name(outputs, model)
 
     return {"serving_default": serve}
+
+
+def _called_with(model: Any) -> Any:
+    """Returns the tree of specs of the first argument that a model was called with; None if that is not known."""
+    spec = model.save_spec() if hasattr(model, "save_spec") else None  # Keras 3 keeps none
+    is_dense = all(isinstance(leaf, tf.TensorSpec) for leaf in tf.nest.flatten(spec))
+    return spec[0][0] if spec and is_dense else None
 
 
 def _names(tree: Any, path: str = "") -> Any:

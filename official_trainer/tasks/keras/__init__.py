@@ -82,9 +82,6 @@ class Keras(Protocol):
     def signature_names(self, model: Any) -> tuple[list[str], list[str]]:
         """Returns a name for each of `model.inputs`, and for each output, of its layer, if they are known."""
 
-    def called_with(self, model: Any) -> Any:
-        """Returns the tree of specs of the first argument that a model was called with; None if that is not known."""
-
     def saving(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which TensorFlow saves the values of a model and no functions of its layers."""
 

@@ -78,13 +78,6 @@ def signature_names(model: Any) -> tuple[list[str], list[str]]:
     return inputs, list(getattr(model, "output_names", None) or ())
 
 
-def called_with(model: Any) -> Any:
-    """Returns the tree of specs of the first argument that a model was called with; None if that is not known."""
-    spec = model.save_spec() if hasattr(model, "save_spec") else None
-    leaves = tf.nest.flatten(spec)
-    return spec[0][0] if spec and all(isinstance(leaf, tf.TensorSpec) for leaf in leaves) else None
-
-
 def saving() -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which Keras does not trace each layer of a model with its last inputs.
 

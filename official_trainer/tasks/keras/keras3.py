@@ -184,11 +184,6 @@ def signature_names(model: Any) -> tuple[list[str], list[str]]:
     return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
 
 
-def called_with(model: Any) -> Any:
-    """Returns None: Keras 3 keeps no dtypes of what a model was called with."""
-    return None
-
-
 def saving() -> contextlib.AbstractContextManager[Any]:
     """Returns a context without effect: what is saved of a model are its values."""
     return contextlib.nullcontext()
