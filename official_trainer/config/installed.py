@@ -59,6 +59,22 @@ def load(group: str, name: str, what: str) -> types.ModuleType | None:
         raise broken(what, package, f"cannot be imported: {describe_error(error)}") from error
 
 
+def load_part(module: str, what: str) -> types.ModuleType:
+    """Imports a module of a part of this package that can be taken away.
+
+    Args:
+      module: its name.
+      what: what needs it, for the message.
+
+    Raises:
+      PackageError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise broken(what, _OURS, f"cannot be imported: {describe_error(error)}") from error
+
+
 def package_of(point: EntryPoint) -> str:
     """Returns the package that has an entry point, by the name that pip knows."""
     assert point.dist is not None, "points() reads them of packages"

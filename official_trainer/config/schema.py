@@ -151,6 +151,11 @@ class TaskConfig(Config):
     validation_data: DataConfig = DataConfig()
 
 
+ExportFormat = Literal[
+    "saved_model", "tflite", "tflite_float16", "tflite_dynamic", "tflite_int8", "onnx", "keras", "weights"
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(Config):
     """SavedModels for serving, written by the run itself.
@@ -160,6 +165,11 @@ class ExportConfig(Config):
       checkpoint: which weights that export has: those of the last step, or of the best checkpoint.
       best: whether every new best checkpoint is also exported, to `model_dir/export/best/<step>`.
       max_to_keep: how many versions are kept in `export`, and how many in `export/best`, newest first.
+      formats: files of other formats in each of these versions, beside the SavedModel; each is read back and compared
+        with the model on validation data.
+      max_difference: by how much outputs of `tflite_float16`, `tflite_dynamic` and `tflite_int8` may differ from the
+        model's, as a mean, in parts of the range of an output. The others compute in float32: theirs is 1e-5, as a
+        maximum.
 
     Example:
       >>> from official_trainer.config import ExportConfig, TrainerConfig
@@ -172,6 +182,8 @@ class ExportConfig(Config):
     checkpoint: Literal["latest", "best"] = "latest"
     best: bool = False
     max_to_keep: Positive = 1
+    formats: tuple[ExportFormat, ...] = ()
+    max_difference: PositiveFloat = 0.02
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

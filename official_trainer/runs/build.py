@@ -18,7 +18,7 @@ from official_trainer.actions.publish_environment import PublishEnvironment, Pub
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
-from official_trainer.config import ConfigError
+from official_trainer.config import ConfigError, installed
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
@@ -43,6 +43,9 @@ from official_trainer.tracking.threads import ThreadedTracker
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
+
+FORMATS = "official_trainer.formats.writing"
+"""The part of this package that writes formats other than SavedModel."""
 
 _CALLS_OF_TRACKER = {
     "describe": ("experiment, config",),
@@ -283,8 +286,24 @@ def _summaries_of(job: Job, place: Place, *, describes: bool) -> Tracker:
 
 def export_best(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> None:
     """Exports the current weights of the model as those of a new best checkpoint."""
-    folder, kept = job.path("export", "best"), job.config.trainer.export.max_to_keep
-    export.save_version(folder, trainer.task, trainer.model, step=step, metrics=logs, max_to_keep=kept)
+    _export_version(job, trainer, job.path("export", "best"), step, logs)
+
+
+def beside_of(job: Job, trainer: Trainer) -> export.Beside | None:
+    """Returns what writes the files of `trainer.export.formats` beside a SavedModel; None without any."""
+    if not job.config.trainer.export.formats:
+        return None
+    beside: export.Beside = installed.load_part(FORMATS, "trainer.export.formats").beside(job, trainer)
+    return beside
+
+
+def _export_version(job: Job, trainer: Trainer, folder: str, step: int, metrics: Mapping[str, Any]) -> str:
+    settings, directory = job.config.trainer.export, files.join(folder, str(step))
+    if not export.holds(directory, trainer.model, step=step, formats=settings.formats):
+        beside = beside_of(job, trainer)
+        export.save(directory, trainer.task, trainer.model, step=step, metrics=metrics, beside=beside)
+    export.keep_newest(folder, settings.max_to_keep, until=step)
+    return directory
 
 
 def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -> str:
@@ -295,10 +314,9 @@ def export_own(job: Job, trainer: Trainer, step: int, logs: Mapping[str, Any]) -
     Returns:
       The directory of the version.
     """
-    folder, kept = job.path("export"), job.config.trainer.export.max_to_keep
-    numbers = tracking.flatten(logs)
+    folder = job.path("export")
     with trainer.weights_averaged():
-        made = export.save_version(folder, trainer.task, trainer.model, step=step, metrics=numbers, max_to_keep=kept)
+        made = _export_version(job, trainer, folder, step, tracking.flatten(logs))
     export.delete_after(folder, step)
     if files.exists(former := job.path("export", "saved_model")):
         _logger.info("%s is the export of an earlier version of this program: it stays as it is, delete it", former)

@@ -31,7 +31,7 @@ from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
 from official_trainer.inputs import DataError
 from official_trainer.lock import own_folder, remove_abandoned
-from official_trainer.runs.build import build, schedule_of, store_of, trackers_of
+from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
@@ -224,12 +224,14 @@ class _DryRun:
         directory = self._scratch.path("saved_model")
         try:
             with self.trainer.weights_averaged():
-                signatures = export.save(directory, self.trainer.task, self.trainer.model, step=1)
+                beside = beside_of(self._scratch, self.trainer)
+                signatures = export.save(directory, self.trainer.task, self.trainer.model, step=1, beside=beside)
         except export.NoSignaturesError as error:
             if hasattr(self.trainer.task, "build_signatures"):  # Model Garden's tasks have none
                 raise
             return f"nothing, as at the end of a run: {error}"
-        return "SavedModel with " + (", ".join(signatures) or "no signature")
+        found = "SavedModel with " + (", ".join(signatures) or "no signature")
+        return ", ".join([found, *self._job.config.trainer.export.formats])
 
 
 class CheckError(UserError, RuntimeError):

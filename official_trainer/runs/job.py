@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import config as configuration
 from official_trainer import files, lazy
-from official_trainer.config import ConfigError, Problem, Resolved, fields, learning_rate, modes
+from official_trainer.config import ConfigError, Problem, Resolved, fields, installed, learning_rate, modes
 from official_trainer.config.components import Component
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import Cluster
@@ -205,7 +205,7 @@ def check_ready(job: Job) -> None:
         problems += [found.problem] if found is not None and found.is_fatal else []
     if job.mode not in ("eval", "predict"):
         problems += _tracker_problems(job)
-    problems += _source_problems(job)
+    problems += [*_source_problems(job), *format_problems(job)]
     if problems:
         raise ConfigError(problems)
 
@@ -215,6 +215,19 @@ def warn(job: Job) -> None:
     trains = job.mode in (*modes.TRAINING_MODES, "continuous_train_and_eval")
     if job.is_chief and trains and (found := learning_rate.finding(job.resolved)) is not None:
         _logger.warning("%s", found.problem.message)
+
+
+def format_problems(job: Job) -> Iterator[Problem]:
+    """Yields what keeps the formats of `trainer.export.formats` from being written, such as a missing library."""
+    if job.mode in ("eval", "predict") or not (formats := job.config.trainer.export.formats):
+        return
+    path = "trainer.export.formats"
+    if hasattr(job.config.task, "task_routines"):
+        what, fix = "are of one task, and this experiment has several", "leave them out: the SavedModel has all tasks"
+        yield _problem(job, path, what, fix)
+    kinds = installed.load_part("official_trainer.formats.kinds", path)
+    for what, fix in kinds.missing(formats):
+        yield _problem(job, path, what, fix)
 
 
 def keras_3_problems(job: Job) -> Iterator[Problem]:

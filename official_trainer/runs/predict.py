@@ -157,7 +157,7 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
         with trainer.strategy.scope():
             traced, streams = job.config.trainer.eval_tf_function, trainer.context.streams
             inference = Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
-            builder, max_rows, dataset = _data(trainer, data, runtime.seed, first)
+            builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]
         if max_rows is None and data_end.ends(builder.of_pipeline) is None:
@@ -211,7 +211,7 @@ class Reader:
             yield number, columns
 
 
-def _data(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
+def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:
     """Returns the builder of a data section, how many examples to read (None: all), and the data from batch `first`.
 
     Each example comes once, in order: nothing is shuffled, files are read one after the other, and no last batch is
@@ -258,7 +258,7 @@ def _source(job: Job, data: str) -> Mapping[str, Any]:
     """Returns the values of the config that make a difference to predictions."""
     values = dict(configuration.flat(job.config))
     if values.get(f"task.{data}.input_path"):
-        values[f"task.{data}.cycle_length"] = 1  # as `_data` reads them; earlier versions took files in turn
+        values[f"task.{data}.cycle_length"] = 1  # as `data_of` reads them; earlier versions took files in turn
     matter: dict[str, Any] = {}
     for path, value in values.items():
         section, _, field = path.partition(".")

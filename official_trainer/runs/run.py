@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.config import Resolved
+from official_trainer.config import ConfigError, Resolved
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import parameter_server
 from official_trainer.distributed.cluster import EVALUATOR
@@ -28,7 +28,7 @@ from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
 from official_trainer.lazy import deferred, load, uses_keras
 from official_trainer.runs import predict
-from official_trainer.runs.job import Job, check_ready, say_place, warn
+from official_trainer.runs.job import Job, check_ready, format_problems, say_place, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
@@ -178,6 +178,8 @@ def export(
     """
     job = Job(experiment=experiment, resolved=resolved, model_dir=model_dir, mode="export", quiet=True, gin=gin)
     registry.get_task_cls(job.config.task)
+    if problems := list(format_problems(job)):
+        raise ConfigError(problems)
     for path, flag in ((model_dir, "--model_dir"), (output_dir or model_dir, "--output_dir")):
         check_name(path, flag)
     from official_trainer.tasks import export as exports
@@ -185,7 +187,7 @@ def export(
     if output_dir is not None:
         exports.check_replaceable(output_dir, "--output_dir")
     import_tensorflow()
-    from official_trainer.runs.build import export_own
+    from official_trainer.runs.build import beside_of, export_own
     from official_trainer.runs.chosen_checkpoint import build_at, results_at
 
     with gin_in_force(job):
@@ -195,7 +197,8 @@ def export(
         beside = () if is_own else ("best" if checkpoint == "best" else "steps",)
         output_dir = output_dir or job.path("export", *beside, str(step))
         with trainer.weights_averaged():  # also where there is one: the code of the task may have changed
-            exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results)
+            formats = beside_of(job, trainer)
+            exports.save(output_dir, trainer.task, trainer.model, step=step, metrics=results, beside=formats)
         if is_own:
             export_own(job, trainer, step, results)  # which finds it, and deletes what it takes the place of
     return output_dir

@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from official_trainer import files
@@ -36,9 +36,21 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 _RECORD, _CHECKSUMS = "export.json", "checksums.json"
+FORMAT_FILES = {
+    "tflite": "model.tflite",
+    "tflite_float16": "model_float16.tflite",
+    "tflite_dynamic": "model_dynamic.tflite",
+    "tflite_int8": "model_int8.tflite",
+    "onnx": "model.onnx",
+    "keras": "model.keras",
+    "weights": "model.weights.h5",
+}
+"""The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
+Beside = Callable[[str], Mapping[str, Any]]
+"""Writes more files into the folder of a SavedModel that is not there yet; returns what `export.json` says of them."""
 _SAVED_MODEL = {
     *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
-    *(_CHECKSUMS, _RECORD),
+    *(_CHECKSUMS, _RECORD, *FORMAT_FILES.values()),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
@@ -112,13 +124,21 @@ def _names(tree: Any, path: str = "") -> Any:
     return path or "inputs"
 
 
-def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[str, float] | None = None) -> list[str]:
+def save(
+    directory: str,
+    task: Any,
+    model: Any,
+    *,
+    step: int,
+    metrics: Mapping[str, float] | None = None,
+    beside: Beside | None = None,
+) -> list[str]:
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
     A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step
     and the results, `checksums.json` the checksum of each file. The model's random generators are set to a state of the
-    step, so that an export of the same weights is the same whichever process writes it. Returns the names of the
-    signatures.
+    step, so that an export of the same weights is the same whichever process writes it. Files of other formats, which
+    `beside` writes, come with it or not at all. Returns the names of the signatures.
     """
     random_streams.settle(model, step)
     parent, name = _split(directory)
@@ -127,6 +147,8 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
         temporary = files.join(folder, "new")
         signatures = _write(temporary, task, model, step)
         record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
+        if beside is not None:
+            record |= beside(temporary)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
         sums = _sums(temporary)
         files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
@@ -137,7 +159,7 @@ def save(directory: str, task: Any, model: Any, *, step: int, metrics: Mapping[s
 
 def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
     """Writes a SavedModel, all but its record; returns the names of its signatures."""
-    module, phase = tf.Module(), f"exporting the model of step {step}"
+    phase = f"exporting the model of step {step}"
     garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
     if garden_module is not None:
         signatures = serving.signatures(garden_module)
@@ -146,16 +168,24 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
         make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
         with during(phase, task=task, method="build_signatures"):
             signatures = make(model)
-    kind = kerases.of(model)
-    module.model = kind.trackable(model)  # for its values; signatures are all that is called
-    if found := [*kind.resources(model), *serving.resources(garden_module)]:
-        module.resources = found
-    with during(phase, task=task, method="build_signatures"), kind.saving():
-        tf.saved_model.save(module, directory, signatures=signatures)
+    with during(phase, task=task, method="build_signatures"):
+        write_functions(directory, model, signatures, serving.resources(garden_module))
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
             warmup.write(directory, task.build_warmup_requests(model))
     return sorted(signatures)
+
+
+def write_functions(
+    directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()
+) -> None:
+    """Writes a SavedModel with these functions of a model, by their names, and what they use beside it."""
+    module, kind = tf.Module(), kerases.of(model)
+    module.model = kind.trackable(model)  # for its values; signatures are all that is called
+    if found := [*kind.resources(model), *resources]:
+        module.resources = found
+    with kind.saving():
+        tf.saved_model.save(module, directory, signatures=signatures)
 
 
 def save_version(
@@ -205,9 +235,11 @@ def exported_step(directory: str) -> int | None:
     return _record(directory).get("step")
 
 
-def holds(directory: str, model: Any, *, step: int) -> bool:
-    """Whether the SavedModel in `directory` is of `step`, has the current weights of `model`, and is whole."""
+def holds(directory: str, model: Any, *, step: int, formats: Collection[str] = ()) -> bool:
+    """Whether the export in `directory` is of `step`, with the current weights and these formats, and is whole."""
     record = _record(directory)
+    if not set(formats) <= set(record.get("formats") or ()):
+        return False
     random_streams.settle(model, step)  # as `save` does
     if record.get("step") != step or record.get("weights") != _digest(model):
         return False

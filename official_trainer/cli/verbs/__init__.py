@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from official_trainer.cli import help_text
 from official_trainer.cli.flags import Parser
-from official_trainer.errors import UserError, describe_error
+from official_trainer.errors import UserError
 
 GROUP = "official_trainer.verbs"
 
@@ -102,22 +102,3 @@ def parser_of(module: types.ModuleType, program: str) -> Parser:
 def help_line(module: types.ModuleType) -> str:
     """Returns the help line of a verb."""
     return (module.__doc__ or "").partition("\n")[0]
-
-
-def load_part(module: str, what: str) -> types.ModuleType:
-    """Imports a module of a part of this package that can be taken away.
-
-    Args:
-      module: its name.
-      what: what needs it, for the message.
-
-    Raises:
-      PackageError: it cannot be imported.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        from official_trainer.config import installed
-
-        why = f"cannot be imported: {describe_error(error)}"
-        raise installed.broken(what, "official-trainer", why) from error

@@ -12,7 +12,7 @@ import argparse
 
 from official_trainer.cli import flags, target
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=WHICH] [--format=NAMES] [--output_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/STEP there"),
     (
@@ -22,6 +22,10 @@ EXAMPLES = (
     (
         "official-trainer export --model_dir=runs/digits --checkpoint=best --output_dir=served/7",
         "to another directory",
+    ),
+    (
+        "official-trainer export --model_dir=runs/digits --format=tflite,onnx",
+        "with files of these formats beside the SavedModel, compared with the model",
     ),
 )
 NEXT = ("official-trainer show runs/digits", "the values that the exported run used")
@@ -33,11 +37,16 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Checkpoint and output files")
     flags.add_checkpoint_flag(parser)
     parser.value("output_dir", "DIR", "directory of the SavedModel (default: export/STEP in the run directory)")
+    help = "other formats beside the SavedModel, with commas: trainer.export.formats of this export alone"
+    parser.value("format", "NAMES", help)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exports, and prints the path of the SavedModel."""
     checkpoint = flags.read_checkpoint(arguments)
+    if arguments.format is not None:
+        names = [name.strip() for name in arguments.format.split(",") if name.strip()]
+        arguments.set = [*(arguments.set or ()), f"trainer.export.formats=[{', '.join(names)}]"]
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 
-from official_trainer.cli import flags, process, target, terminal, verbs
+from official_trainer.cli import flags, process, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.config import modes
+from official_trainer.config import installed, modes
 from official_trainer.stopping import StopRequest
 
 USAGE = "EXPERIMENT|--experiment=NAME [--mode=MODE] [--model_dir=DIR] [flags] [PATH=VALUE …]"
@@ -84,7 +84,7 @@ def _overfit(arguments: argparse.Namespace, mode: str, num_batches: int) -> int:
         raise UsageError(f"--overfit_batches would have no effect with --mode={mode}; leave one of them out")
     flags.refuse_idle_prediction(arguments, mode)
     found = target.from_flags(arguments)
-    overfit = verbs.load_part("official_trainer.reports.overfit", "--overfit_batches").overfit
+    overfit = installed.load_part("official_trainer.reports.overfit", "--overfit_batches").overfit
     learning = overfit(target.job_of(found, arguments, mode), num_batches)
     terminal.show(f"{learning}\nmodel and loss can learn; nothing was kept, and {found.model_dir} was not touched")
     return 0

@@ -1,0 +1,166 @@
+"""The contract of a file: names, types and shapes of its inputs and outputs, where the format keeps such things.
+
+Owns: its form, writing it into a file, reading it back, printing it, comparing it with the inputs that data give.
+Does not own: reading outputs (`readers.py`).
+
+SavedModel: `assets.extra/contract.json`. LiteRT: a metadata buffer, beside its signature. ONNX: `metadata_props`.
+`.keras`: a file in the archive. `.weights.h5`: an attribute. Each is JSON under the name `official_trainer_contract`,
+and of the library of its format alone.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from official_trainer import files
+from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
+
+NAME = "official_trainer_contract"
+Contract = Mapping[str, Any]
+"""JSON: `inputs` and `outputs`, lists of `name`, `dtype`, `shape` (null: any size) and perhaps `range`; `about`."""
+
+
+def of(inputs: Mapping[str, Any], outputs: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the contract of functions with these `TensorSpec`s by name."""
+    return {"inputs": _described(inputs), "outputs": _described(outputs), "about": dict(about)}
+
+
+def _described(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name, spec in specs.items():
+        shape = None if spec.shape.rank is None else spec.shape.as_list()
+        rows.append({"name": name, "dtype": spec.dtype.name, "shape": shape})
+    return rows
+
+
+def embed(path: str, contract: Contract) -> None:
+    """Writes a contract into a file, or a SavedModel, of this machine."""
+    text, kind = json.dumps(contract), kind_of(path)
+    if kind == "saved_model":
+        files.make_dirs(files.join(path, "assets.extra"))
+        files.write_text_atomically(files.join(path, "assets.extra", "contract.json"), text + "\n")
+    elif kind == "tflite":
+        _embed_in_tflite(path, text)
+    elif kind == "onnx":
+        import onnx
+
+        model = onnx.load(path)
+        onnx.helper.set_model_props(model, {NAME: text})
+        onnx.save(model, path)
+    elif kind == "keras":
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(f"{NAME}.json", text)
+    else:
+        import h5py
+
+        with h5py.File(path, "a") as file:
+            file.attrs[NAME] = text
+
+
+def read(path: str) -> dict[str, Any]:
+    """Returns the contract in a file, or in a SavedModel.
+
+    Raises:
+      FormatError: it has none, or the library of the format is not installed.
+    """
+    kind = kind_of(path)
+    refuse_missing(path, kind)
+    text: str | bytes | None = None
+    if kind == "saved_model":
+        place = files.join(path, "assets.extra", "contract.json")
+        text = files.read_text(place) if files.exists(place) else None
+    elif kind == "tflite":
+        text = _read_of_tflite(path)
+    elif kind == "onnx":
+        import onnx
+
+        model = onnx.load(path, load_external_data=False)
+        text = next((each.value for each in model.metadata_props if each.key == NAME), None)
+    elif kind == "keras":
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(f"{NAME}.json") if f"{NAME}.json" in archive.namelist() else None
+    else:
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get(NAME)
+    if text is None:
+        how = "write it with `official-trainer export --format=…`, which adds one"
+        raise FormatError(f"{path} has no contract, so its inputs and outputs are unknown; {how}")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _embed_in_tflite(path: str, text: str) -> None:
+    import flatbuffers
+    import numpy as np
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(files.read_bytes(path), 0)
+    buffer, entry = schema.BufferT(), schema.MetadataT()
+    buffer.data = np.frombuffer(text.encode(), np.uint8)
+    model.buffers.append(buffer)
+    entry.name, entry.buffer = NAME, len(model.buffers) - 1
+    model.metadata = [*(model.metadata or []), entry]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    files.write_bytes_atomically(path, bytes(builder.Output()))
+
+
+def _read_of_tflite(path: str) -> bytes | None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(files.read_bytes(path), 0)
+    for number in range(model.MetadataLength()):
+        entry = model.Metadata(number)
+        if entry.Name() == NAME.encode():
+            found: bytes = model.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
+            return found
+    return None
+
+
+def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> None:
+    """Refuses inputs that are not those of a contract.
+
+    Args:
+      path: of the file, for the message.
+      contract: of the file.
+      given: NumPy arrays `[batch, …]` by name.
+
+    Raises:
+      FormatError: a name, a type or a shape differs.
+    """
+    for row in contract["inputs"]:
+        name, shape = row["name"], row["shape"]
+        if name not in given:
+            raise FormatError(f"{path} takes an input {name!r}, and the data have {', '.join(sorted(given))}")
+        value = given[name]
+        fits = shape is None or (
+            len(shape) == value.ndim and all(s in (None, g) for s, g in zip(shape, value.shape, strict=True))
+        )
+        dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
+        if not fits or dtype != row["dtype"]:
+            raise FormatError(
+                f"{path}: the input {name!r} is {_form(row['dtype'], shape)} by its contract, and the data give "
+                f"{_form(dtype, value.shape)}; use the config that it was exported with, or export the run again"
+            )
+
+
+def text_of(contract: Contract) -> str:
+    """Returns a contract in lines for a terminal."""
+    lines = [f"{name}: {value}" for name, value in contract["about"].items()]
+    for kind in ("inputs", "outputs"):
+        lines.append(f"{kind}:")
+        for row in contract[kind]:
+            seen = "" if "range" not in row else "  # in validation data: {:g} to {:g}".format(*row["range"])
+            lines.append(f"  {row['name']}: {_form(row['dtype'], row['shape'])}{seen}")
+    return "\n".join(lines)
+
+
+def _form(dtype: str, shape: Any) -> str:
+    if shape is None:
+        return f"{dtype} of any shape"
+    return f"{dtype} [{', '.join('any' if size is None else str(size) for size in shape)}]"

@@ -1,0 +1,103 @@
+"""What formats are made from and compared with: some validation data, and the model as a function of its features.
+
+Owns: reading a few batches, features as named inputs, the function whose inputs they are.
+Does not own: reading data in general (`runs/predict.py`), signatures for serving (`tasks/export.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from official_trainer.formats.kinds import FormatError
+from official_trainer.lazy import tf
+from official_trainer.runs.predict import data_of
+from official_trainer.runs.predictions.shards import DATA_SECTIONS
+from official_trainer.tasks import export
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.autograph import convert, do_not_convert
+
+_EXAMPLES, _BATCHES = 256, 8
+
+
+def read(trainer: Any) -> list[tuple[Any, Any]]:
+    """Returns the first batches `(features, labels)` of validation data, or of training data if there is none."""
+    task = trainer.config.task
+    section = next((each for each in DATA_SECTIONS if getattr(task, each, None) is not None), None)
+    if section is None:
+        raise FormatError("formats are compared on data, and the task has neither validation_data nor train_data")
+    found: list[tuple[Any, Any]] = []
+    count = 0
+    with trainer.strategy.scope():
+        builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed, 0)
+    with builder.errors_explained():
+        for batch in itertools.islice(dataset, _BATCHES):
+            for part in trainer.strategy.experimental_local_results(batch):
+                pair = part if isinstance(part, tuple) and len(part) == 2 else (part, None)
+                if size := int(_rows(pair[0])):
+                    found.append(pair)
+                    count += size
+            if count >= _EXAMPLES:
+                break
+    if not found:
+        raise FormatError(f"formats are compared on task.{section}, and it holds no example")
+    return found
+
+
+def _rows(features: Any) -> int:
+    first = tf.nest.flatten(features)[0]
+    return int(first.shape[0]) if first.shape.rank else 1
+
+
+def named(model: Any, features: Any) -> dict[str, Any]:
+    """Returns features as inputs by the names that a signature has for them: tensors `[batch, …]`.
+
+    Raises:
+      FormatError: the model has other inputs.
+    """
+    leaves = tf.nest.flatten(features)
+    for value in leaves:
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            raise FormatError(f"features are a {type(value).__name__}; files of other formats take dense tensors")
+    if not getattr(model, "inputs", None):
+        return dict(zip(_own_names(features), leaves, strict=True))
+    names = kerases.of(model).signature_names(model)[0]
+    structure = getattr(model, "input", model.inputs[0])
+    if isinstance(features, Mapping):
+        if set(names) <= set(features):
+            return {name: features[name] for name in names}
+        if isinstance(structure, Mapping) and set(structure) <= set(features):
+            leaves = [features[key] for key in sorted(structure)]
+    if len(leaves) != len(names):
+        raise FormatError(f"the model has {len(names)} inputs, {', '.join(names)}, and the data {len(leaves)} features")
+    return dict(zip(names, leaves, strict=True))
+
+
+def _own_names(features: Any) -> Iterator[str]:
+    if isinstance(features, Mapping) and all(tf.is_tensor(value) for value in features.values()):
+        yield from sorted(features)
+    else:
+        leaves = tf.nest.flatten(features)
+        yield from ["inputs"] if len(leaves) == 1 else [f"inputs_{number}" for number in range(len(leaves))]
+
+
+def function_of(task: Any, model: Any, features: Any) -> Any:
+    """Returns a traced function from named inputs to named outputs, as `predict` computes them.
+
+    A model that was not built with `keras.Input` takes features of the form that the data have.
+    """
+    if getattr(model, "inputs", None):
+        return export.default_signatures(task, model)["serving_default"].get_concrete_function()
+    names, step = list(_own_names(features)), export.predict_step_of(task)
+    specs = {}
+    for name, value in zip(names, tf.nest.flatten(features), strict=True):
+        specs[name] = tf.TensorSpec([None, *value.shape[1:]], value.dtype, name=name)
+
+    @tf.function(input_signature=[specs])
+    @do_not_convert
+    def serve(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        packed = tf.nest.pack_sequence_as(features, [inputs[name] for name in names])
+        return export.by_name(convert(step)(packed, model), model)
+
+    return serve.get_concrete_function()

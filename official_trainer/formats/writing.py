@@ -1,0 +1,295 @@
+"""Files of other formats beside a SavedModel: written, read back in clean processes, compared with the model.
+
+Owns: the order of that, the comparison and its limits, what `export.json` says of it.
+Does not own: converting (`convert.py`), reading (`readers.py`), that a folder is whole or absent (`tasks/export.py`).
+
+The model itself, on the CPU, is what every file is compared with: GPUs round products of float32 more coarsely.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from official_trainer import files
+from official_trainer.formats import contract as contracts
+from official_trainer.formats import samples
+from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, FormatError
+from official_trainer.formats.readers import Arrays, batches_in, value_text, write_batches
+from official_trainer.lazy import tf
+from official_trainer.tasks import export
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from official_trainer.engine.trainer import Trainer
+    from official_trainer.runs.job import Job
+
+_logger = logging.getLogger(__name__)
+
+
+def beside(job: Job, trainer: Trainer) -> export.Beside:
+    """Returns what writes the formats of a job's config into the folder of a SavedModel, all of them or none."""
+    settings = job.config.trainer.export
+    formats = list(dict.fromkeys(settings.formats))
+
+    def write(folder: str) -> Mapping[str, Any]:
+        about = {"experiment": job.experiment, "preprocessing": "outside: inputs are the features of build_inputs"}
+        made = Formats(trainer, folder, about, settings.max_difference).write(formats)
+        if made.failures:
+            lines = [f"{name}: {why}" for name, why in made.failures.items()]
+            raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
+        return made.record
+
+    return write
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What was written: the part of `export.json`, and why formats failed, by their names."""
+
+    record: Mapping[str, Any]
+    failures: Mapping[str, str]
+
+
+class Formats:
+    """The formats of one model."""
+
+    def __init__(self, trainer: Trainer, folder: str, about: Mapping[str, Any], max_difference: float) -> None:
+        """Takes the model, as it is in the trainer now.
+
+        Args:
+          trainer: task, model and data.
+          folder: of a SavedModel, into which files go.
+          about: what contracts say beside inputs and outputs.
+          max_difference: as in `trainer.export`.
+        """
+        self._trainer, self._task, self._model = trainer, trainer.task, trainer.model
+        self._folder, self._max_difference = folder, max_difference
+        self._data = samples.read(trainer)
+        named = [samples.named(self._model, features) for features, _ in self._data]
+        self._function = samples.function_of(self._task, self._model, self._data[0][0])
+        with tf.device("CPU:0"):
+            self._wanted = [_arrays(self._function(batch)) for batch in named]
+        self._inputs = [_arrays(batch) for batch in named]
+        specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
+        self._contract = contracts.of(*specs, about)
+        _add_ranges(self._contract["inputs"], self._inputs)
+        _add_ranges(self._contract["outputs"], self._wanted)
+
+    def write(self, formats: Sequence[str]) -> Made:
+        """Writes and measures formats; none is in the folder if one of them fails."""
+        _logger.info("writing and comparing %s", ", ".join(formats))
+        contracts.embed(self._folder, self._contract)
+        beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
+        made: dict[str, dict[str, Any]] = {}
+        with tempfile.TemporaryDirectory(dir=beside) as work:
+            write_batches(files.join(work, "inputs.npz"), self._inputs)
+            failures = self._converted([name for name in formats if name in NEEDS], work)
+            for name in (name for name in formats if name not in failures):
+                try:
+                    made[name] = self._measured(name, work)
+                except FormatError as error:
+                    failures[name] = str(error)
+            if not failures:
+                for file in (export.FORMAT_FILES[name] for name in made if name != "saved_model"):
+                    files.copy(files.join(work, file), files.join(self._folder, file))
+        examples = sum(len(next(iter(batch.values()))) for batch in self._inputs)
+        record = {"contract": self._contract, "examples": examples, "model_metrics": self._metrics(self._wanted)}
+        return Made({**record, "formats": made}, failures)
+
+    def _converted(self, formats: Sequence[str], work: str) -> dict[str, str]:
+        """Converts what needs a converter; returns why some could not be."""
+        if not formats:
+            return {}
+        source = files.join(work, "source")
+        export.write_functions(source, self._model, {"serving_default": self._function})
+        errors = files.join(work, "errors.json")
+        request = {
+            "source": source,
+            "inputs": files.join(work, "inputs.npz"),
+            "contract": self._contract,
+            "files": {name: files.join(work, export.FORMAT_FILES[name]) for name in formats},
+            "errors": errors,
+        }
+        try:
+            _in_clean_process("convert", request)
+        except FormatError as error:  # the process crashed
+            return dict.fromkeys(formats, str(error))
+        return dict(files.read_json(errors))
+
+    def _measured(self, name: str, work: str) -> dict[str, Any]:
+        """Returns what `export.json` says of a format, whose file is read back in a clean process.
+
+        Raises:
+          FormatError: it cannot be written or read, or differs more than it may.
+        """
+        if name == "saved_model" and not self._takes_features():
+            return {"not_compared": "its signatures take other inputs than the features that validation data hold"}
+        path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
+        if name in ("keras", "weights"):
+            self._save(path)
+        package = type(self._model).__module__.partition(".")[0]
+        outputs = files.join(work, "outputs.npz")
+        request = {
+            "path": path,
+            "imports": [package] if package in ("keras_hub", "official") and name == "keras" else [],
+            "inputs": files.join(work, "inputs.npz"),
+            "outputs": outputs,
+        }
+        measured = _in_clean_process("readers", request)
+        if name == "weights":
+            self._check_values(measured["values"])
+            found: dict[str, Any] = {"difference": {}, "limit": 0.0}
+        else:
+            found = {**self._compared(name, batches_in(outputs)), **measured}
+        size = {} if name == "saved_model" else {"file": files.base_name(path), "bytes": files.size_bytes(path)}
+        return {**size, **found}
+
+    def _takes_features(self) -> bool:
+        """Whether the SavedModel's own signature has the inputs of the contract."""
+        function = tf.saved_model.load(self._folder).signatures.get("serving_default")
+        specs = function.structured_input_signature[1] if function is not None else {}
+        return {row["name"]: row["dtype"] for row in self._contract["inputs"]} == {
+            name: spec.dtype.name for name, spec in specs.items()
+        }
+
+    def _save(self, path: str) -> None:
+        try:
+            if path.endswith(".keras"):
+                self._model.save(path)
+            else:
+                self._model.save_weights(path)
+        except Exception as error:  # of Keras, or of the user's get_config
+            raise FormatError(f"Keras cannot save it: {type(error).__name__}: {error}") from error
+        contracts.embed(path, self._contract)
+
+    def _check_values(self, values: Sequence[str]) -> None:
+        lacks = Counter(value_text(variable.numpy()) for variable in kerases.of(self._model).variables(self._model))
+        lacks -= Counter(values)
+        if lacks:
+            raise FormatError(f"{sum(lacks.values())} of the model's arrays are not in its file, bit by bit")
+
+    def _compared(self, name: str, found: Sequence[Arrays]) -> dict[str, Any]:
+        """Returns how far the outputs of a file are from those of the model.
+
+        Raises:
+          FormatError: further than its format may.
+        """
+        wanted = self._wanted
+        if name == "keras":  # it holds the model without the task's predict_step
+            wanted = [_arrays(self._called(batch)) for batch in self._inputs]
+        difference = {
+            each: differences([batch[each] for batch in wanted], [batch[each] for batch in found])
+            for each in wanted[0]
+            if all(each in batch for batch in found)
+        }
+        if absent := [each for each in wanted[0] if each not in difference]:
+            raise FormatError(f"it has no output {', '.join(absent)}; it has {', '.join(found[0])}")
+        limit, which = (self._max_difference, "mean") if name in QUANTISED else (EXACT, "max")
+        for each, values in difference.items():
+            if not values[which] <= limit:  # NaN is beyond it, too
+                fix = "; trainer.export.max_difference allows more" if name in QUANTISED else ""
+                raise FormatError(
+                    f"its output {each!r} differs from the model's by {values[which]:.2g} of its range ({which}), and "
+                    f"{limit:g} is allowed{fix}"
+                )
+        return {"difference": difference, "limit": limit, "limit_of": which, "metrics": self._metrics(found)}
+
+    def _called(self, batch: Arrays) -> dict[str, Any]:
+        structure = getattr(self._model, "input", self._data[0][0])
+        with tf.device("CPU:0"):
+            packed = tf.nest.pack_sequence_as(structure, [tf.constant(value) for value in batch.values()])
+            return export.by_name(self._model(packed, training=False), self._model)
+
+    def _metrics(self, outputs: Sequence[Arrays]) -> dict[str, float]:
+        """Returns the metrics of an evaluation on these outputs, where it makes them of outputs that a file has."""
+        if self._form is None or any(labels is None for _, labels in self._data):
+            return {}
+        names, structure = self._form
+        with self._trainer.strategy.scope():
+            metrics = self._task.build_metrics(training=False)
+        for (_, labels), batch in zip(self._data, outputs, strict=True):
+            values = [tf.constant(batch[name]) for name in names]
+            self._task.process_metrics(metrics, labels, tf.nest.pack_sequence_as(structure, values))
+        results = {metric.name: np.asarray(metric.result()) for metric in metrics}
+        return {name: float(value) for name, value in results.items() if value.ndim == 0}
+
+    @functools.cached_property
+    def _form(self) -> tuple[list[str], Any] | None:
+        """The names of what `inference_step` returns, in the order of its nest, and that; None if files lack it."""
+        if getattr(type(self._task), "validation_step", None) is not Task.validation_step:
+            return None
+        with tf.device("CPU:0"):
+            structure = self._task.inference_step(self._data[0][0], self._model)
+        named = _arrays(export.by_name(structure, self._model))
+        has = all(name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name]) for name in named)
+        return (list(named), structure) if has else None
+
+
+def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+    """Returns how far arrays are from those of the model, as `max` and `mean`, in parts of their range.
+
+    Texts and truth values differ by 1 where they are not equal. Arrays of other shapes differ by infinity.
+    """
+    if any(a.shape != b.shape for a, b in zip(wanted, found, strict=True)):
+        return {"max": float("inf"), "mean": float("inf")}
+    a, b = (np.concatenate([np.ravel(each) for each in arrays]) for arrays in (wanted, found))
+    if not a.size:
+        return {"max": 0.0, "mean": 0.0}
+    if a.dtype.kind in "bOSU":
+        apart = (a != b).astype(float)
+        return {"max": float(apart.max()), "mean": float(apart.mean())}
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    span = float(a.max() - a.min()) or float(np.abs(a).max()) or 1.0
+    apart = np.where(a == b, 0.0, np.abs(a - b)) / span  # infinities are equal, and have no difference
+    return {"max": float(apart.max()), "mean": float(apart.mean())}
+
+
+def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
+        for name, value in values.items()
+    }
+
+
+def _add_ranges(rows: Sequence[dict[str, Any]], batches: Sequence[Arrays]) -> None:
+    for row in rows:
+        values = [batch[row["name"]] for batch in batches]
+        if all(value.size and value.dtype.kind in "iuf" for value in values):
+            row["range"] = [float(min(v.min() for v in values)), float(max(v.max() for v in values))]
+
+
+def _in_clean_process(module: str, request: Mapping[str, Any]) -> Any:
+    """Runs a module of this package, without a GPU, and returns what it prints last.
+
+    Raises:
+      FormatError: it failed; with the last line of what it said.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(request, file)
+        file.flush()
+        command = [sys.executable, "-m", f"official_trainer.formats.{module}", file.name]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        if done.returncode < 0:
+            raise FormatError(f"the process that was to {module} it ended by signal {-done.returncode}")
+        last = lines[-1] if lines else f"it ended with {done.returncode}"
+        raise FormatError(
+            f"it cannot be read back: {last.removeprefix('official_trainer.formats.kinds.FormatError: ')}"
+        )
+    printed = done.stdout.strip().splitlines()
+    return json.loads(printed[-1]) if printed else None
