@@ -66,8 +66,7 @@ def read(path: str) -> dict[str, Any]:
     Raises:
       FormatError: it has none, or the library of the format is not installed.
     """
-    kind = kind_of(path)
-    refuse_missing(path, kind)
+    kind = refuse_missing(path)
     text: str | bytes | None = None
     if kind == "saved_model":
         place = files.join(path, "assets.extra", "contract.json")

@@ -62,11 +62,14 @@ def kind_of(path: str) -> str:
     raise UnknownFileError(f"{path} is no model that can be read; expected {allowed}")
 
 
-def refuse_missing(path: str, kind: str) -> None:
-    """Refuses a file whose library is not installed.
+def refuse_missing(path: str) -> str:
+    """Returns the kind of a file, or refuses one whose library is not installed.
 
     Raises:
       FormatError: with the command that installs it.
+      UnknownFileError: as `kind_of`.
     """
+    kind = kind_of(path)
     for what, fix in missing([kind]):
         raise FormatError(f"{path}: {what}; {fix}")
+    return kind

@@ -49,8 +49,7 @@ class Reader:
         Raises:
           FormatError: it has no contract, or cannot be read.
         """
-        kind = kind_of(path)
-        refuse_missing(path, kind)
+        kind = refuse_missing(path)
         self._path, self.contract = path, contracts.read(path)
         for name in imports:
             importlib.import_module(name)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.checkpoints import manifest
-from official_trainer.config import ConfigError, Problem
+from official_trainer.config import ConfigError, Problem, installed
 from official_trainer.distributed.cluster import EVALUATOR, PS, Cluster, ClusterError
 from official_trainer.distributed.strategy import strategy_name
 from official_trainer.engine.inference import Columns
@@ -74,6 +74,7 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
     Raises:
       ConfigError: the task has no such data, or there are several tasks.
       PredictionsError: the directory holds something else, or predictions that were made in another way.
+      UserError: the model that is named is no file of a format that can be read here.
     """
     if hasattr(job.config.task, "task_routines"):
         fix = "predict with an experiment that has one task"
@@ -83,6 +84,8 @@ def check_predictable(job: Job, settings: PredictionSettings) -> None:
         others = [name for name in DATA_SECTIONS if getattr(job.config.task, name, None) is not None]
         fix = f"set it, or use --data={' or --data='.join(others)}" if others else "set it"
         raise ConfigError([Problem("is not set, so there is nothing to predict", path, fix=fix)])
+    if settings.model:
+        installed.load_part("official_trainer.formats.kinds", "--model").refuse_missing(settings.model)
     if settings.share.count > 1 and strategy_name(job.config.runtime, None) == "tpu":
         what = f"{settings.share.count} processes predict, each on its own devices, but only one process can use a TPU"
         raise ConfigError([Problem(what, "runtime.tpu", fix="start one process")])
@@ -105,12 +108,9 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
       LockedError: another process writes there.
       PredictionsError: as `check`, and for another checkpoint too.
     """
-    from official_trainer.runs.chosen_checkpoint import find_checkpoint
-
-    directory, step = find_checkpoint(job, checkpoint)
     output_dir = settings.output_dir or job.path("predictions")
-    digest = manifest.digest(directory, step)
-    source = {**_source(job, settings.data), "checkpoint": step, "checkpoint_digest": digest}
+    weights = _weights(job, checkpoint, settings.model)
+    source = {**_source(job, settings.data), **weights.source}
     if job.gin is not None:
         source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
     prediction_manifest.read(output_dir)  # before a lock is written to a directory of other files
@@ -124,9 +124,9 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
         if shards.is_done:
             _logger.info("all predictions are there already; to predict from the start, name another --output")
         else:
-            _predict(job, (directory, step), settings.data, shards, stop)
+            _predict(job, weights, settings.data, shards, stop)
         files_word = "file" if shards.count == 1 else "files"
-        _logger.info("%d predictions of ckpt-%d in %d %s: %s", shards.rows, step, shards.count, files_word, output_dir)
+        _logger.info("%d predictions of %s in %d %s: %s", shards.rows, weights, shards.count, files_word, output_dir)
     if prediction_manifest.is_to_gather(output_dir):
         # A process that holds this lock has found all shards too; if it dies, the same command merges them.
         with contextlib.suppress(LockedError), locked(name="gather"):
@@ -138,9 +138,45 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     return {"rows": float(shards.rows), "shards": float(shards.count)}
 
 
-def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: PredictionShards, stop: StopRequest) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+    """What computes the predictions: a checkpoint, or a model in a file."""
+
+    step: int
+    source: Mapping[str, Any]
+    directory: str = ""
+    model: str = ""
+
+    def __str__(self) -> str:
+        return files.base_name(self.model) if self.model else f"ckpt-{self.step}"
+
+    def inference(self, trainer: Trainer) -> Inference:
+        """Returns the inference with these weights; in the strategy's scope."""
+        from official_trainer.engine.inference import Inference
+
+        if self.model:
+            inference: Inference = _formats().inference(self.model, trainer)
+            return inference
+        traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
+        return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
+
+
+def _weights(job: Job, checkpoint: str, model: str) -> _Weights:
+    if model:
+        return _Weights(0, {"model": _formats().digest(model)}, model=model)
+    from official_trainer.runs.chosen_checkpoint import find_checkpoint
+
+    directory, step = find_checkpoint(job, checkpoint)
+    digest = manifest.digest(directory, step)
+    return _Weights(step, {"checkpoint": step, "checkpoint_digest": digest}, directory=directory)
+
+
+def _formats() -> Any:
+    return installed.load_part("official_trainer.formats.predicting", "--model")
+
+
+def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, stop: StopRequest) -> None:
     from official_trainer.engine import data_end
-    from official_trainer.engine.inference import Inference
     from official_trainer.runs.build import build
 
     if shards.count:
@@ -150,13 +186,13 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
         watchdog.observe(lambda: {"detail": shards.rows})
         watchdog.enter("build")
         trainer = build(job, stop=stop)
-        watchdog.enter("restore", checkpoint[1])
-        trainer.checkpoint_state.load_weights(*checkpoint)
-        watchdog.enter("predict", checkpoint[1])
+        if not weights.model:
+            watchdog.enter("restore", weights.step)
+            trainer.checkpoint_state.load_weights(weights.directory, weights.step)
+        watchdog.enter("predict", weights.step)
         runtime, first = job.config.runtime, shards.position.batch
         with trainer.strategy.scope():
-            traced, streams = job.config.trainer.eval_tf_function, trainer.context.streams
-            inference = Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
+            inference = weights.inference(trainer)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]
@@ -167,7 +203,7 @@ def _predict(job: Job, checkpoint: tuple[str, int], data: str, shards: Predictio
             for each in hear:
                 each()
 
-        with trainer.weights_averaged(), builder.errors_explained():
+        with contextlib.nullcontext() if weights.model else trainer.weights_averaged(), builder.errors_explained():
             reader = Reader(builder, inference, first, iter(dataset), waiting=waiting, on_batch=on_batch)
             predict_into(shards, reader, max_rows=max_rows)
 

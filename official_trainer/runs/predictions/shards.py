@@ -47,6 +47,7 @@ class PredictionSettings:
     Attributes:
       output_dir: where the shards go; empty for `predictions` in the run directory.
       format: one of `FORMATS`.
+      model: a file, or the folder of a SavedModel, that computes them instead of a checkpoint; empty for none.
       data: section of the task whose examples are read, one of `DATA_SECTIONS`.
       shard_size: rows in a shard; None for that of an earlier start, or as many as make about 32 MiB.
       share: which shards this process writes.
@@ -54,6 +55,7 @@ class PredictionSettings:
 
     output_dir: str = ""
     format: str = "tfrecord"
+    model: str = ""
     data: str = DATA_SECTIONS[0]
     shard_size: int | None = None
     share: Share = ALL
