@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from official_trainer import files
 from official_trainer.formats import contract as contracts
 from official_trainer.formats.readers import batches_in
@@ -47,15 +49,33 @@ def to_tflite(source: str, kind: str, batches: list[dict[str, Any]]) -> bytes:
 
 def to_onnx(source: str) -> bytes:
     """Returns a SavedModel as ONNX."""
+    import onnx
     import tf2onnx
 
     loaded = tf.saved_model.load(source)  # it holds the variables of its functions
     function = loaded.signatures[_SIGNATURE]
     specs = dict(function.structured_input_signature[1])
     whole = tf.function(lambda features: function(**features), input_signature=[specs])
-    model, _ = tf2onnx.convert.from_function(whole, input_signature=[specs], opset=_OPSET)
+    model, _ = tf2onnx.convert.from_function(whole, input_signature=[specs], opset=_OPSET, custom_op_handlers={"Erfc": (_erfc, [])})
+    traced = whole.get_concrete_function(specs)
+    # Constants that the model keeps, such as those of a Normalization, would be inputs of the file.
+    captured = traced.captured_inputs
+    for tensor, value in zip(traced.inputs[len(traced.inputs) - len(captured) :], captured, strict=True):
+        taken = [each for each in model.graph.input if each.name == tensor.name]
+        for each in taken:
+            model.graph.input.remove(each)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(value.numpy(), tensor.name))
     found: bytes = model.SerializeToString()
     return found
+
+
+def _erfc(graph: Any, node: Any, name: str, args: Any) -> None:
+    """Writes TensorFlow's Erfc, of an exact GELU, which ONNX has not, as 1 - Erf."""
+    shapes, dtypes, outputs = node.output_shapes, node.output_dtypes, list(node.output)
+    one = graph.make_const(f"{node.name}/one", np.array(1.0, np.float32)).output[0]
+    erf = graph.make_node("Erf", list(node.input), shapes=shapes, dtypes=dtypes).output[0]
+    graph.remove_node(node.name)
+    graph.make_node("Sub", [one, erf], name=node.name, outputs=outputs, shapes=shapes, dtypes=dtypes)
 
 
 def reason(error: BaseException) -> str:

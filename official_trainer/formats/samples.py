@@ -24,6 +24,8 @@ _EXAMPLES, _BATCHES = 256, 8
 def read(trainer: Any) -> list[tuple[Any, Any]]:
     """Returns the first batches `(features, labels)` of validation data, or of training data if there is none."""
     task = trainer.config.task
+    if hasattr(task, "task_routines"):
+        raise FormatError("formats are of one task, and this experiment has several")
     section = next((each for each in DATA_SECTIONS if getattr(task, each, None) is not None), None)
     if section is None:
         raise FormatError("formats are compared on data, and the task has neither validation_data nor train_data")

@@ -285,10 +285,10 @@ def _in_clean_process(module: str, request: Mapping[str, Any]) -> Any:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+        lines = [line.strip() for line in done.stderr.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
         if done.returncode < 0:
             raise FormatError(f"the process that was to {module} it ended by signal {-done.returncode}")
-        last = lines[-1] if lines else f"it ended with {done.returncode}"
+        last = lines[-1][:500] if lines else f"it ended with {done.returncode}"
         raise FormatError(
             f"it cannot be read back: {last.removeprefix('official_trainer.formats.kinds.FormatError: ')}"
         )

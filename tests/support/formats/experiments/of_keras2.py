@@ -1,0 +1,89 @@
+"""Small models of tf_keras, whose formats are tried: two inputs, and a recurrent one."""
+
+import dataclasses
+
+import numpy as np
+
+from official_trainer import Task, inputs, register_config_factory, register_task_cls
+from official_trainer.config import (
+    DataConfig,
+    ExperimentConfig,
+    OptimizationConfig,
+    RuntimeConfig,
+    TaskConfig,
+    TrainerConfig,
+)
+from official_trainer.lazy import keras
+
+DATA = {"train_data": DataConfig(global_batch_size=16), "validation_data": DataConfig(global_batch_size=20)}
+
+
+def experiment(task):
+    """Returns four steps of a task, on the CPU."""
+    trainer = TrainerConfig(
+        optimizer_config=OptimizationConfig(), train_steps=4, validation_interval=4, checkpoint_interval=4
+    )
+    return ExperimentConfig(task=task, trainer=trainer, runtime=RuntimeConfig(distribution_strategy="one_device"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairConfig(TaskConfig):
+    """Two inputs."""
+
+
+@register_task_cls(PairConfig)
+class Pair(Task):
+    """Which of two groups of numbers has the larger sum."""
+
+    def build_model(self):
+        left, right = keras.Input([4], name="left"), keras.Input([3], name="right")
+        joined = keras.layers.Concatenate()([keras.layers.Dense(8, "relu")(left), keras.layers.Dense(8)(right)])
+        return keras.Model({"left": left, "right": right}, keras.layers.Dense(2, name="side")(joined))
+
+    def build_inputs(self, params, input_context=None):
+        draws = np.random.RandomState(0)
+        left, right = draws.randn(100, 4).astype("float32"), draws.randn(100, 3).astype("float32")
+        labels = (left.sum(1) > right.sum(1)).astype("int64")
+        return inputs.from_arrays(({"left": left, "right": right}, labels), params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
+
+    def build_metrics(self, training=True):
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeriesConfig(TaskConfig):
+    """A series of numbers."""
+
+    unroll: bool = False
+
+
+@register_task_cls(SeriesConfig)
+class Series(Task):
+    """The sum of a series, by an LSTM."""
+
+    def build_model(self):
+        series = keras.Input([6, 2], name="series")
+        state = keras.layers.LSTM(8, unroll=self.task_config.unroll)(series)
+        return keras.Model(series, keras.layers.Dense(1, name="total")(state))
+
+    def build_inputs(self, params, input_context=None):
+        series = np.random.RandomState(0).randn(100, 6, 2).astype("float32")
+        return inputs.from_arrays((series, series.sum((1, 2))[:, None]), params, input_context)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return keras.losses.mean_squared_error(labels, model_outputs)
+
+
+@register_config_factory("formats_pair")
+def pair():
+    """Two inputs, tf_keras."""
+    return experiment(PairConfig(**DATA))
+
+
+@register_config_factory("formats_series")
+def series():
+    """An LSTM, tf_keras."""
+    return experiment(SeriesConfig(**DATA))
