@@ -56,7 +56,9 @@ def to_onnx(source: str) -> bytes:
     function = loaded.signatures[_SIGNATURE]
     specs = dict(function.structured_input_signature[1])
     whole = tf.function(lambda features: function(**features), input_signature=[specs])
-    model, _ = tf2onnx.convert.from_function(whole, input_signature=[specs], opset=_OPSET, custom_op_handlers={"Erfc": (_erfc, [])})
+    model, _ = tf2onnx.convert.from_function(
+        whole, input_signature=[specs], opset=_OPSET, custom_op_handlers={"Erfc": (_erfc, [])}
+    )
     traced = whole.get_concrete_function(specs)
     # Constants that the model keeps, such as those of a Normalization, would be inputs of the file.
     captured = traced.captured_inputs

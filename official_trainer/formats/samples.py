@@ -62,6 +62,8 @@ def named(model: Any, features: Any) -> dict[str, Any]:
     for value in leaves:
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             raise FormatError(f"features are a {type(value).__name__}; files of other formats take dense tensors")
+        if value.dtype == tf.bfloat16:
+            raise FormatError("features are bfloat16, which files of other formats do not take; read them as float32")
     if not getattr(model, "inputs", None):
         return dict(zip(_own_names(features), leaves, strict=True))
     names = kerases.of(model).signature_names(model)[0]

@@ -128,7 +128,11 @@ class Formats:
             _in_clean_process("convert", request)
         except FormatError as error:  # the process crashed
             return dict.fromkeys(formats, str(error))
-        return dict(files.read_json(errors))
+        failures: dict[str, str] = files.read_json(errors)
+        if failures and self._trainer.config.runtime.mixed_precision_dtype == "bfloat16":
+            fix = "the model computes in bfloat16; export with runtime.mixed_precision_dtype=float32"
+            failures = {name: f"{fix}. {why}" for name, why in failures.items()}
+        return failures
 
     def _measured(self, name: str, work: str) -> dict[str, Any]:
         """Returns what `export.json` says of a format, whose file is read back in a clean process.
@@ -254,7 +258,8 @@ def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]
         return {"max": float(apart.max()), "mean": float(apart.mean())}
     a, b = a.astype(np.float64), b.astype(np.float64)
     span = float(a.max() - a.min()) or float(np.abs(a).max()) or 1.0
-    apart = np.where(a == b, 0.0, np.abs(a - b)) / span  # infinities are equal, and have no difference
+    with np.errstate(invalid="ignore"):  # infinities are equal, and have no difference
+        apart = np.where(a == b, 0.0, np.abs(a - b)) / span
     return {"max": float(apart.max()), "mean": float(apart.mean())}
 
 

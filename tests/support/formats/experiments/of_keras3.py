@@ -14,6 +14,12 @@ from official_trainer.config import (
     TaskConfig,
     TrainerConfig,
 )
+from official_trainer.config import optimization as opt
+
+OPTIMIZER = OptimizationConfig(
+    optimizer=opt.OptimizerConfig(type="adam"),
+    learning_rate=opt.LrConfig(type="constant", constant=opt.ConstantLrConfig(learning_rate=0.01)),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +49,7 @@ class Pair3(Task):
 @register_config_factory("formats_pair3")
 def pair3():
     """Two inputs, Keras 3."""
-    trainer = TrainerConfig(
-        optimizer_config=OptimizationConfig(), train_steps=4, validation_interval=4, checkpoint_interval=4
-    )
+    trainer = TrainerConfig(optimizer_config=OPTIMIZER, train_steps=4, validation_interval=4, checkpoint_interval=4)
     data = {"train_data": DataConfig(global_batch_size=16), "validation_data": DataConfig(global_batch_size=20)}
     runtime = RuntimeConfig(distribution_strategy="one_device")
     return ExperimentConfig(task=Pair3Config(**data), trainer=trainer, runtime=runtime)

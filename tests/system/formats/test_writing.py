@@ -1,0 +1,158 @@
+"""Exports in several formats: each file is the model, the same rows come of it, and a kill leaves all files or none."""
+
+import functools
+import json
+import random
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from official_trainer.formats import contract
+from official_trainer.tasks.export import FORMAT_FILES
+from tests import ROOT
+from tests.support.chaos import disk
+from tests.support.forked import Command, run_command, trained_digits
+
+ALL = ("saved_model", *FORMAT_FILES)
+QUICK = ("onnx", "keras", "weights")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A run of `digits_mlp`, and its export in all formats."""
+    folder = tmp_path_factory.mktemp("formats")
+    run = trained_digits(folder)
+    done = export(run, folder, ALL)
+    assert done.code == 0, done.err
+    return run, run / "export" / "20"
+
+
+def export(run, folder, formats, *words):
+    return run_command(
+        ["export", f"--model_dir={run}", f"--format={','.join(formats)}", *words], cwd=ROOT, folder=folder
+    )
+
+
+def rows(run, folder, *words):
+    """Returns the outputs that `predict` writes, by name."""
+    output = folder / "rows"
+    done = run_command(
+        ["predict", f"--model_dir={run}", "--format=jsonl", f"--output={output}", *words], cwd=ROOT, folder=folder
+    )
+    assert done.code == 0, done.err
+    found = [json.loads(line) for path in sorted(output.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return {name: np.array([row[name] for row in found]) for name in found[0]}
+
+
+def whole(export_dir):
+    """Returns the formats of an export whose files are all as its checksums say."""
+    from official_trainer import files
+
+    sums = json.loads((export_dir / "checksums.json").read_text())
+    assert {name: files.sha256(str(export_dir / name)) for name in sums} == sums
+    return set(json.loads((export_dir / "export.json").read_text()).get("formats", ()))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_format_is_the_model(exported, tmp_path, name):
+    """N46: `predict --model=FILE` gives the rows of the run; the contract is in the file; `export.json` has numbers."""
+    run, place = exported
+    path = place if name == "saved_model" else place / FORMAT_FILES[name]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "file").mkdir()
+    wanted, found = rows(run, tmp_path / "run"), rows(run, tmp_path / "file", f"--model={path}")
+    assert found.keys() == wanted.keys()
+    limit = 0.05 if name in ("tflite_float16", "tflite_dynamic", "tflite_int8") else 1e-5
+    for output, values in wanted.items():
+        assert found[output].shape == values.shape
+        assert np.abs(found[output] - values).max() <= limit * np.ptp(values)
+    said = contract.read(str(path))
+    assert [(row["name"], row["dtype"], row["shape"]) for row in said["inputs"]] == [
+        ("image", "float32", [None, 8, 8, 1])
+    ]
+    record = json.loads((place / "export.json").read_text())["formats"][name]
+    if name != "weights":
+        assert set(record["latency_ms"]) == {"1", "360"} and record["peak_memory_bytes"] > 10_000_000
+        assert 0 <= record["metrics"]["accuracy"] <= 1
+    if name != "saved_model":
+        assert record["bytes"] == path.stat().st_size
+
+
+def test_int8_is_int8_inside_and_takes_floats(exported):
+    """N46: as the contract says, whatever the calibration; and its weights are bytes."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(exported[1] / FORMAT_FILES["tflite_int8"]))
+    inputs = interpreter.get_signature_runner("serving_default").get_input_details()
+    assert {name: each["dtype"] for name, each in inputs.items()} == {"image": np.float32}
+    types = [each["dtype"] for each in interpreter.get_tensor_details()]
+    assert types.count(np.int8) >= 4
+
+
+def test_show_prints_what_was_exported(exported, tmp_path):
+    """N46: the contract, and what was measured of each format."""
+    done = run_command(["show", str(exported[1])], cwd=ROOT, folder=tmp_path)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert "  image: float32 [any, 8, 8, 1]  # in validation data: 0 to 1" in lines
+    assert [line.split(":")[0].strip() for line in lines[lines.index("formats:") + 1 :]] == list(ALL)
+
+
+def test_a_format_that_is_not_the_model_fails_the_export_by_its_name(exported, tmp_path):
+    """N46: what was there stays, and nothing half-written is beside it."""
+    run = tmp_path / "run"
+    shutil.copytree(exported[0], run)
+    done = export(run, tmp_path, ("onnx", "tflite_int8"), "trainer.export.max_difference=1e-7")
+    assert done.code == 1
+    assert "nothing is exported, because of these formats:\n  tflite_int8: its output " in done.err
+    assert "onnx" not in done.err.partition("these formats:")[2]
+    assert [path.name for path in (run / "export").iterdir()] == ["20"]
+    assert whole(run / "export" / "20") == set(ALL)
+
+
+def test_a_run_and_its_check_write_formats(tmp_path):
+    """N46: `trainer.export.formats` is of the export at the end, and `check` tries it."""
+    words = ["digits_mlp", "--config_file=configs/smoke/digits_mlp.yaml", f"--model_dir={tmp_path / 'run'}"]
+    words += ["trainer.export.formats=[keras, onnx]"]
+    done = run_command(["check", *words], cwd=ROOT, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "SavedModel with serving_default, keras, onnx" in done.out
+    assert not (tmp_path / "run").exists()
+    assert run_command(["train", *words], cwd=ROOT, folder=tmp_path).code == 0
+    assert whole(tmp_path / "run" / "export" / "20") == {"keras", "onnx"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "formats"),
+    [("formats_pair", ("tflite", "onnx", "keras")), ("formats_series", ("onnx", "keras"))],
+)
+def test_other_models(tmp_path, experiment, formats):
+    """N46: several inputs, and a recurrent layer."""
+    words = [experiment, f"--model_dir={tmp_path / 'run'}", f"trainer.export.formats=[{', '.join(formats)}]"]
+    done = run_command(["train", *words], cwd=ROOT / "tests" / "support" / "formats", folder=tmp_path)
+    assert done.code == 0, done.err
+    assert whole(tmp_path / "run" / "export" / "4") == set(formats)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 30))])
+def test_a_kill_leaves_all_files_or_none(exported, tmp_path, seed):
+    """N46: at any change on disk of an export in several formats; the next export needs no help."""
+    disk.require()
+    run, log = tmp_path / "run", tmp_path / "changes"
+    shutil.copytree(exported[0], run)
+    shutil.rmtree(run / "export")
+    words = ["export", f"--model_dir={run}", f"--format={','.join(QUICK)}"]
+    options = {"cwd": ROOT, "folder": tmp_path}
+    assert Command(words, first=functools.partial(disk.arm, str(run), log=str(log)), **options).wait().code == 0
+    changes = len(log.read_text().splitlines())
+    shutil.rmtree(run / "export")
+    number = random.Random(seed).randint(1, changes)
+    killed = Command(words, first=functools.partial(disk.arm, str(run), number, -signal.SIGKILL), **options).wait()
+    assert killed.code == -signal.SIGKILL
+    there = [path for path in run.glob("export/*") if path.name.isdecimal()]
+    assert all(whole(path) == set(QUICK) for path in there)
+    assert run_command(words, **options).code == 0
+    assert [path.name for path in (run / "export").iterdir()] == ["20"]
+    assert whole(run / "export" / "20") == set(QUICK)

@@ -1,0 +1,54 @@
+"""Formats: which library is missing, and what a path is."""
+
+import importlib.util
+from typing import get_args
+
+import pytest
+
+from official_trainer.config.schema import ExportFormat
+from official_trainer.formats import kinds
+from official_trainer.tasks.export import FORMAT_FILES
+
+
+def without(monkeypatch, *modules):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in modules else found(name, *rest)
+    )
+
+
+def test_each_format_has_a_file_and_each_file_a_format():
+    """N46: the names of the config are those of the files."""
+    assert set(get_args(ExportFormat)) == {"saved_model", *FORMAT_FILES}
+    assert len(set(FORMAT_FILES.values())) == len(FORMAT_FILES)
+
+
+def test_what_is_missing_is_said_with_pips_command(monkeypatch):
+    """N46: before anything is computed."""
+    without(monkeypatch, "tf2onnx", "onnxruntime", "ai_edge_litert")
+    assert list(kinds.missing(["saved_model", "keras", "onnx", "tflite_int8"])) == [
+        ("onnx needs tf2onnx, onnxruntime, not installed here", "pip install 'official-trainer[onnx]'")
+        if importlib.util.find_spec("onnx")
+        else ("onnx needs tf2onnx, onnx, onnxruntime, not installed here", "pip install 'official-trainer[onnx]'"),
+        ("tflite_int8 needs ai_edge_litert, not installed here", "pip install 'official-trainer[litert]'"),
+    ]
+
+
+def test_the_kind_of_a_file(tmp_path):
+    """N46: by its ending, or by what a folder holds."""
+    for name, kind in {"a.tflite": "tflite", "a.onnx": "onnx", "a.keras": "keras", "a.weights.h5": "weights"}.items():
+        (tmp_path / name).touch()
+        assert kinds.kind_of(str(tmp_path / name)) == kind
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "saved_model.pb").touch()
+    assert kinds.kind_of(str(tmp_path / "7")) == "saved_model"
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    """N46: with what is allowed."""
+    with pytest.raises(kinds.UnknownFileError, match="there is no such file or folder"):
+        kinds.kind_of(str(tmp_path / "none.onnx"))
+    (tmp_path / "model.pt").touch()
+    allowed = r"model.pt is no model that can be read; expected a folder with saved_model.pb, or a file that ends in "
+    with pytest.raises(kinds.UnknownFileError, match=allowed):
+        kinds.kind_of(str(tmp_path / "model.pt"))
