@@ -12,6 +12,7 @@ from tests import ROOT
 from tests.support.reports import kinds
 
 VERBS = {
+    "formats": (),
     "launch": ("launch", "job"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),

@@ -28,7 +28,7 @@ CORE = {
     *("actions", "checkpoints", "cli", "config", "distributed", "engine", "garden", "inputs", "processes", "runs"),
     *("tasks", "tracking"),
 }
-SATELLITES = {"launch", "program", "reports", "sources", "sweeps"}
+SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
 MANY_PARAMETERS = {
