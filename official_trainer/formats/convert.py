@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from official_trainer import files
 from official_trainer.formats import contract as contracts
 from official_trainer.formats.readers import batches_in
@@ -73,6 +71,8 @@ def to_onnx(source: str) -> bytes:
 
 def _erfc(graph: Any, node: Any, name: str, args: Any) -> None:
     """Writes TensorFlow's Erfc, of an exact GELU, which ONNX has not, as 1 - Erf."""
+    import numpy as np
+
     shapes, dtypes, outputs = node.output_shapes, node.output_dtypes, list(node.output)
     one = graph.make_const(f"{node.name}/one", np.array(1.0, np.float32)).output[0]
     erf = graph.make_node("Erf", list(node.input), shapes=shapes, dtypes=dtypes).output[0]
@@ -83,6 +83,8 @@ def _erfc(graph: Any, node: Any, name: str, args: Any) -> None:
 def reason(error: BaseException) -> str:
     """Returns the line of a converter's message that says what it cannot convert."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    if "TensorListReserve" in text:
+        return "LiteRT has no recurrent layer whose state has any batch size; build the layer with unroll=True"
     for pattern in (
         r"(?:Flex|TF Select|Custom) ops: ([^\n]*)",
         r"error: (failed to legalize[^\n]*)",

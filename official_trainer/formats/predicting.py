@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from official_trainer import files
 from official_trainer.engine.inference import Columns, Inference
 from official_trainer.formats import samples
@@ -73,6 +71,8 @@ class FileInference:
         Raises:
           FormatError: the data are not what the file takes.
         """
+        import numpy as np
+
         iterator, number = iter(dataset), first
         while True:
             try:

@@ -21,8 +21,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from official_trainer import files
 from official_trainer.formats import contract as contracts
 from official_trainer.formats import samples
@@ -220,6 +218,8 @@ class Formats:
 
     def _metrics(self, outputs: Sequence[Arrays]) -> dict[str, float]:
         """Returns the metrics of an evaluation on these outputs, where it makes them of outputs that a file has."""
+        import numpy as np
+
         if self._form is None or any(labels is None for _, labels in self._data):
             return {}
         names, structure = self._form
@@ -234,6 +234,8 @@ class Formats:
     @functools.cached_property
     def _form(self) -> tuple[list[str], Any] | None:
         """The names of what `inference_step` returns, in the order of its nest, and that; None if files lack it."""
+        import numpy as np
+
         if getattr(type(self._task), "validation_step", None) is not Task.validation_step:
             return None
         with tf.device("CPU:0"):
@@ -248,6 +250,8 @@ def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]
 
     Texts and truth values differ by 1 where they are not equal. Arrays of other shapes differ by infinity.
     """
+    import numpy as np
+
     if any(a.shape != b.shape for a, b in zip(wanted, found, strict=True)):
         return {"max": float("inf"), "mean": float("inf")}
     a, b = (np.concatenate([np.ravel(each) for each in arrays]) for arrays in (wanted, found))

@@ -136,6 +136,19 @@ def test_other_models(tmp_path, experiment, formats):
     assert whole(tmp_path / "run" / "export" / "4") == set(formats)
 
 
+def test_why_a_model_cannot_be_converted_and_what_helps(tmp_path):
+    """N46: a recurrent layer in LiteRT; unrolled, it can."""
+    words = ["formats_series", f"--model_dir={tmp_path / 'run'}", "trainer.export.formats=[tflite]"]
+    options = {"cwd": ROOT / "tests" / "support" / "formats", "folder": tmp_path}
+    refused = run_command(["check", *words], **options)
+    assert refused.code == 1
+    assert (
+        "  tflite: LiteRT has no recurrent layer whose state has any batch size; build the layer with un" in refused.err
+    )
+    assert run_command(["train", *words, "task.unroll=true"], **options).code == 0
+    assert whole(tmp_path / "run" / "export" / "4") == {"tflite"}
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 30))])
 def test_a_kill_leaves_all_files_or_none(exported, tmp_path, seed):
     """N46: at any change on disk of an export in several formats; the next export needs no help."""
