@@ -3,7 +3,8 @@
 Owns: a table of runs and formats, yes with the difference from the model, or no with the reason.
 Does not own: writing and comparing (`writing.py`). Nothing is kept, and no run directory is changed.
 
-Each run has a process of its own, because a process has one Keras.
+Each run has a process of its own, because a process has one Keras, and its experiment is searched in the workspace that
+it ran in.
 """
 
 from __future__ import annotations
@@ -29,14 +30,21 @@ from official_trainer.tasks import registry
 FORMATS: Sequence[str] = get_args(ExportFormat)
 
 
+class NotARunError(UserError, LookupError):
+    """A folder that is no run directory."""
+
+
 def tried(run_dir: str) -> dict[str, str]:
     """Returns what comes of each format of the newest checkpoint of a run: `yes: …` or `no: …`."""
     found = dict.fromkeys(FORMATS, "")
     for name in FORMATS:
         for what, fix in missing([name]):
             found[name] = f"no: {what}; {fix}"
-    experiment = str(recorded.read(run_dir, now_seconds=0.0).experiment)
-    base = registry.get_config(experiment, registry.find_workspace(), [])
+    run = recorded.read(run_dir, now_seconds=0.0)
+    if run.experiment is None:
+        raise NotARunError(f"{run_dir} does not say which experiment it is of, so its model cannot be built")
+    experiment, workspace = run.experiment, run.record.get("workspace") or registry.find_workspace()
+    base = registry.get_config(experiment, workspace, run.record.get("imports") or [])
     resolved = config.resolve(base, experiment=experiment, config_files=[files.join(run_dir, files.PARAMS_FILE)])
     job = Job(experiment=experiment, resolved=resolved, model_dir=run_dir, mode="export", quiet=True)
     import_tensorflow(quiet=True)

@@ -124,6 +124,17 @@ def test_a_run_and_its_check_write_formats(tmp_path):
     assert whole(tmp_path / "run" / "export" / "20") == {"keras", "onnx"}
 
 
+def test_a_float32_file_that_is_not_the_model_fails_too(tmp_path):
+    """N46: here because the model draws, so that no two calls are alike."""
+    words = ["formats_pair", f"--model_dir={tmp_path / 'run'}", "trainer.export.formats=[keras, onnx]"]
+    options = {"cwd": ROOT / "tests" / "support" / "formats", "folder": tmp_path}
+    refused = run_command(["check", *words, "task.noise=0.01"], **options)
+    assert refused.code == 1
+    assert "  onnx: its output 'side' differs from the model's by " in refused.err
+    assert "of its range (max), and 1e-05 is allowed\n" in refused.err
+    assert "  keras: " not in refused.err
+
+
 @pytest.mark.parametrize(
     ("experiment", "formats"),
     [("formats_pair", ("tflite", "onnx", "keras")), ("formats_series", ("onnx", "keras"))],
@@ -149,19 +160,26 @@ def test_why_a_model_cannot_be_converted_and_what_helps(tmp_path):
     assert whole(tmp_path / "run" / "export" / "4") == {"tflite"}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 30))])
-def test_a_kill_leaves_all_files_or_none(exported, tmp_path, seed):
-    """N46: at any change on disk of an export in several formats; the next export needs no help."""
+@pytest.fixture(scope="module")
+def changes(exported, tmp_path_factory):
+    """How many changes on disk an export in several formats makes in a run."""
     disk.require()
-    run, log = tmp_path / "run", tmp_path / "changes"
-    shutil.copytree(exported[0], run)
-    shutil.rmtree(run / "export")
+    folder = tmp_path_factory.mktemp("changes")
+    run, log = folder / "run", folder / "changes"
+    shutil.copytree(exported[0], run, ignore=shutil.ignore_patterns("export"))
+    first = functools.partial(disk.arm, str(run), log=str(log))
+    words = ["export", f"--model_dir={run}", f"--format={','.join(QUICK)}"]
+    assert Command(words, first=first, cwd=ROOT, folder=folder).wait().code == 0
+    return len(log.read_text().splitlines())
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 30))])
+def test_a_kill_leaves_all_files_or_none(exported, changes, tmp_path, seed):
+    """N46: at any change on disk of an export in several formats; the next export needs no help."""
+    run, number = tmp_path / "run", random.Random(seed).randint(1, changes)
+    shutil.copytree(exported[0], run, ignore=shutil.ignore_patterns("export"))
     words = ["export", f"--model_dir={run}", f"--format={','.join(QUICK)}"]
     options = {"cwd": ROOT, "folder": tmp_path}
-    assert Command(words, first=functools.partial(disk.arm, str(run), log=str(log)), **options).wait().code == 0
-    changes = len(log.read_text().splitlines())
-    shutil.rmtree(run / "export")
-    number = random.Random(seed).randint(1, changes)
     killed = Command(words, first=functools.partial(disk.arm, str(run), number, -signal.SIGKILL), **options).wait()
     assert killed.code == -signal.SIGKILL
     there = [path for path in run.glob("export/*") if path.name.isdecimal()]

@@ -14,7 +14,7 @@ from official_trainer.config import (
     TrainerConfig,
 )
 from official_trainer.config import optimization as opt
-from official_trainer.lazy import keras
+from official_trainer.lazy import keras, tf
 
 OPTIMIZER = OptimizationConfig(
     optimizer=opt.OptimizerConfig(type="adam"),
@@ -33,6 +33,8 @@ def experiment(task):
 class PairConfig(TaskConfig):
     """Two inputs."""
 
+    noise: float = 0.0
+
 
 @register_task_cls(PairConfig)
 class Pair(Task):
@@ -48,6 +50,11 @@ class Pair(Task):
         left, right = draws.randn(100, 4).astype("float32"), draws.randn(100, 3).astype("float32")
         labels = (left.sum(1) > right.sum(1)).astype("int64")
         return inputs.from_arrays(({"left": left, "right": right}, labels), params, input_context)
+
+    def predict_step(self, inputs, model, labels=None):
+        outputs = self.inference_step(inputs, model)
+        noise = self.task_config.noise
+        return {"side": outputs + tf.random.normal(tf.shape(outputs)) * noise if noise else outputs}
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)

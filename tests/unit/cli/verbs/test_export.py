@@ -1,5 +1,7 @@
 """What `export` hands over to the engine and prints."""
 
+import importlib.util
+
 from official_trainer import cli
 
 
@@ -14,3 +16,29 @@ def test_export_defaults(engine, workspace):
     assert cli.main(["export", "my_experiment"]) == 0
     assert engine.calls[0][3]["checkpoint"] == "latest"
     assert engine.calls[0][3]["output_dir"] is None
+
+
+def test_formats_are_those_of_the_config(engine, workspace):
+    """N46: for this export alone."""
+    assert cli.main(["export", "my_experiment", "--format=tflite, onnx"]) == 0
+    assert engine.calls[0][2].config.trainer.export.formats == ("tflite", "onnx")
+
+
+def test_an_unknown_format_is_refused(engine, workspace, capsys):
+    """N46: with those there are."""
+    assert cli.main(["export", "my_experiment", "--format=onx"]) == 2
+    said = capsys.readouterr().err
+    assert "trainer.export.formats" in said and "did you mean 'onnx'" in said
+
+
+def test_a_missing_library_is_said_before_anything_is_computed(workspace, restored, monkeypatch, capsys):
+    """N46: with pip's command; this process could not even import TensorFlow."""
+    found = importlib.util.find_spec
+    gone = ("tf2onnx", "onnx", "onnxruntime")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in gone else found(name, *rest))
+    for verb in ("export", "train"):
+        words = [verb, "my_experiment", "--model_dir=run", "trainer.export.formats=[onnx, keras]"]
+        assert cli.main(words) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "trainer.export.formats: onnx needs tf2onnx, onnx, onnxruntime, not installed here" in said
+        assert "pip install 'official-trainer[onnx]'" in said
