@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 
+from official_trainer import cli
 from official_trainer.config.schema import ExportFormat
 from official_trainer.formats import kinds
 from official_trainer.tasks.export import FORMAT_FILES
@@ -25,11 +26,9 @@ def test_each_format_has_a_file_and_each_file_a_format():
 
 def test_what_is_missing_is_said_with_pips_command(monkeypatch):
     """N46: before anything is computed."""
-    without(monkeypatch, "tf2onnx", "onnxruntime", "ai_edge_litert")
+    without(monkeypatch, "tf2onnx", "onnx", "onnxruntime", "ai_edge_litert")
     assert list(kinds.missing(["saved_model", "keras", "onnx", "tflite_int8"])) == [
-        ("onnx needs tf2onnx, onnxruntime, not installed here", "pip install 'official-trainer[onnx]'")
-        if importlib.util.find_spec("onnx")
-        else ("onnx needs tf2onnx, onnx, onnxruntime, not installed here", "pip install 'official-trainer[onnx]'"),
+        ("onnx needs tf2onnx, onnx, onnxruntime, not installed here", "pip install 'official-trainer[onnx]'"),
         ("tflite_int8 needs ai_edge_litert, not installed here", "pip install 'official-trainer[litert]'"),
     ]
 
@@ -52,3 +51,20 @@ def test_what_is_no_model_is_refused(tmp_path):
     allowed = r"model.pt is no model that can be read; expected a folder with saved_model.pb, or a file that ends in "
     with pytest.raises(kinds.UnknownFileError, match=allowed):
         kinds.kind_of(str(tmp_path / "model.pt"))
+
+
+def test_a_missing_library_is_said_before_anything_is_computed(workspace, restored, monkeypatch, capsys):
+    """N46: with pip's command; this process could not even import TensorFlow."""
+    without(monkeypatch, "tf2onnx", "onnx", "onnxruntime")
+    for verb in ("export", "train"):
+        words = [verb, "my_experiment", "--model_dir=run", "trainer.export.formats=[onnx, keras]"]
+        assert cli.main(words) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "trainer.export.formats: onnx needs tf2onnx, onnx, onnxruntime, not installed here" in said
+        assert "pip install 'official-trainer[onnx]'" in said
+
+
+def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(run_dir, restored, capsys):
+    """N46"""
+    assert cli.main(["predict", f"--model_dir={run_dir}", "--model=none.onnx"]) == 2
+    assert "none.onnx: there is no such file or folder" in capsys.readouterr().err

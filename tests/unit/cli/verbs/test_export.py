@@ -1,7 +1,5 @@
 """What `export` hands over to the engine and prints."""
 
-import importlib.util
-
 from official_trainer import cli
 
 
@@ -29,16 +27,3 @@ def test_an_unknown_format_is_refused(engine, workspace, capsys):
     assert cli.main(["export", "my_experiment", "--format=onx"]) == 2
     said = capsys.readouterr().err
     assert "trainer.export.formats" in said and "did you mean 'onnx'" in said
-
-
-def test_a_missing_library_is_said_before_anything_is_computed(workspace, restored, monkeypatch, capsys):
-    """N46: with pip's command; this process could not even import TensorFlow."""
-    found = importlib.util.find_spec
-    gone = ("tf2onnx", "onnx", "onnxruntime")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in gone else found(name, *rest))
-    for verb in ("export", "train"):
-        words = [verb, "my_experiment", "--model_dir=run", "trainer.export.formats=[onnx, keras]"]
-        assert cli.main(words) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert "trainer.export.formats: onnx needs tf2onnx, onnx, onnxruntime, not installed here" in said
-        assert "pip install 'official-trainer[onnx]'" in said
