@@ -225,6 +225,9 @@ def format_problems(job: Job) -> Iterator[Problem]:
     if hasattr(job.config.task, "task_routines"):
         what, fix = "are of one task, and this experiment has several", "leave them out: the SavedModel has all tasks"
         yield _problem(job, path, what, fix)
+    if job.cluster is not None:  # batches of several processes come to all of them together, and one exports
+        fix = "leave them out, and afterwards: official-trainer export --model_dir=DIR --format=…"
+        yield _problem(job, path, "are written by a single process, and this run has several", fix)
     kinds = installed.load_part("official_trainer.formats.kinds", path)
     for what, fix in kinds.missing(formats):
         yield _problem(job, path, what, fix)

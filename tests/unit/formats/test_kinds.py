@@ -1,6 +1,7 @@
 """Formats: which library is missing, and what a path is."""
 
 import importlib.util
+import json
 from typing import get_args
 
 import pytest
@@ -62,6 +63,15 @@ def test_a_missing_library_is_said_before_anything_is_computed(workspace, restor
         said = " ".join(capsys.readouterr().err.split())
         assert "trainer.export.formats: onnx needs tf2onnx, onnx, onnxruntime, not installed here" in said
         assert "pip install 'official-trainer[onnx]'" in said
+
+
+def test_a_run_of_several_processes_writes_no_formats(workspace, restored, monkeypatch, capsys):
+    """N46: they read data together, and one of them exports."""
+    cluster = {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert cli.main(["train", "my_experiment", "--model_dir=run", "trainer.export.formats=[keras]"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "trainer.export.formats: are written by a single process, and this run has several" in said
 
 
 def test_a_file_that_is_not_there_is_refused_before_tensorflow_is_imported(run_dir, restored, capsys):
