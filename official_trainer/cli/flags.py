@@ -141,7 +141,7 @@ def add_prediction_flags(parser: Parser) -> None:
     from official_trainer.runs.predictions.shards import DATA_SECTIONS, FORMATS
 
     parser.value("output", "DIR", "directory of the files (default: predictions/ in the run directory)")
-    parser.value("model", "FILE", "an exported model instead of a checkpoint, in any format of `export --format`")
+    parser.value("model", "FILE", "an exported model instead of a checkpoint, in any format; it may run code: trust it")
     parser.value("format", "FORMAT", f"one of {', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS)
     sections = f"{' or '.join(DATA_SECTIONS)} (default: {DATA_SECTIONS[0]})"
     parser.value("data", "SECTION", f"data to read: {sections}", choices=DATA_SECTIONS)

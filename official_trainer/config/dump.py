@@ -45,11 +45,15 @@ def dump(config: Config | Resolved, *, origins: bool = False, shared: bool = Fal
       checkpoint: latest
       best: false
       max_to_keep: 3
+      formats: []
+      max_difference: 0.02
       >>> print(dump(resolve(ExportConfig(), sets=["best=true"]), origins=True), end="")
       at_end: true
       checkpoint: latest
       best: true  # --set
       max_to_keep: 1
+      formats: []
+      max_difference: 0.02
     """
     resolved = config if isinstance(config, Resolved) else None
     assert resolved is not None or not origins, "only a Resolved has origins"

@@ -98,7 +98,7 @@ def settings(config: Any, path: str = "") -> Iterator[Setting]:
     Example:
       >>> from official_trainer.config import ExportConfig, settings
       >>> [f"{setting.path}={setting.value}" for setting in settings(ExportConfig(best=True))]
-      ['at_end=true', 'checkpoint=latest', 'best=true', 'max_to_keep=1']
+      ['at_end=true', 'checkpoint=latest', 'best=true', 'max_to_keep=1', 'formats=[]', 'max_difference=0.02']
     """
     inside: list[tuple[str, Any]] = []
     for key, part in enumerate(config) if isinstance(config, tuple) else parts(config):

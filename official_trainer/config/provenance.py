@@ -149,7 +149,7 @@ class Resolved:
       >>> from official_trainer.config import ExportConfig, resolve
       >>> resolved = resolve(ExportConfig(best=True), experiment="digits", sets=["best=false"])
       >>> resolved.config
-      ExportConfig(at_end=True, checkpoint='latest', best=False, max_to_keep=1)
+      ExportConfig(at_end=True, checkpoint='latest', best=False, max_to_keep=1, formats=(), max_difference=0.02)
       >>> [(origin.brief, value) for origin, value in resolved.history("best")]
       [('class default', 'false'), ('experiment digits', 'true'), ('--set', 'false')]
     """
