@@ -107,6 +107,13 @@ def _exhibit(each: Shown) -> dict[str, Any] | None:
     return {"kind": "text", "text": cut}
 
 
+def saved(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> dict[str, Any]:
+    """Returns checkpoints and exports, and the formats of these."""
+    about = f"Paths are below {folder}." if runs else ""
+    held = checkpoints(runs, chosen, folder)
+    return {"checkpoints": held, "checkpoints_about": about, "formats": formats(runs, chosen)}
+
+
 def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
     """Returns the newest, the best and the named checkpoints of some runs, and their exports; as JSON takes them."""
     rows: list[dict[str, Any]] = []
@@ -128,6 +135,24 @@ def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> l
             kind, numbers = "export (SavedModel)", {"value": None, "size_bytes": size}
             rows.append({"run": place, "kind": kind, "step": exported.step, **numbers, "path": exported.path})
     return [{**row, "path": os.path.relpath(row["path"], folder)} for row in rows]
+
+
+def formats(runs: Sequence[Ranked], chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns what was measured of the formats in exports, as JSON takes it; a row that cannot be read is left out."""
+    rows: list[dict[str, Any]] = []
+    exports = [(place, each) for place in chosen for each in runs[place].run.exports]
+    for place, exported in exports:
+        for name, held in exported.formats.items():
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+                which = held.get("limit_of")
+                apart = max((each[which] for each in held["difference"].values()), default=0.0) if which else None
+                row = {"run": place, "step": exported.step, "format": name, "size_bytes": held.get("bytes")}
+                row |= {"difference": apart, "limit": held.get("limit") if which else None, "limit_of": which}
+                row["metrics"] = ", ".join(f"{metric} {value:.4g}" for metric, value in held.get("metrics", {}).items())
+                times = held.get("latency_ms", {}).items()
+                row["latency"] = ", ".join(f"{value:g} ms for {size}" for size, value in times)
+                rows.append({**row, "memory_bytes": held.get("peak_memory_bytes")})
+    return rows
 
 
 def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> dict[str, Any]:

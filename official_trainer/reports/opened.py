@@ -95,11 +95,13 @@ class Export:
       path: its folder.
       step: of the checkpoint that it was made from; None if that is not known.
       results: of the evaluation of that checkpoint.
+      formats: what was measured of each format in the folder, as `export.json` has it.
     """
 
     path: str
     step: int | None = None
     results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class RunConfig(Mapping[str, Any]):
@@ -253,8 +255,9 @@ class OpenedRun:
                 held: Mapping[str, Any] = {}
                 with contextlib.suppress(OSError, UserError):
                     held = files.read_json(files.join(path, "export.json"))
-                step, results = held.get("step", int(name)), held.get("metrics")
-                found.append(Export(path=path, step=step, results=results if isinstance(results, dict) else {}))
+                parts = {to: held.get(at) for to, at in (("results", "metrics"), ("formats", "formats"))}
+                known = {to: part for to, part in parts.items() if isinstance(part, dict)}
+                found.append(Export(path=path, step=held.get("step", int(name)), **known))
         return found
 
     def shown(self) -> list[Shown]:

@@ -83,6 +83,28 @@ def test_checkpoints_and_exports_have_steps_sizes_and_paths(tmp_path):
     assert rows[1]["value"] == found[0].best
 
 
+def test_formats_of_exports_have_what_was_measured(tmp_path):
+    """N46: size, difference, metrics, times; a row of another form is left out, the page stays."""
+    kinds.write_run(tmp_path / "run")
+    folder = tmp_path / "run" / "export" / "18"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").touch()
+    onnx = {"bytes": 900, "difference": {"a": {"max": 1e-7}, "b": {"max": 2e-7}}, "limit": 1e-5, "limit_of": "max"}
+    onnx |= {"metrics": {"accuracy": 0.51234}, "latency_ms": {"1": 0.2, "360": 3.0}, "peak_memory_bytes": 70}
+    weights = {"bytes": 800, "difference": {}, "limit": 0.0}
+    held = {"onnx": onnx, "weights": weights, "damaged": 3, "other": {"limit_of": "max", "difference": {"a": {}}}}
+    (folder / "export.json").write_text(json.dumps({"step": 18, "formats": held}))
+    found = exhibits.formats(runs(tmp_path / "run"), [0])
+    assert [(each["format"], each["size_bytes"], each["difference"], each["limit"]) for each in found] == [
+        ("onnx", 900, 2e-7, 1e-5),
+        ("weights", 800, None, None),
+    ]
+    assert (found[0]["metrics"], found[0]["latency"]) == ("accuracy 0.5123", "0.2 ms for 1, 3 ms for 360")
+    assert (found[0]["memory_bytes"], found[1]["latency"]) == (70, "")
+    (folder / "export.json").write_text("[]")
+    assert exhibits.formats(runs(tmp_path / "run"), [0]) == []
+
+
 def test_what_was_left_out_is_listed(tmp_path):
     """N45: the first ones of each run that is highlighted, with how many there are."""
     for name, count in (("few", 2), ("many", 30), ("none", 0), ("damaged", 1)):
