@@ -106,6 +106,13 @@ class DigitsTask(Task):
         logits = self.inference_step(inputs, model)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
+    def build_contract(self, model: keras.Model) -> dict[str, Any]:
+        return {
+            "labels": {"probabilities": list("0123456789")},
+            "values": {"image": "darkness of pixels, from 0 to 1"},
+            "preprocessing": "outside: pixels of scikit-learn's load_digits, divided by 16",
+        }
+
 
 def convolutions(image: Any, params: CNNConfig) -> Any:
     x = image

@@ -1,6 +1,6 @@
-"""The contract of a file: names, types and shapes of its inputs and outputs, where the format keeps such things.
+"""The contract of a file: what its inputs and outputs are and mean, where the format keeps such things.
 
-Owns: its form, writing it into a file, reading it back, printing it, comparing it with the inputs that data give.
+Owns: its form, writing it into a file, reading it back, printing it, comparing it with a task and its data.
 Does not own: reading outputs (`readers.py`).
 
 SavedModel: `assets.extra/contract.json`. LiteRT: a metadata buffer, beside its signature. ONNX: `metadata_props`.
@@ -11,21 +11,78 @@ and of the library of its format alone.
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 from official_trainer import files
 from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
+from official_trainer.shown import first_few
 
 NAME = "official_trainer_contract"
 Contract = Mapping[str, Any]
-"""JSON: `inputs` and `outputs`, lists of `name`, `dtype`, `shape` (null: any size) and perhaps `range`; `about`."""
+"""JSON: `inputs` and `outputs`, lists of `name`, `dtype`, `shape` (null: any size), the `range` of numbers in
+validation data, and what the task says, `values` and `labels`; `about`, with `preprocessing`."""
+
+_SAID = {"labels": dict, "values": dict, "preprocessing": str}
+_OUTSIDE = "outside: inputs are the features of build_inputs"
+_logger = logging.getLogger(__name__)
 
 
-def of(inputs: Mapping[str, Any], outputs: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the contract of functions with these `TensorSpec`s by name."""
-    return {"inputs": _described(inputs), "outputs": _described(outputs), "about": dict(about)}
+def of(task: Any, model: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any], experiment: str) -> dict[str, Any]:
+    """Returns the contract of functions with these `TensorSpec`s by name, and with what `build_contract` says of them.
+
+    Raises:
+      FormatError: `build_contract` names what is not there, or labels that are not as many as the outputs.
+    """
+    said = said_by(task, model)
+    made: dict[str, Any] = {"inputs": _described(inputs), "outputs": _described(outputs)}
+    for key, kinds in (("values", ("inputs", "outputs")), ("labels", ("outputs",))):
+        rows = [row for kind in kinds for row in made[kind]]
+        names = [row["name"] for row in rows]
+        if unknown := set(said.get(key, ())) - set(names):
+            raise FormatError(f"build_contract has {key} of {min(unknown)!r}; there are {', '.join(names)}")
+        for row in (row for row in rows if row["name"] in said.get(key, ())):
+            row[key] = said[key][row["name"]]
+            last = (row["shape"] or [None])[-1]
+            if key == "labels" and row["dtype"].startswith("float") and last not in (None, len(row[key])):
+                raise FormatError(
+                    f"build_contract has {len(row[key])} labels of {row['name']!r}, which is {last} numbers"
+                )
+    return {**made, "about": {"experiment": experiment, "preprocessing": said.get("preprocessing", _OUTSIDE)}}
+
+
+def said_by(task: Any, model: Any) -> dict[str, Any]:
+    """Returns what a task's `build_contract` does, as JSON reads it; nothing for a task of Model Garden.
+
+    Raises:
+      FormatError: it is of another form.
+    """
+    said = task.build_contract(model) if hasattr(task, "build_contract") else {}
+    for key, value in said.items():
+        if key not in _SAID or not isinstance(value, _SAID[key]):
+            allowed = ", ".join(f"{name} ({kind.__name__})" for name, kind in _SAID.items())
+            raise FormatError(f"build_contract returns {key!r}: {type(value).__name__}; it may return {allowed}")
+    found: dict[str, Any] = json.loads(json.dumps(said))
+    return found
+
+
+def check_task(path: str, contract: Contract, said: Mapping[str, Any]) -> None:
+    """Refuses a file whose labels, values or preprocessing are not those that the task says now.
+
+    Raises:
+      FormatError: with both.
+    """
+    rows = [*contract["inputs"], *contract["outputs"]]
+    held = {key: {row["name"]: row[key] for row in rows if key in row} for key in ("labels", "values")}
+    for key, value in (*held.items(), ("preprocessing", contract["about"].get("preprocessing"))):
+        now = said.get(key, {} if key in held else _OUTSIDE)
+        if now != value:
+            raise FormatError(
+                f"{path} was exported with {key} {value}, and build_contract says {now}; export the run again, or use "
+                "the code that exported it"
+            )
 
 
 def _described(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -148,14 +205,26 @@ def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> Non
             )
 
 
+def warn_of_scale(path: str, contract: Contract, given: Mapping[str, Any]) -> None:
+    """Warns of inputs, as `check_inputs` takes them, that are far from those of the validation data at the export."""
+    for row in contract["inputs"]:
+        (low, high), value = row.get("range", (None, None)), given[row["name"]]
+        if low is not None and not (2 * low - high <= value.min() and value.max() <= 2 * high - low):
+            said = f"{value.min():g} to {value.max():g}, and {low:g} to {high:g} when it was exported"
+            _logger.warning("%s: the input %r is now %s; is it scaled in the same way?", path, row["name"], said)
+
+
 def text_of(contract: Contract) -> str:
     """Returns a contract in lines for a terminal."""
     lines = [f"{name}: {value}" for name, value in contract["about"].items()]
     for kind in ("inputs", "outputs"):
         lines.append(f"{kind}:")
         for row in contract[kind]:
-            seen = "" if "range" not in row else "  # in validation data: {:g} to {:g}".format(*row["range"])
-            lines.append(f"  {row['name']}: {_form(row['dtype'], row['shape'])}{seen}")
+            notes = [row["values"]] if "values" in row else []
+            notes += ["in validation data: {:g} to {:g}".format(*row["range"])] if "range" in row else []
+            notes += [f"labels: {first_few(row['labels'])}"] if "labels" in row else []
+            said = f"  # {'; '.join(notes)}" if notes else ""
+            lines.append(f"  {row['name']}: {_form(row['dtype'], row['shape'])}{said}")
     return "\n".join(lines)
 
 

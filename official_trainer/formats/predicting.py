@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
 from official_trainer.engine.inference import Columns, Inference
+from official_trainer.formats import contract as contracts
 from official_trainer.formats import samples
 from official_trainer.formats.kinds import kind_of, refuse_missing
 from official_trainer.formats.readers import Reader, load_keras
@@ -39,9 +40,18 @@ def digest(path: str) -> str:
     return found.hexdigest()
 
 
-def inference(path: str, trainer: Trainer) -> Any:
-    """Returns the inference of a file; the task's `predict_step` calls a model of Keras, as that of a checkpoint."""
-    kind = kind_of(path)
+def inference(path: str, trainer: Trainer, section: str) -> Any:
+    """Returns the inference of a file; the task's `predict_step` calls a model of Keras, as that of a checkpoint.
+
+    Raises:
+      FormatError: the contract of the file is not that of the task and of the first batch of this data section.
+    """
+    kind, contract = kind_of(path), contracts.read(path)
+    contracts.check_task(path, contract, contracts.said_by(trainer.task, trainer.model))
+    (features, _), *_ = samples.read(trainer, section, batches=1)
+    inputs = samples.arrays(trainer.model, features)
+    contracts.check_inputs(path, contract, inputs)
+    contracts.warn_of_scale(path, contract, inputs)
     if kind == "weights":
         trainer.model.load_weights(path)
         return Inference(trainer.task, trainer.model, streams=trainer.context.streams)
@@ -83,7 +93,7 @@ class FileInference:
             parts = []
             for part in self.strategy.experimental_local_results(batch):
                 features = part[0] if isinstance(part, tuple) and len(part) == 2 else part
-                inputs = {name: value.numpy() for name, value in samples.named(self._model, features).items()}
+                inputs = samples.arrays(self._model, features)
                 if all(len(value) for value in inputs.values()):
                     parts.append(self._reader(inputs))
             if parts:

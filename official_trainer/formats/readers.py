@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from official_trainer.formats import contract as contracts
-from official_trainer.formats.kinds import kind_of, refuse_missing
+from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
 
 Arrays = Mapping[str, Any]
 """NumPy arrays `[batch, …]` by the names of inputs or outputs."""
@@ -102,14 +102,21 @@ def _open_saved_model(path: str, contract: contracts.Contract) -> Function:
 
 
 def load_keras(path: str) -> Any:
-    """Returns the model of a `.keras` file, of the Keras that wrote it."""
+    """Returns the model of a `.keras` file, of the Keras that wrote it.
+
+    Raises:
+      FormatError: Keras cannot read it, or a function is written into it, which would run.
+    """
     with zipfile.ZipFile(path) as archive:
         version = json.loads(archive.read("metadata.json"))["keras_version"]
     if version.startswith("2."):
         from official_trainer.lazy import keras
     else:
         import keras
-    return keras.models.load_model(path, compile=False)
+    try:
+        return keras.models.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # of Keras, or of a layer's from_config
+        raise FormatError(f"{path} cannot be read by Keras in safe mode: {str(error).strip()}") from error
 
 
 def _open_keras(path: str, contract: contracts.Contract) -> Function:

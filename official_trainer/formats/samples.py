@@ -21,12 +21,12 @@ from official_trainer.tasks.autograph import convert, do_not_convert
 _EXAMPLES, _BATCHES = 256, 8
 
 
-def read(trainer: Any) -> list[tuple[Any, Any]]:
+def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -> list[tuple[Any, Any]]:
     """Returns the first batches `(features, labels)` of validation data, or of training data if there is none."""
     task = trainer.config.task
     if hasattr(task, "task_routines"):
         raise FormatError("formats are of one task, and this experiment has several")
-    section = next((each for each in DATA_SECTIONS if getattr(task, each, None) is not None), None)
+    section = section or next((each for each in DATA_SECTIONS if getattr(task, each, None) is not None), None)
     if section is None:
         raise FormatError("formats are compared on data, and the task has neither validation_data nor train_data")
     found: list[tuple[Any, Any]] = []
@@ -34,7 +34,7 @@ def read(trainer: Any) -> list[tuple[Any, Any]]:
     with trainer.strategy.scope():
         builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed, 0)
     with builder.errors_explained():
-        for batch in itertools.islice(dataset, _BATCHES):
+        for batch in itertools.islice(dataset, batches):
             for part in trainer.strategy.experimental_local_results(batch):
                 pair = part if isinstance(part, tuple) and len(part) == 2 else (part, None)
                 if size := int(_rows(pair[0])):
@@ -76,6 +76,11 @@ def named(model: Any, features: Any) -> dict[str, Any]:
     if len(leaves) != len(names):
         raise FormatError(f"the model has {len(names)} inputs, {', '.join(names)}, and the data {len(leaves)} features")
     return dict(zip(names, leaves, strict=True))
+
+
+def arrays(model: Any, features: Any) -> dict[str, Any]:
+    """Returns what `named` does, as NumPy arrays."""
+    return {name: value.numpy() for name, value in named(model, features).items()}
 
 
 def _own_names(features: Any) -> Iterator[str]:

@@ -30,6 +30,7 @@ from official_trainer.lazy import tf
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.task import Task
+from official_trainer.user_code import during
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer
@@ -44,8 +45,7 @@ def beside(job: Job, trainer: Trainer) -> export.Beside:
     formats = list(dict.fromkeys(settings.formats))
 
     def write(folder: str) -> Mapping[str, Any]:
-        about = {"experiment": job.experiment, "preprocessing": "outside: inputs are the features of build_inputs"}
-        made = Formats(trainer, folder, about, settings.max_difference).write(formats)
+        made = Formats(trainer, folder, job.experiment, settings.max_difference).write(formats)
         if made.failures:
             lines = [f"{name}: {why}" for name, why in made.failures.items()]
             raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
@@ -65,13 +65,13 @@ class Made:
 class Formats:
     """The formats of one model."""
 
-    def __init__(self, trainer: Trainer, folder: str, about: Mapping[str, Any], max_difference: float) -> None:
+    def __init__(self, trainer: Trainer, folder: str, experiment: str, max_difference: float) -> None:
         """Takes the model, as it is in the trainer now.
 
         Args:
           trainer: task, model and data.
           folder: of a SavedModel, into which files go.
-          about: what contracts say beside inputs and outputs.
+          experiment: its name, for the contract.
           max_difference: as in `trainer.export`.
         """
         self._trainer, self._task, self._model = trainer, trainer.task, trainer.model
@@ -83,7 +83,8 @@ class Formats:
             self._wanted = [_arrays(self._function(batch)) for batch in named]
         self._inputs = [_arrays(batch) for batch in named]
         specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
-        self._contract = contracts.of(*specs, about)
+        with during("describing the model", task=self._task, method="build_contract"):
+            self._contract = contracts.of(self._task, self._model, *specs, experiment)
         _add_ranges(self._contract["inputs"], self._inputs)
         _add_ranges(self._contract["outputs"], self._wanted)
 

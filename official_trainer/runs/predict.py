@@ -150,12 +150,12 @@ class _Weights:
     def __str__(self) -> str:
         return files.base_name(self.model) if self.model else f"ckpt-{self.step}"
 
-    def inference(self, trainer: Trainer) -> Inference:
-        """Returns the inference with these weights; in the strategy's scope."""
+    def inference(self, trainer: Trainer, data: str) -> Inference:
+        """Returns the inference with these weights, for a data section; in the strategy's scope."""
         from official_trainer.engine.inference import Inference
 
         if self.model:
-            inference: Inference = _formats().inference(self.model, trainer)
+            inference: Inference = _formats().inference(self.model, trainer, data)
             return inference
         traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
         return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
@@ -192,7 +192,7 @@ def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, s
         watchdog.enter("predict", weights.step)
         runtime, first = job.config.runtime, shards.position.batch
         with trainer.strategy.scope():
-            inference = weights.inference(trainer)
+            inference = weights.inference(trainer, data)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]

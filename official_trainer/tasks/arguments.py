@@ -46,6 +46,7 @@ _OF_OURS: Calls = {
     "predict_step": ("inputs, model, labels", "inputs, model"),  # without labels in an export
     "build_actions": ("trainer",),
     "build_signatures": ("model",),
+    "build_contract": ("model",),
     "build_warmup_requests": ("model",),
 }
 _BY_STEPS = {

@@ -356,6 +356,24 @@ class Task:
 
         return export.default_signatures(self, model)
 
+    def build_contract(self, model: keras.Model) -> Mapping[str, Any]:
+        """Returns what the numbers of an exported model mean, for the contract in its files.
+
+        Args:
+          model: of `build_model`, with the weights to export.
+
+        Returns:
+          Any of `labels`, the names of classes by the name of an output; `values`, a text with the unit or the range by
+          the name of an input or an output; `preprocessing`, a text: what is done inside the model, and what before it.
+
+        Example:
+          >>> from official_trainer import Task
+          >>> class Digits(Task):
+          ...     def build_contract(self, model):
+          ...         return {"labels": {"logits": list("0123456789")}, "values": {"image": "0 is white, 1 is black"}}
+        """
+        return {}
+
     def build_warmup_requests(self, model: keras.Model) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Returns requests that a server answers before it takes others, so that the first user does not wait.
 

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import signal
+import zipfile
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from tests.support.forked import Command, run_command, trained_digits
 
 ALL = ("saved_model", *FORMAT_FILES)
 QUICK = ("onnx", "keras", "weights")
+
+CODE = {"class_name": "__lambda__", "config": {"code": "", "defaults": None, "closure": None}}
+LAMBDA = {"module": "keras.layers", "class_name": "Lambda", "config": {"function": CODE}, "registered_name": None}
+"""A layer whose function is written into a `.keras` file."""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +77,7 @@ def test_a_format_is_the_model(exported, tmp_path, name):
     assert [(row["name"], row["dtype"], row["shape"]) for row in said["inputs"]] == [
         ("image", "float32", [None, 8, 8, 1])
     ]
+    assert {row["name"]: row.get("labels") for row in said["outputs"]}["probabilities"] == list("0123456789")
     record = json.loads((place / "export.json").read_text())["formats"][name]
     if name != "weights":
         assert set(record["latency_ms"]) == {"1", "360"} and record["peak_memory_bytes"] > 10_000_000
@@ -96,8 +102,25 @@ def test_show_prints_what_was_exported(exported, tmp_path):
     done = run_command(["show", str(exported[1])], cwd=ROOT, folder=tmp_path)
     assert done.code == 0, done.err
     lines = done.out.splitlines()
-    assert "  image: float32 [any, 8, 8, 1]  # in validation data: 0 to 1" in lines
+    assert "  image: float32 [any, 8, 8, 1]  # darkness of pixels, from 0 to 1; in validation data: 0 to 1" in lines
     assert [line.split(":")[0].strip() for line in lines[lines.index("formats:") + 1 :]] == list(ALL)
+
+
+def test_show_runs_nothing_of_a_model_and_predict_no_function_in_a_keras_file(exported, tmp_path):
+    """N46: `show` reads text alone, also of a file that cannot be loaded; Keras reads in safe mode."""
+    broken = tmp_path / "model"
+    (broken / "assets.extra").mkdir(parents=True)
+    (broken / "saved_model.pb").write_bytes(b"no model")
+    shutil.copy(exported[1] / "assets.extra" / "contract.json", broken / "assets.extra")
+    assert run_command(["show", str(broken)], cwd=ROOT, folder=tmp_path).code == 0
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(exported[1] / "model.keras") as held, zipfile.ZipFile(path, "w") as changed:
+        for name in held.namelist():
+            changed.writestr(name, held.read(name) if name != "config.json" else json.dumps(LAMBDA))
+    words = ["predict", f"--model_dir={exported[0]}", f"--model={path}", f"--output={tmp_path / 'rows'}"]
+    refused = run_command(words, cwd=ROOT, folder=tmp_path)
+    assert refused.code == 1
+    assert f"{path} cannot be read by Keras in safe mode: " in refused.err and "Lambda" in refused.err
 
 
 def test_a_format_that_is_not_the_model_fails_the_export_by_its_name(exported, tmp_path):
