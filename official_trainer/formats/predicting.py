@@ -18,6 +18,7 @@ from official_trainer.formats import samples
 from official_trainer.formats.kinds import kind_of, refuse_missing
 from official_trainer.formats.readers import Reader, load_keras
 from official_trainer.lazy import tf
+from official_trainer.tasks import export
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer
@@ -35,7 +36,7 @@ def digest(path: str) -> str:
     found = hashlib.sha256()
     for folder in (path, files.join(path, "variables")):
         for name in sorted(files.list_dir(folder)):
-            if files.is_file(files.join(folder, name)):
+            if name != export.CARD and files.is_file(files.join(folder, name)):
                 found.update(files.sha256(files.join(folder, name)).encode())
     return found.hexdigest()
 

@@ -22,11 +22,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
+from official_trainer.formats import card, samples
 from official_trainer.formats import contract as contracts
-from official_trainer.formats import samples
 from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, FormatError
 from official_trainer.formats.readers import Arrays, batches_in, value_text, write_batches
 from official_trainer.lazy import tf
+from official_trainer.runs import recorded
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.task import Task
@@ -40,15 +41,18 @@ _logger = logging.getLogger(__name__)
 
 
 def beside(job: Job, trainer: Trainer) -> export.Beside:
-    """Returns what writes the formats of a job's config into the folder of a SavedModel, all of them or none."""
+    """Returns what writes the formats of a job's config beside a SavedModel, all of them or none, and a model card."""
     settings = job.config.trainer.export
     formats = list(dict.fromkeys(settings.formats))
 
-    def write(folder: str) -> Mapping[str, Any]:
+    def write(folder: str, directory: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        words = card.words_for(directory)
         made = Formats(trainer, folder, job.experiment, settings.max_difference).write(formats)
         if made.failures:
             lines = [f"{name}: {why}" for name, why in made.failures.items()]
             raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
+        text = card.text(words, recorded.read(job.model_dir, now_seconds=0.0), {**record, **made.record})
+        files.write_text_atomically(files.join(folder, export.CARD), text)
         return made.record
 
     return write

@@ -36,6 +36,8 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 _RECORD, _CHECKSUMS = "export.json", "checksums.json"
+CARD = "model_card.md"
+"""Holds words of the author, who may change them: it has no checksum."""
 FORMAT_FILES = {
     "tflite": "model.tflite",
     "tflite_float16": "model_float16.tflite",
@@ -46,11 +48,12 @@ FORMAT_FILES = {
     "weights": "model.weights.h5",
 }
 """The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
-Beside = Callable[[str], Mapping[str, Any]]
-"""Writes more files into the folder of a SavedModel that is not there yet; returns what `export.json` says of them."""
+Beside = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]]
+"""Writes more files into a folder with a SavedModel, which becomes that of the second path. It takes what `export.json`
+says, and returns what it says as well."""
 _SAVED_MODEL = {
     *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
-    *(_CHECKSUMS, _RECORD, *FORMAT_FILES.values()),
+    *(_CHECKSUMS, _RECORD, CARD, *FORMAT_FILES.values()),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
@@ -148,7 +151,7 @@ def save(
         signatures = _write(temporary, task, model, step)
         record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
         if beside is not None:
-            record |= beside(temporary)
+            record |= beside(temporary, directory, record)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
         sums = _sums(temporary)
         files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
@@ -263,7 +266,7 @@ def _sums(directory: str) -> dict[str, str]:
         path = files.join(directory, name)
         if files.is_dir(path):
             found |= {f"{name}/{inner}": checksum for inner, checksum in _sums(path).items()}
-        elif name != _CHECKSUMS:
+        elif name not in (_CHECKSUMS, CARD):
             found[name] = files.sha256(path)
     return found
 
