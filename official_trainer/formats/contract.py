@@ -37,7 +37,7 @@ def of(task: Any, model: Any, inputs: Mapping[str, Any], outputs: Mapping[str, A
       FormatError: `build_contract` names what is not there, or labels that are not as many as the outputs.
     """
     said = said_by(task, model)
-    made: dict[str, Any] = {"inputs": _described(inputs), "outputs": _described(outputs)}
+    made: dict[str, Any] = of_specs(inputs, outputs)
     for key, kinds in (("values", ("inputs", "outputs")), ("labels", ("outputs",))):
         rows = [row for kind in kinds for row in made[kind]]
         names = [row["name"] for row in rows]
@@ -51,6 +51,11 @@ def of(task: Any, model: Any, inputs: Mapping[str, Any], outputs: Mapping[str, A
                     f"build_contract has {len(row[key])} labels of {row['name']!r}, which is {last} numbers"
                 )
     return {**made, "about": {"experiment": experiment, "preprocessing": said.get("preprocessing", _OUTSIDE)}}
+
+
+def of_specs(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of a contract that a signature alone says."""
+    return {"inputs": _described(inputs), "outputs": _described(outputs)}
 
 
 def said_by(task: Any, model: Any) -> dict[str, Any]:

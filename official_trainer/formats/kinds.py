@@ -19,8 +19,9 @@ NEEDS = {
     "tflite_dynamic": ("litert", ("ai_edge_litert",)),
     "tflite_int8": ("litert", ("ai_edge_litert",)),
     "onnx": ("onnx", ("tf2onnx", "onnx", "onnxruntime")),
+    "serve": ("serve", ("starlette", "uvicorn")),
 }
-"""The extra of this package, and the modules, by format; the others need nothing more."""
+"""The extra of this package, and the modules, by format, and for the verb `serve`; the others need nothing more."""
 QUANTISED = ("tflite_float16", "tflite_dynamic", "tflite_int8")
 EXACT = 1e-5
 """How far an output may be from the model's, in parts of the output's range, where a format computes in float32."""
@@ -60,6 +61,19 @@ def kind_of(path: str) -> str:
             return kind
     allowed = f"a folder with saved_model.pb, or a file that ends in {', '.join(endings)}"
     raise UnknownFileError(f"{path} is no model that can be read; expected {allowed}")
+
+
+def newest_export(run_dir: str) -> str:
+    """Returns the newest SavedModel that a run exported.
+
+    Raises:
+      UnknownFileError: it has none.
+    """
+    folder = files.join(run_dir, "export")
+    for name in sorted((each for each in files.list_dir(folder) if each.isdecimal()), key=int, reverse=True):
+        if files.exists(files.join(folder, name, "saved_model.pb")):
+            return files.join(folder, name)
+    raise UnknownFileError(f"{run_dir} has no export; write one: official-trainer export --model_dir={run_dir}")
 
 
 def refuse_missing(path: str) -> str:

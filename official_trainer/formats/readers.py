@@ -27,6 +27,7 @@ from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
 Arrays = Mapping[str, Any]
 """NumPy arrays `[batch, …]` by the names of inputs or outputs."""
 Function = Callable[[Arrays], Arrays]
+SIGNATURE = "serving_default"
 
 _CALLS, _SECONDS = 20, 1.0
 """The most calls of a latency, and for how long."""
@@ -70,7 +71,7 @@ def _open_tflite(path: str, contract: contracts.Contract) -> Function:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=path)
-    run = interpreter.get_signature_runner("serving_default")
+    run = interpreter.get_signature_runner(SIGNATURE)
     return lambda inputs: run(**inputs)
 
 
@@ -88,17 +89,38 @@ def _open_onnx(path: str, contract: contracts.Contract) -> Function:
 
 
 def _open_saved_model(path: str, contract: contracts.Contract) -> Function:
+    return signatures(path)[SIGNATURE][1]
+
+
+def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
+    """Returns the functions of a file with their contracts, by name: all of a SavedModel, of another file the only one.
+
+    Raises:
+      FormatError: it has no function, or cannot be read.
+    """
+    kind = refuse_missing(path)
+    if kind == "weights":
+        raise FormatError(f"{path} holds numbers and no model; name a file of another format")
+    if kind != "saved_model":
+        reader = Reader(path)
+        return {SIGNATURE: (reader.contract, reader)}
     from official_trainer.lazy import tf
 
     loaded = tf.saved_model.load(path)
-    function = loaded.signatures["serving_default"]
 
-    def run(inputs: Arrays) -> Arrays:
-        outputs = function(**{name: tf.constant(value) for name, value in inputs.items()})
-        return {name: value.numpy() for name, value in outputs.items()}
+    def calling(function: Any) -> Function:
+        def run(inputs: Arrays) -> Arrays:
+            outputs = function(**{name: tf.constant(value) for name, value in inputs.items()})
+            return {name: value.numpy() for name, value in outputs.items()}
 
-    run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
-    return run
+        run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
+        return run
+
+    found: dict[str, tuple[contracts.Contract, Function]] = {}
+    for name, function in loaded.signatures.items():
+        specs = function.structured_input_signature[1], function.structured_outputs
+        found[name] = contracts.of_specs(*specs), calling(function)
+    return found
 
 
 def load_keras(path: str) -> Any:

@@ -12,7 +12,7 @@ from tests import ROOT
 from tests.support.reports import kinds
 
 VERBS = {
-    "formats": (),
+    "formats": ("serve",),
     "launch": ("launch", "job"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),

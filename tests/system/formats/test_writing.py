@@ -14,42 +14,15 @@ from official_trainer.formats import card, contract
 from official_trainer.tasks.export import FORMAT_FILES
 from tests import ROOT
 from tests.support.chaos import disk
-from tests.support.forked import Command, run_command, trained_digits
+from tests.support.forked import Command, run_command
+from tests.support.formats.exports import ALL, export, rows
 
-ALL = ("saved_model", *FORMAT_FILES)
 QUICK = ("onnx", "keras", "weights")
 
 CODE = {"class_name": "__lambda__", "config": {"code": "", "defaults": None, "closure": None}}
 FUNCTION = {"function": CODE, "function_type": "lambda"}
 LAMBDA = {"module": "keras.layers", "class_name": "Lambda", "config": FUNCTION, "registered_name": None}
 """A layer whose function is written into a `.keras` file."""
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A run of `digits_mlp`, and its export in all formats."""
-    folder = tmp_path_factory.mktemp("formats")
-    run = trained_digits(folder)
-    done = export(run, folder, ALL)
-    assert done.code == 0, done.err
-    return run, run / "export" / "20"
-
-
-def export(run, folder, formats, *words):
-    return run_command(
-        ["export", f"--model_dir={run}", f"--format={','.join(formats)}", *words], cwd=ROOT, folder=folder
-    )
-
-
-def rows(run, folder, *words):
-    """Returns the outputs that `predict` writes, by name."""
-    output = folder / "rows"
-    done = run_command(
-        ["predict", f"--model_dir={run}", "--format=jsonl", f"--output={output}", *words], cwd=ROOT, folder=folder
-    )
-    assert done.code == 0, done.err
-    found = [json.loads(line) for path in sorted(output.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    return {name: np.array([row[name] for row in found]) for name in found[0]}
 
 
 def whole(export_dir):

@@ -1,0 +1,283 @@
+"""`serve`: a process that answers as TensorFlow Serving does, whatever its clients send."""
+
+import concurrent.futures
+import contextlib
+import functools
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from experiments.digits import load_digits
+from official_trainer.formats import readers, serving
+from official_trainer.formats.kinds import FormatError
+from tests import ROOT
+from tests.support.forked import TIMEOUT_SECONDS, Command, run_command
+from tests.support.formats.exports import rows
+
+
+class Server:
+    """A process that serves, and its clients."""
+
+    def __init__(self, command):
+        self.command = command
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not (found := re.match(r"http://127\.0\.0\.1:(\d+)(/\S+) is ", command.out)):
+            assert command.process.exitcode is None and time.monotonic() < deadline, command.err
+            time.sleep(0.05)
+        self.port, self.place = int(found[1]), found[2]
+
+    def ask(self, method, path="", body=None, **headers):
+        """Returns the status and the JSON of an answer."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
+        with contextlib.closing(client):
+            client.request(method, self.place + path, body, headers)
+            answer = client.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def predict(self, said):
+        return self.ask("POST", ":predict", said if isinstance(said, bytes) else json.dumps(said).encode())
+
+    def begin(self, said, part=0.5):
+        """Sends a part of a request, and returns the socket and the rest."""
+        body = json.dumps(said).encode()
+        head = f"POST {self.place}:predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        place = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_SECONDS)
+        size = int(len(body) * part)
+        place.sendall(head + body[:size])
+        return place, body[size:]
+
+    def stop(self):
+        os.kill(self.command.process.pid, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def serving_at(path, folder, *words):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = Command(["serve", str(path), f"--port={port}", *words], cwd=ROOT, folder=folder)
+    try:
+        server = Server(command)
+        yield server
+    finally:
+        if command.process.exitcode is None:
+            os.kill(command.process.pid, signal.SIGTERM)
+        ended = command.wait()
+    said = [line for line in ended.err.splitlines() if not line.startswith("INFO: ")]  # LiteRT's
+    assert (ended.code, said) == (0, [])
+
+
+@pytest.fixture(scope="module")
+def server(exported, tmp_path_factory):
+    """A server of the run's newest export."""
+    folder = tmp_path_factory.mktemp("server")
+    words = ("--name=digits", "--max_mebibytes=1", "--max_batch_size=64")
+    with serving_at(exported[0], folder, *words) as started:
+        yield started
+
+
+@functools.cache
+def images():
+    return load_digits(0.2)[1][0]
+
+
+def answer_of(place):
+    """Returns the status and the JSON that come over a socket."""
+    answer = http.client.HTTPResponse(place)
+    answer.begin()
+    return answer.status, json.loads(answer.read())
+
+
+def test_a_thousand_concurrent_requests_are_the_rows_of_predict(exported, server, tmp_path):
+    """N47: by instances and by inputs, of several sizes; nothing is lost, and nothing is mixed up."""
+    wanted = rows(exported[0], tmp_path)
+
+    def ask(number):
+        draws = random.Random(number)
+        chosen = draws.sample(range(len(images())), draws.randint(1, 5))
+        given = images()[chosen].tolist()
+        if number % 2:
+            status, said = server.predict({"instances": [{"image": each} for each in given]})
+            found = {name: [row[name] for row in said["predictions"]] for name in wanted}
+        else:
+            status, said = server.predict({"signature_name": "serving_default", "inputs": given})
+            found = said["outputs"]
+        return status == 200 and all(
+            np.shape(found[name]) == (len(chosen), 10) and np.allclose(found[name], wanted[name][chosen], atol=1e-5)
+            for name in wanted
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(32) as clients:
+        assert list(clients.map(ask, range(1000))) == [True] * 1000
+
+
+def test_status_and_metadata(server):
+    """N47: in TensorFlow Serving's words."""
+    status = {"version": "20", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    assert server.ask("GET") == (200, {"model_version_status": [status]})
+    assert server.ask("GET", "/versions/20") == (200, {"model_version_status": [status]})
+    code, said = server.ask("GET", "/metadata")
+    assert (code, said["model_spec"]["name"], said["model_spec"]["version"]) == (200, "digits", "20")
+    image = said["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]["image"]
+    assert image["dtype"] == "DT_FLOAT"
+    assert [each["size"] for each in image["tensor_shape"]["dim"]] == ["-1", "8", "8", "1"]
+
+
+ONE = [[[0.0]] * 8] * 8
+BAD = [
+    (b"{", 400, "the request is no JSON: "),
+    (b"[" * 100_000, 400, "the request is no JSON: "),
+    (b"\xff\xfe", 400, "the request is no JSON: "),
+    ([], 400, "an object with either 'instances' or 'inputs'"),
+    ({"instances": [ONE], "inputs": [ONE]}, 400, "either 'instances' or 'inputs'"),
+    ({"instances": ONE[0][0]}, 400, "the input 'image' is float32 [any, 8, 8, 1] by its contract, and the data give"),
+    ({"instances": {}}, 400, "'instances' is a dict; it has to be a list"),
+    ({"instances": []}, 400, "the input 'image' is float32 [any, 8, 8, 1]"),
+    ({"inputs": {"picture": [ONE]}}, 400, "inputs are image, and the request has picture"),
+    ({"instances": [{"image": ONE}, {"picture": ONE}]}, 400, "inputs are image, and instance 1 has picture"),
+    ({"instances": [["a"]]}, 400, "the input 'image' is float32, and the request has"),
+    ({"instances": [ONE, ONE[:4]]}, 400, "the input 'image' cannot be read as float32: "),
+    ({"instances": [ONE] * 65}, 400, "the request has 65 examples, and at most 64 are computed at once"),
+    ({"signature_name": "other", "instances": [ONE]}, 400, "there is no signature 'other'; there is serving_default"),
+    (b" " * (1 << 20) + b"{}", 413, "the request has more than 1 MiB"),
+]
+
+
+@pytest.mark.parametrize(("said", "code", "words"), BAD, ids=range(len(BAD)))
+def test_what_cannot_be_answered_is_an_error_and_the_next_request_is_answered(server, said, code, words):
+    """N47: malformed or too large."""
+    found, answer = server.predict(said)
+    assert (found, set(answer)) == (code, {"error"})
+    assert words in answer["error"]
+    assert server.predict({"instances": [ONE]})[0] == 200
+
+
+def test_places_that_are_not_there(server):
+    """N47: with TensorFlow Serving's form of an error; another host could be a page of the web."""
+    code, said = server.ask("GET", "/versions/7")
+    assert code == 404 and said["error"].startswith("Servable not found for request: digits, version 7; here is digits")
+    assert server.ask("POST", ":classify", b"{}") == (405, {"error": "Method Not Allowed"})
+    assert server.ask("GET", "/a/b") == (404, {"error": "Not Found"})
+    code, said = server.ask("GET", Host="example.org")
+    assert (code, said) == (403, {"error": "this model is served to this machine alone"})
+
+
+def test_a_chunked_request_that_is_too_large(server):
+    """N47: its size is not known before."""
+    chunks = iter([b" " * 100_000] * 20)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer may come before the rest is sent
+        assert server.ask("POST", ":predict", chunks)[0] == 413
+    assert server.predict({"instances": [ONE]})[0] == 200
+
+
+def test_slow_and_cut_off_requests(exported, tmp_path):
+    """N47: one that is slow gets an error in time, one that is cut off costs nothing; others are answered meanwhile."""
+    with serving_at(exported[0], tmp_path, "--timeout_seconds=5") as started:
+        slow, _ = started.begin({"instances": [ONE]})
+        cut, _ = started.begin({"instances": [ONE]})
+        cut.close()
+        assert started.predict({"instances": [ONE]})[0] == 200
+        with contextlib.closing(slow):
+            assert answer_of(slow) == (408, {"error": "the request did not come within 5 s"})
+        assert started.predict({"instances": [ONE]})[0] == 200
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model_int8.tflite", "model.keras"])
+def test_a_stop_in_the_middle_loses_nothing(exported, tmp_path, name):
+    """N47: what had begun to come is answered, also of other formats; then the process ends with 0."""
+    with serving_at(exported[1] / name, tmp_path) as started:
+        assert started.place == "/v1/models/model"
+        begun = [started.begin({"instances": [image.tolist()]}) for image in images()[:5]]
+        assert started.ask("GET")[0] == 200  # it has read what came before
+        started.stop()
+        with pytest.raises(OSError):
+            while True:  # until it listens no more
+                socket.create_connection(("127.0.0.1", started.port), timeout=TIMEOUT_SECONDS).close()
+                time.sleep(0.02)
+        for place, rest in begun:
+            with contextlib.closing(place):
+                place.sendall(rest)
+                status, said = answer_of(place)
+                assert status == 200 and len(said["predictions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "name what to serve: a run directory, a SavedModel or a file"),
+        (["{run}/none"], 2, "there is no such file or folder"),
+        (["{run}/export/20/model.weights.h5"], 1, "holds numbers and no model; name a file of another format"),
+        (["{run}", "--port=0"], 2, "--port=0"),
+        (["{empty}"], 2, "has no export; write one: official-trainer export --model_dir="),
+    ],
+)
+def test_what_cannot_be_served_is_said_at_once(exported, tmp_path, words, code, said):
+    """N47: before anything listens."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "params.yaml").touch()
+    words = [word.format(run=exported[0], empty=tmp_path / "empty") for word in words]
+    refused = run_command(["serve", *words], cwd=ROOT, folder=tmp_path)
+    assert refused.code == code and said in refused.err
+
+
+def test_a_port_that_is_taken(exported, tmp_path):
+    """N47: is named."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run_command(["serve", str(exported[0]), f"--port={port}"], cwd=ROOT, folder=tmp_path)
+    assert refused.code == 2 and f"--port={port}: " in refused.err and "name another port" in refused.err
+
+
+CONTRACT = {
+    "inputs": [
+        {"name": "text", "dtype": "string", "shape": [None]},
+        {"name": "size", "dtype": "int32", "shape": [None, None]},
+    ],
+    "outputs": [{"name": "text", "dtype": "string", "shape": [None]}],
+}
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """A model that takes texts and whole numbers."""
+    monkeypatch.setattr(readers, "signatures", lambda path: {"serving_default": (CONTRACT, dict)})
+    return serving.Served("texts", "/models/7/model.onnx")
+
+
+def test_texts_bytes_and_whole_numbers(texts):
+    """N47: as TensorFlow Serving reads them; requests of different lengths are not one batch."""
+    said = {"instances": [{"text": "é", "size": [1, 2]}, {"text": {"b64": "AP8="}, "size": [3, 4]}]}
+    key, inputs, size, by_instances = texts.read(json.dumps(said).encode())
+    assert (inputs["text"].tolist(), inputs["size"].tolist()) == (["é".encode(), b"\x00\xff"], [[1, 2], [3, 4]])
+    assert (size, by_instances, texts.version, inputs["size"].dtype.name) == (2, True, "7", "int32")
+    longer = {"inputs": {"text": ["a"], "size": [[1, 2, 3]]}}
+    assert texts.read(json.dumps(longer).encode())[0] != key
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "said"),
+    [
+        (1, [1], "the input 'text' cannot be read as string: int is no text"),
+        ({"b64": "?"}, [1], "cannot be read as string: b64: "),
+        ("a", [1.5], "the input 'size' is int32, and the request has float64"),
+        ("a", [1 << 40], "the input 'size' cannot be read as int32: "),
+        ("a", [True], "the input 'size' is int32, and the request has bool"),
+    ],
+)
+def test_values_of_another_type_are_refused(texts, text, size, said):
+    """N47: and not rounded."""
+    with pytest.raises(FormatError, match=re.escape(said)):
+        texts.read(json.dumps({"instances": [{"text": text, "size": size}]}).encode())
+
+
+def test_inputs_with_other_numbers_of_examples_are_refused(texts):
+    """N47: there would be rows without an answer."""
+    with pytest.raises(FormatError, match=r"inputs need the same number of examples, at least one; they have \[1, 2\]"):
+        texts.read(json.dumps({"inputs": {"text": ["a", "b"], "size": [[1]]}}).encode())
