@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from official_trainer import files
 from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
 
@@ -89,7 +90,12 @@ def _open_onnx(path: str, contract: contracts.Contract) -> Function:
 
 
 def _open_saved_model(path: str, contract: contracts.Contract) -> Function:
-    return signatures(path)[SIGNATURE][1]
+    found = signatures(path)
+    taken = {row["name"] for row in found[SIGNATURE][0]["inputs"]} if SIGNATURE in found else set()
+    if taken != (names := {row["name"] for row in contract["inputs"]}):
+        what = f"its {SIGNATURE} takes {', '.join(sorted(taken)) or 'nothing'}, and the data hold"
+        raise FormatError(f"{path}: {what} {', '.join(sorted(names))}; name a file of another format")
+    return found[SIGNATURE][1]
 
 
 def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
@@ -138,7 +144,7 @@ def load_keras(path: str) -> Any:
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of Keras, or of a layer's from_config
-        raise FormatError(f"{path} cannot be read by Keras in safe mode: {str(error).strip()}") from error
+        raise FormatError(f"Keras cannot read {files.base_name(path)} in safe mode: {str(error).strip()}") from error
 
 
 def _open_keras(path: str, contract: contracts.Contract) -> Function:
@@ -204,7 +210,7 @@ def write_batches(path: str, batches: Sequence[Arrays]) -> None:
     np.savez(path, **{key: value.astype("S") if value.dtype == object else value for key, value in flat.items()})
 
 
-def _latency_ms(reader: Reader, batch: Arrays) -> float:
+def _latency_ms(reader: Function, batch: Arrays) -> float:
     times: list[float] = []
     reader(batch)
     while len(times) < _CALLS and sum(times) < _SECONDS:
@@ -229,7 +235,11 @@ def main(request_path: str) -> None:
     if kind_of(request["path"]) == "weights":
         print(json.dumps({"values": list(values_of_weights(request["path"]))}))
         return
-    reader, batches = Reader(request["path"], request["imports"]), batches_in(request["inputs"])
+    is_saved_model, batches = kind_of(request["path"]) == "saved_model", batches_in(request["inputs"])
+    # The signature of a SavedModel may take other inputs than its contract says, which is that of the model.
+    reader = (
+        signatures(request["path"])[SIGNATURE][1] if is_saved_model else Reader(request["path"], request["imports"])
+    )
     write_batches(request["outputs"], [reader(batch) for batch in batches])
     latency = {}
     for size in sorted({1, len(next(iter(batches[0].values())))}):

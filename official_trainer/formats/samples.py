@@ -18,7 +18,11 @@ from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 
+Batches = list[dict[str, Any]]
+"""NumPy arrays `[batch, …]` by name, of each batch."""
+
 _EXAMPLES, _BATCHES = 256, 8
+_FREE = 32  # for a size that a signature leaves free: of an image, or the words of a text
 
 
 def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -> list[tuple[Any, Any]]:
@@ -80,7 +84,53 @@ def named(model: Any, features: Any) -> dict[str, Any]:
 
 def arrays(model: Any, features: Any) -> dict[str, Any]:
     """Returns what `named` does, as NumPy arrays."""
-    return {name: value.numpy() for name, value in named(model, features).items()}
+    return host(named(model, features))
+
+
+def host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns tensors as NumPy arrays; those of bfloat16, which NumPy has not, as float32."""
+    return {
+        name: (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
+        for name, value in values.items()
+    }
+
+
+def for_signature(
+    function: Any, features: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+    """Returns inputs for a signature, and its outputs: features, or else one batch of random numbers.
+
+    Args:
+      function: of a SavedModel that is written now.
+      features: batches of named features, which it may take.
+
+    Returns:
+      None for a signature that takes texts, which cannot be made up.
+    """
+    import numpy as np
+
+    traced = function if hasattr(function, "structured_input_signature") else function.get_concrete_function()
+    specs = tf.nest.flatten(traced.structured_input_signature)
+    inputs = features
+    if {spec.name: spec.dtype.name for spec in specs} != {
+        name: value.dtype.name for name, value in features[0].items()
+    }:
+        if any(spec.dtype == tf.string or spec.shape.rank is None for spec in specs):
+            return None
+        draws, batch = np.random.default_rng(0), {}
+        for spec in specs:
+            shape = [(size or _FREE) if place else (size or 2) for place, size in enumerate(spec.shape)]
+            highest = 255 if spec.dtype == tf.uint8 else 1  # 1 is a number of a word, of a mask and of a segment
+            drawn = draws.random(shape) if spec.dtype.is_floating else draws.integers(0, highest, shape, endpoint=True)
+            batch[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
+        inputs = [batch]
+    outputs = []
+    with tf.device("CPU:0"):
+        for batch in inputs:
+            values = [tf.constant(batch[spec.name], spec.dtype) for spec in specs]
+            args, kwargs = tf.nest.pack_sequence_as(traced.structured_input_signature, values)
+            outputs.append(host(traced(*args, **kwargs)))
+    return inputs, outputs
 
 
 def _own_names(features: Any) -> Iterator[str]:

@@ -37,6 +37,8 @@ def measured(row: dict[str, Any]) -> str:
     which = row.get("limit_of")
     apart = max((each[which] for each in row["difference"].values()), default=0.0)
     said = f"differs by {apart:.1e} ({which}, {row['limit']:g} is allowed)" if which else "every value, bit by bit"
+    if on := row.get("compared_on"):
+        said += f" on {on}"
     if latency := row.get("latency_ms"):
         said += "; " + ", ".join(f"{each} ms for {size}" for size, each in latency.items())
     if metrics := row.get("metrics"):

@@ -25,7 +25,7 @@ from official_trainer import files
 from official_trainer.formats import card, samples
 from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, FormatError
-from official_trainer.formats.readers import Arrays, batches_in, value_text, write_batches
+from official_trainer.formats.readers import SIGNATURE, Arrays, batches_in, value_text, write_batches
 from official_trainer.lazy import tf
 from official_trainer.runs import recorded
 from official_trainer.tasks import export
@@ -84,8 +84,8 @@ class Formats:
         named = [samples.named(self._model, features) for features, _ in self._data]
         self._function = samples.function_of(self._task, self._model, self._data[0][0])
         with tf.device("CPU:0"):
-            self._wanted = [_arrays(self._function(batch)) for batch in named]
-        self._inputs = [_arrays(batch) for batch in named]
+            self._wanted = [samples.host(self._function(batch)) for batch in named]
+        self._inputs = [samples.host(batch) for batch in named]
         specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
         with during("describing the model", task=self._task, method="build_contract"):
             self._contract = contracts.of(self._task, self._model, *specs, experiment)
@@ -118,7 +118,7 @@ class Formats:
         if not formats:
             return {}
         source = files.join(work, "source")
-        export.write_functions(source, self._model, {"serving_default": self._function})
+        export.write_functions(source, self._model, {SIGNATURE: self._function})
         errors = files.join(work, "errors.json")
         request = {
             "source": source,
@@ -143,37 +143,36 @@ class Formats:
         Raises:
           FormatError: it cannot be written or read, or differs more than it may.
         """
-        if name == "saved_model" and not self._takes_features():
-            return {"not_compared": "its signatures take other inputs than the features that validation data hold"}
+        inputs, wanted, on = self._inputs, self._wanted, {}
+        if name == "saved_model":
+            function = export.signatures_of(self._task, self._model)[0].get(SIGNATURE)
+            if function is None or (own := samples.for_signature(function, self._inputs)) is None:
+                return {"not_compared": "it has no serving_default that takes features or numbers alone"}
+            inputs, wanted = own
+            on = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
+        elif name == "keras":  # it holds the model without the task's predict_step
+            wanted = [samples.host(self._called(batch)) for batch in inputs]
         path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
         if name in ("keras", "weights"):
-            self._save(path)
+            self._save(path, wanted)
         package = type(self._model).__module__.partition(".")[0]
-        outputs = files.join(work, "outputs.npz")
-        request = {
+        request: dict[str, Any] = {
             "path": path,
             "imports": [package] if package in ("keras_hub", "official") and name == "keras" else [],
             "inputs": files.join(work, "inputs.npz"),
-            "outputs": outputs,
+            "outputs": files.join(work, "outputs.npz"),
         }
+        write_batches(request["inputs"], inputs)
         measured = _in_clean_process("readers", request)
         if name == "weights":
             self._check_values(measured["values"])
             found: dict[str, Any] = {"difference": {}, "limit": 0.0}
         else:
-            found = {**self._compared(name, batches_in(outputs)), **measured}
+            found = {**self._compared(name, wanted, batches_in(request["outputs"])), **measured, **on}
         size = {} if name == "saved_model" else {"file": files.base_name(path), "bytes": files.size_bytes(path)}
         return {**size, **found}
 
-    def _takes_features(self) -> bool:
-        """Whether the SavedModel's own signature has the inputs of the contract."""
-        function = tf.saved_model.load(self._folder).signatures.get("serving_default")
-        specs = function.structured_input_signature[1] if function is not None else {}
-        return {row["name"]: row["dtype"] for row in self._contract["inputs"]} == {
-            name: spec.dtype.name for name, spec in specs.items()
-        }
-
-    def _save(self, path: str) -> None:
+    def _save(self, path: str, wanted: Sequence[Arrays]) -> None:
         try:
             if path.endswith(".keras"):
                 self._model.save(path)
@@ -181,7 +180,9 @@ class Formats:
                 self._model.save_weights(path)
         except Exception as error:  # of Keras, or of the user's get_config
             raise FormatError(f"Keras cannot save it: {type(error).__name__}: {error}") from error
-        contracts.embed(path, self._contract)
+        rows = [{"name": name, **contracts.of_array(value)} for name, value in wanted[0].items()]
+        same = {row["name"]: row for row in self._contract["outputs"]}
+        contracts.embed(path, {**self._contract, "outputs": [same.get(row["name"], row) for row in rows]})
 
     def _check_values(self, values: Sequence[str]) -> None:
         lacks = Counter(value_text(variable.numpy()) for variable in kerases.of(self._model).variables(self._model))
@@ -189,15 +190,12 @@ class Formats:
         if lacks:
             raise FormatError(f"{sum(lacks.values())} of the model's arrays are not in its file, bit by bit")
 
-    def _compared(self, name: str, found: Sequence[Arrays]) -> dict[str, Any]:
+    def _compared(self, name: str, wanted: Sequence[Arrays], found: Sequence[Arrays]) -> dict[str, Any]:
         """Returns how far the outputs of a file are from those of the model.
 
         Raises:
           FormatError: further than its format may.
         """
-        wanted = self._wanted
-        if name == "keras":  # it holds the model without the task's predict_step
-            wanted = [_arrays(self._called(batch)) for batch in self._inputs]
         difference = {
             each: differences([batch[each] for batch in wanted], [batch[each] for batch in found])
             for each in wanted[0]
@@ -228,6 +226,8 @@ class Formats:
         if self._form is None or any(labels is None for _, labels in self._data):
             return {}
         names, structure = self._form
+        if not set(names) <= set(outputs[0]) or len(outputs) != len(self._data):
+            return {}
         with self._trainer.strategy.scope():
             metrics = self._task.build_metrics(training=False)
         for (_, labels), batch in zip(self._data, outputs, strict=True):
@@ -245,7 +245,7 @@ class Formats:
             return None
         with tf.device("CPU:0"):
             structure = self._task.inference_step(self._data[0][0], self._model)
-        named = _arrays(export.by_name(structure, self._model))
+        named = samples.host(export.by_name(structure, self._model))
         has = all(name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name]) for name in named)
         return (list(named), structure) if has else None
 
@@ -270,13 +270,6 @@ def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]
     with np.errstate(invalid="ignore"):  # infinities are equal, and have no difference
         apart = np.where(a == b, 0.0, np.abs(a - b)) / span
     return {"max": float(apart.max()), "mean": float(apart.mean())}
-
-
-def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
-        for name, value in values.items()
-    }
 
 
 def _add_ranges(rows: Sequence[dict[str, Any]], batches: Sequence[Arrays]) -> None:

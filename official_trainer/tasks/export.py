@@ -163,20 +163,29 @@ def save(
 def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
     """Writes a SavedModel, all but its record; returns the names of its signatures."""
     phase = f"exporting the model of step {step}"
-    garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
-    if garden_module is not None:
-        signatures = serving.signatures(garden_module)
-    else:
-        # Model Garden's tasks have none.
-        make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
-        with during(phase, task=task, method="build_signatures"):
-            signatures = make(model)
+    signatures, resources = signatures_of(task, model, phase)
     with during(phase, task=task, method="build_signatures"):
-        write_functions(directory, model, signatures, serving.resources(garden_module))
+        write_functions(directory, model, signatures, resources)
     if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
         with during(phase, task=task, method="build_warmup_requests"):
             warmup.write(directory, task.build_warmup_requests(model))
     return sorted(signatures)
+
+
+def signatures_of(
+    task: Any, model: Any, phase: str = "exporting the model"
+) -> tuple[Mapping[str, Any], Sequence[Any]]:
+    """Returns the functions of a SavedModel by name, and what they use beside the model.
+
+    They are a task's own, those of Model Garden's export module, or ours.
+    """
+    garden_module = None if hasattr(task, "build_signatures") else serving.export_module(task, model)
+    if garden_module is not None:
+        return serving.signatures(garden_module), serving.resources(garden_module)
+    # Model Garden's tasks have none.
+    make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
+    with during(phase, task=task, method="build_signatures"):
+        return make(model), ()
 
 
 def write_functions(

@@ -102,7 +102,6 @@ STRINGS = {
     "config/components.py": "a component is a file of `actions`, `tracking` or `sources`, or an entry point of a group",
     "garden/run.py": "the entry of `python -m`, which no module imports: the command line is above it",
     "processes/children.py": "what the process imports that others are forked from",
-    "formats/__main__.py": "the command line of a process",
     "launch/fetch.py": "the command line of a process",
     "launch/rerun.py": "the command line of a process",
     "launch/targets/__init__.py": "the name of a group of entry points",

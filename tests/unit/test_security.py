@@ -138,7 +138,6 @@ def calls():
 SAVED_MODELS = {
     "formats/convert.py": "what this run has just written, which is converted",
     "formats/readers.py": "what this run has just written, or a command names",
-    "formats/writing.py": "what this run has just written",
 }
 """Modules that load a SavedModel, which is a program."""
 

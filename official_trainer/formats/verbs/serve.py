@@ -1,4 +1,4 @@
-"""Serve an exported model on this machine, as TensorFlow Serving does.
+"""Serve an exported model, with the requests of TensorFlow Serving.
 
 It is for trying a model before a server of its own has it: TensorFlow Serving takes the same requests. Requests that
 wait are computed together. Ctrl-C or SIGTERM ends it once all that it has taken is answered.

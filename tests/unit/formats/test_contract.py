@@ -111,6 +111,7 @@ def test_a_file_with_other_labels_is_refused():
     """N46: or other units, or preprocessing that moved."""
     said = json.loads(json.dumps(SAID))
     contract.check_task("model.onnx", CONTRACT, said)
+    contract.check_task("model.keras", CONTRACT, {**said, "labels": {**said["labels"], "sure": ["no", "yes"]}})
     moved = {**said, "preprocessing": "outside"}
     with pytest.raises(FormatError, match="was exported with preprocessing inside, and build_contract says outside"):
         contract.check_task("model.onnx", CONTRACT, moved)

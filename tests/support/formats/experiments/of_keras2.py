@@ -34,6 +34,7 @@ class PairConfig(TaskConfig):
     """Two inputs."""
 
     noise: float = 0.0
+    signature: bool = False
 
 
 @register_task_cls(PairConfig)
@@ -55,6 +56,13 @@ class Pair(Task):
         outputs = self.inference_step(inputs, model)
         noise = self.task_config.noise
         return {"side": outputs + tf.random.normal(tf.shape(outputs)) * noise if noise else outputs}
+
+    def build_signatures(self, model):
+        @tf.function(input_signature=[tf.TensorSpec([None, 7], tf.float32, name="numbers")])
+        def add(numbers):
+            return {"sum": tf.reduce_sum(model({"left": numbers[:, :4], "right": numbers[:, 4:]}), axis=1)}
+
+        return {"serving_default": add} if self.task_config.signature else super().build_signatures(model)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         return keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)

@@ -1,0 +1,144 @@
+"""Which formats models can have, on tiny data: `python -m tests.support.formats.table [FOLDER] [NAME …]`.
+
+Each model is trained for some steps in a process of its own, because a process has one Keras; then each format of its
+newest checkpoint is tried, and nothing is exported. The table is in docs/guides/predict_and_export.md.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import get_args
+
+from official_trainer import config, files
+from official_trainer.config.schema import ExportFormat
+from official_trainer.errors import UserError
+from official_trainer.formats.kinds import missing
+from official_trainer.formats.shown import measured
+from official_trainer.runs import recorded
+from official_trainer.runs.job import Job
+from official_trainer.runs.run import import_tensorflow
+from official_trainer.tasks import registry
+from tests import ROOT
+from tests.support.garden import data
+from tests.support.garden.families import FAMILIES
+
+FORMATS = get_args(ExportFormat)
+HERE = ROOT / "tests" / "support" / "formats"
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """How a model is trained: the words after `train`, the workspace, and the kind of data that it needs."""
+
+    words: tuple[str, ...]
+    workspace: Path = ROOT
+    data: str = ""
+
+
+def _ours(name, *sets):
+    short = ("trainer.train_steps=20", "trainer.validation_interval=20", "trainer.checkpoint_interval=20")
+    return Model((name, *short, "trainer.summary_interval=20", "trainer.steps_per_loop=20", *sets))
+
+
+def _garden(family):
+    found = FAMILIES[family]
+    overlay = (f"--experiment={found.experiment}", f"--config_file={found.overlay}")
+    return Model((*overlay, "trainer.train_steps=4", "trainer.validation_interval=4"), data=found.data)
+
+
+MODELS = {
+    "digits_mlp, tf_keras": _ours("digits_mlp"),
+    "digits_cnn, tf_keras": _ours("digits_cnn"),
+    "breast_cancer, tf_keras": _ours("breast_cancer"),
+    "diabetes, tf_keras": _ours("diabetes"),
+    "two inputs, tf_keras": Model(("formats_pair",), HERE),
+    "LSTM, tf_keras": Model(("formats_series",), HERE),
+    "LSTM unrolled, tf_keras": Model(("formats_series", "task.unroll=true"), HERE),
+    "python_docs_lm, Model Garden's layers": _ours("python_docs_lm"),
+    "digits_keras3": _ours("digits_keras3"),
+    "GRU and two inputs, Keras 3": Model(("formats_pair3",), HERE),
+    "python_topics, KerasHub": _ours("python_topics"),
+    "resnet_imagenet": _garden("resnet"),
+    "bert/sentence_prediction": _garden("bert_sentence_prediction"),
+    "mnv2_deeplabv3_pascal": _garden("mobilenet_segmentation"),
+}
+
+
+def tried(run_dir):
+    """Returns what comes of each format of the newest checkpoint of a run: `yes: …` or `no: …`."""
+    found = dict.fromkeys(FORMATS, "")
+    for name in FORMATS:
+        for what, fix in missing([name]):
+            found[name] = f"no: {what}; {fix}"
+    run = recorded.read(run_dir, now_seconds=0.0)
+    experiment, workspace = run.experiment, run.record.get("workspace") or registry.find_workspace()
+    base = registry.get_config(experiment, workspace, run.record.get("imports") or [])
+    resolved = config.resolve(base, experiment=experiment, config_files=[files.join(run_dir, files.PARAMS_FILE)])
+    job = Job(experiment=experiment, resolved=resolved, model_dir=run_dir, mode="export", quiet=True)
+    import_tensorflow(quiet=True)
+    from official_trainer.formats.writing import Formats
+    from official_trainer.runs.chosen_checkpoint import build_at
+    from official_trainer.tasks import export
+
+    trainer, step = build_at(job, "latest")
+    with trainer.weights_averaged(), tempfile.TemporaryDirectory() as work:
+        folder = files.join(work, str(step))
+        export.save(folder, trainer.task, trainer.model, step=step)
+        formats = Formats(trainer, folder, experiment, job.config.trainer.export.max_difference)
+        made = formats.write([name for name in FORMATS if not found[name]])
+    found |= {name: f"no: {why}" for name, why in made.failures.items()}
+    for name, row in made.record["formats"].items():
+        found[name] = measured(row) if "not_compared" in row else f"yes: {measured(row)}"
+    return found
+
+
+def rows(folder, names):
+    """Yields the lines of the table, in Markdown."""
+    yield "| model | format | is it the model? |"
+    yield "|---|---|---|"
+    for number, (name, model) in enumerate(MODELS.items()):
+        if names and not any(each in name for each in names):
+            continue
+        run = folder / f"run-{number}"
+        if model.data:
+            data.write(folder / "tiny_data", [model.data])
+        train = [sys.executable, "-m", "official_trainer", "train", *model.words, f"--model_dir={run}"]
+        cwd = folder if model.data else model.workspace
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        for command in (
+            [*train, "trainer.export.at_end=false"],
+            [sys.executable, "-m", "tests.support.formats.table", "--json", str(run)],
+        ):
+            done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+                yield f"| {name} | all | no: {lines[-1]} |"
+                break
+        else:
+            for kind, outcome in json.loads(done.stdout.strip().splitlines()[-1]).items():
+                cell = outcome.replace("|", "\\|")
+                yield f"| {name} | {kind} | {cell} |"
+
+
+def main(words):
+    """Prints the table; returns the exit code."""
+    if words[:1] == ["--json"]:
+        try:
+            print(json.dumps(tried(words[1])))
+        except UserError as error:
+            print(str(error).replace("\n", " "), file=sys.stderr)
+            return int(error.exit_code)
+        return 0
+    folder = Path(words[0] if words else tempfile.mkdtemp()).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for line in rows(folder, words[1:]):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
