@@ -1,7 +1,7 @@
-"""Serve an exported model, with the requests of TensorFlow Serving.
+"""Serve an exported model, as TensorFlow Serving does.
 
-It is for trying a model before a server of its own has it: TensorFlow Serving takes the same requests. Requests that
-wait are computed together. Ctrl-C or SIGTERM ends it once all that it has taken is answered.
+It is for trying a model on this machine, before a server of its own has it: TensorFlow Serving takes the same requests.
+Requests that wait are computed together. Ctrl-C or SIGTERM ends it once all that it has taken is answered.
 
 Owns: `serve`. Does not own: the server (`formats/serving.py`), the export (`official-trainer export`).
 """
