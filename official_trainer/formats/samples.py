@@ -22,7 +22,7 @@ Batches = list[dict[str, Any]]
 """NumPy arrays `[batch, …]` by name, of each batch."""
 
 _EXAMPLES, _BATCHES = 256, 8
-_FREE = 32  # for a size that a signature leaves free: of an image, or the words of a text
+_FREE = (2, 32, 32, 32, 32, 32)  # for sizes that a signature leaves free, where no feature has as many
 
 
 def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -> list[tuple[Any, Any]]:
@@ -105,12 +105,13 @@ def for_signature(
       features: batches of named features, which it may take.
 
     Returns:
-      None for a signature that takes texts, which cannot be made up.
+      None for a signature that takes texts, which cannot be made up, or refuses what was made up.
     """
     import numpy as np
 
     traced = function if hasattr(function, "structured_input_signature") else function.get_concrete_function()
-    specs = tf.nest.flatten(traced.structured_input_signature)
+    leaves = tf.nest.flatten(traced.structured_input_signature)  # of an argument that is left out: None
+    specs = [each for each in leaves if isinstance(each, tf.TensorSpec)]
     inputs = features
     if {spec.name: spec.dtype.name for spec in specs} != {
         name: value.dtype.name for name, value in features[0].items()
@@ -119,7 +120,8 @@ def for_signature(
             return None
         draws, batch = np.random.default_rng(0), {}
         for spec in specs:
-            shape = [(size or _FREE) if place else (size or 2) for place, size in enumerate(spec.shape)]
+            like = next((each.shape for each in features[0].values() if each.ndim == spec.shape.rank), _FREE)
+            shape = [size or (like[place] if place else 2) for place, size in enumerate(spec.shape)]
             highest = 255 if spec.dtype == tf.uint8 else 1  # 1 is a number of a word, of a mask and of a segment
             drawn = draws.random(shape) if spec.dtype.is_floating else draws.integers(0, highest, shape, endpoint=True)
             batch[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
@@ -127,9 +129,15 @@ def for_signature(
     outputs = []
     with tf.device("CPU:0"):
         for batch in inputs:
-            values = [tf.constant(batch[spec.name], spec.dtype) for spec in specs]
+            values = [
+                tf.constant(batch[each.name], each.dtype) if isinstance(each, tf.TensorSpec) else each
+                for each in leaves
+            ]
             args, kwargs = tf.nest.pack_sequence_as(traced.structured_input_signature, values)
-            outputs.append(host(traced(*args, **kwargs)))
+            try:
+                outputs.append(host(traced(*args, **kwargs)))
+            except tf.errors.InvalidArgumentError:
+                return None
     return inputs, outputs
 
 

@@ -147,7 +147,7 @@ class Formats:
         if name == "saved_model":
             function = export.signatures_of(self._task, self._model)[0].get(SIGNATURE)
             if function is None or (own := samples.for_signature(function, self._inputs)) is None:
-                return {"not_compared": "it has no serving_default that takes features or numbers alone"}
+                return {"not_compared": "it has no serving_default that takes features or random numbers"}
             inputs, wanted = own
             on = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
         elif name == "keras":  # it holds the model without the task's predict_step

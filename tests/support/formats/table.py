@@ -50,6 +50,7 @@ def _garden(family):
     return Model((*overlay, "trainer.train_steps=4", "trainer.validation_interval=4"), data=found.data)
 
 
+WARMUP = "trainer.optimizer_config.warmup.linear.warmup_steps=2"
 MODELS = {
     "digits_mlp, tf_keras": _ours("digits_mlp"),
     "digits_cnn, tf_keras": _ours("digits_cnn"),
@@ -59,9 +60,9 @@ MODELS = {
     "LSTM, tf_keras": Model(("formats_series",), HERE),
     "LSTM unrolled, tf_keras": Model(("formats_series", "task.unroll=true"), HERE),
     "python_docs_lm, Model Garden's layers": _ours("python_docs_lm"),
-    "digits_keras3": _ours("digits_keras3"),
+    "digits_keras3": _ours("digits_keras3", WARMUP),
     "GRU and two inputs, Keras 3": Model(("formats_pair3",), HERE),
-    "python_topics, KerasHub": _ours("python_topics"),
+    "python_topics, KerasHub": _ours("python_topics", WARMUP),
     "resnet_imagenet": _garden("resnet"),
     "bert/sentence_prediction": _garden("bert_sentence_prediction"),
     "mnv2_deeplabv3_pascal": _garden("mobilenet_segmentation"),
