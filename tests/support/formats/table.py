@@ -66,6 +66,7 @@ MODELS = {
     "resnet_imagenet": _garden("resnet"),
     "bert/sentence_prediction": _garden("bert_sentence_prediction"),
     "mnv2_deeplabv3_pascal": _garden("mobilenet_segmentation"),
+    "retinanet_resnetfpn_coco, bfloat16": _garden("retinanet"),
 }
 
 
