@@ -172,9 +172,7 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
     return sorted(signatures)
 
 
-def signatures_of(
-    task: Any, model: Any, phase: str = "exporting the model"
-) -> tuple[Mapping[str, Any], Sequence[Any]]:
+def signatures_of(task: Any, model: Any, phase: str = "exporting the model") -> tuple[Mapping[str, Any], Sequence[Any]]:
     """Returns the functions of a SavedModel by name, and what they use beside the model.
 
     They are a task's own, those of Model Garden's export module, or ours.
@@ -188,9 +186,7 @@ def signatures_of(
         return make(model), ()
 
 
-def write_functions(
-    directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()
-) -> None:
+def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()) -> None:
     """Writes a SavedModel with these functions of a model, by their names, and what they use beside it."""
     module, kind = tf.Module(), kerases.of(model)
     module.model = kind.trackable(model)  # for its values; signatures are all that is called
