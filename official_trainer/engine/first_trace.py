@@ -36,8 +36,8 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
       compiled: whether the step gets the metrics of `compile`, too.
     """
     trains = optimizer is not None
-    is_called = trains or not hasattr(model, "save_spec") or model.save_spec() is not None
-    if is_called and not variables.has_unbuilt_layers(model):
+    waits = not getattr(model, "inputs", None) and hasattr(model, "save_spec") and model.save_spec() is None
+    if (trains or not waits) and not variables.has_unbuilt_layers(model):
         return
     of_model = kerases.of(model).metrics(model, compiled=compiled)
     metrics = [*metrics_of(task, model, training=trains), *of_model]

@@ -69,14 +69,17 @@ class NoSignaturesError(UserError, ValueError):
 
 
 def predict_step_of(task: Any) -> Callable[..., Any]:
-    """Returns a task's `predict_step`, or else its `inference_step` as one."""
+    """Returns a task's `predict_step`, or else its `inference_step` as one, or else the call of its model."""
     if hasattr(task, "predict_step"):  # Model Garden's tasks have none
         step: Callable[..., Any] = task.predict_step
         return step
 
     @do_not_convert
     def infer(inputs: Any, model: Any, labels: Any = None) -> Any:
-        return convert(task.inference_step)(inputs, model)
+        try:
+            return convert(task.inference_step)(inputs, model)
+        except NotImplementedError:  # of Model Garden's learning from clips without labels
+            return model(inputs, training=False)
 
     return infer
 

@@ -95,7 +95,7 @@ def _error(err):
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     begins = [n for n, line in enumerate(lines) if re.match(r"(error: |[\w.]*(Error|Exception|Exit)\b)", line)]
     said = " ".join(lines[begins[-1] :] if begins else lines[-1:]) or "nothing was printed"
-    return re.sub(r"^error: |^[\w.]*FailedError: |[^\s']*/site-packages/", "", said)
+    return re.sub(r"^error: |^[\w.]*FailedError: |[^\s']*/site-packages/| traceback: \S+ \(--traceback.*", "", said)
 
 
 # The columns.

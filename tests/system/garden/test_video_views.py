@@ -27,3 +27,8 @@ def test_clips_with_two_views_train_and_go_on(tmp_path):
     assert len(names) > 20
     assert list(committed_steps(str(tmp_path / "parts"))) == [2, 4]
     assert all((whole.get_tensor(name) == parts.get_tensor(name)).all() for name in names)
+    exported = ["export", f"--model_dir={tmp_path / 'whole'}", f"--output_dir={tmp_path / 'served'}"]
+    done = run_command(exported, cwd=tmp_path, folder=tmp_path)  # its task has no step for it: the model itself
+    assert done.code == 0, done.err
+    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    assert [spec.shape.as_list() for spec in serve.structured_input_signature[1].values()] == [[None, 4, 32, 32, 3]]
