@@ -155,9 +155,11 @@ class DirectoryLock:
                     return
             except BlockingIOError:
                 text, handovers = _look(self._path), handovers + 1
-                if text is not None or handovers == _HANDOVER_ATTEMPTS:
+                if (text is not None and not _is_dead(text)) or handovers == _HANDOVER_ATTEMPTS:
                     raise self._refusal(text) from None
-                self._sleep(_HANDOVER_SECONDS)  # its holder is about to write its name, or about to end
+                # Its holder is about to write its name, or about to end; one that was killed while it started a
+                # program has left the lock to that one, until this begins.
+                self._sleep(_HANDOVER_SECONDS)
                 continue
             if is_waiting and self._seen != before:
                 raise self._refusal(self._seen)
@@ -476,6 +478,20 @@ def _parse(text: bytes | None) -> dict[str, Any]:
 
 def _owner(text: bytes | None) -> str | None:
     return _parse(text).get("owner")
+
+
+def _is_dead(text: bytes) -> bool:
+    """Whether a lock file names a process of this machine that has ended."""
+    values = _parse(text)
+    if values.get("machine") != _machine() or not isinstance(pid := values.get("pid"), int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 def _describe(text: bytes | None) -> str:

@@ -187,6 +187,21 @@ def test_the_lock_of_a_killed_process_is_taken_at_once(run_dir):
         assert read(run_dir)["pid"] == os.getpid()
 
 
+def test_the_lock_that_a_killed_process_left_to_a_program_is_waited_for(run_dir):
+    """One that is killed while it starts git leaves its lock to the new process, until that is the program."""
+    with process(HOLD + SAY_AND_WAIT, run_dir) as holder:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait(TIMEOUT_SECONDS)
+    with open(os.path.join(run_dir, ".lock"), "w") as program:
+        fcntl.flock(program, fcntl.LOCK_EX)
+        fake = FakeTime()
+        with pytest.raises(LockedError, match=f"is in use by pid {holder.pid} "):
+            make(run_dir, fake).acquire()
+        assert 0 < fake.now <= 1
+        with make(run_dir, FakeTime(meanwhile=program.close)):
+            assert read(run_dir)["pid"] == os.getpid()
+
+
 def test_what_a_killed_renewal_left_is_removed(run_dir):
     write(run_dir, machine=lock._machine())
     for name in (".lock.json.tmp-41", ".lock.json.tmp-42", "ckpt.tmp-41"):
