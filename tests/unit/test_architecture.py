@@ -177,13 +177,16 @@ NEED_TENSORFLOW = {
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
 
+NEED_AN_EXTRA = {"formats/serving.py"}
+"""Modules that import a package which not every user has."""
+
 
 def light_modules():
     """Returns the dotted names of the modules that import no TensorFlow."""
     return [
         dotted(path)
         for path in PATHS
-        if name_of(path) not in NEED_TENSORFLOW
+        if name_of(path) not in NEED_TENSORFLOW | NEED_AN_EXTRA
         and path.relative_to(ENGINE).parts[0] not in ("engine", "program")
         and path.name != "__main__.py"
     ]
