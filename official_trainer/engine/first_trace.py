@@ -13,8 +13,8 @@ from typing import Any
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
+from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import random_streams, variables
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.user_code import during
@@ -23,10 +23,11 @@ from official_trainer.user_code import during
 def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compiled: bool = False) -> None:
     """Creates the variables that layers create in their first call; does nothing for a model that has them all.
 
-    Without training, a model of tf_keras is also called that has not been: an export reads from it what it takes.
-
     Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
     trace is never run, and updates nothing, so that the slots of the optimizer are created as for any other model.
+
+    Without training, a model of tf_keras that has all variables and has not been called gets its `predict_step` traced:
+    an export reads from it what it takes.
 
     Args:
       model: the model.
@@ -35,31 +36,50 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
       data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
       compiled: whether the step gets the metrics of `compile`, too.
     """
-    trains = optimizer is not None
+    trains, lacks_variables = optimizer is not None, variables.has_unbuilt_layers(model)
     waits = not getattr(model, "inputs", None) and hasattr(model, "save_spec") and model.save_spec() is None
-    if (trains or not waits) and not variables.has_unbuilt_layers(model):
+    if not lacks_variables and (trains or not waits):
         return
     of_model = kerases.of(model).metrics(model, compiled=compiled)
     metrics = [*metrics_of(task, model, training=trains), *of_model]
-    step = functools.partial(task.train_step, optimizer=optimizer) if trains else task.validation_step
-
-    @do_not_convert
-    def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
-        name = "train_step" if trains else "validation_step"
-        notes = during("tracing the first step", task=task, method=name, batch=lambda: batch_signature(inputs))
-        with random_streams.of_no_step(task), notes:
-            step_of_task(inputs, model=model, metrics=metrics)
-
-    @do_not_convert
-    def trace(iterator: Any) -> None:
-        # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument, and
-        # an argument has vaguer shapes.
-        batch = next(iterator)
-        tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
     if isinstance(data, DatasetBuilder):
         spec = data.element_spec()
     else:  # there is no public way to ask a distributed dataset for what a replica gets
         spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
-    with kerases.without_updates(optimizer):
-        tf.function(trace).get_concrete_function(tf.data.IteratorSpec(spec))
+
+    def trace(name: str, step: Callable[..., Any]) -> None:
+        @do_not_convert
+        def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
+            notes = during("tracing the first step", task=task, method=name, batch=lambda: batch_signature(inputs))
+            with random_streams.of_no_step(task), notes:
+                step_of_task(inputs, model=model, metrics=metrics)
+
+        @do_not_convert
+        def of_next(iterator: Any) -> None:
+            # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument,
+            # and an argument has vaguer shapes.
+            batch = next(iterator)
+            tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
+
+        with kerases.without_updates(optimizer):
+            tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec))
+
+    predict = functools.partial(_predict, task)
+    if trains:
+        trace("train_step", functools.partial(task.train_step, optimizer=optimizer))
+    elif lacks_variables:
+        try:
+            trace("validation_step", task.validation_step)
+        except NotImplementedError:  # a task of Model Garden that is not evaluated
+            trace("predict_step", predict)
+    else:
+        trace("predict_step", predict)
+
+
+@do_not_convert
+def _predict(task: Any, inputs: Any, *, model: Any, metrics: Any) -> None:
+    """Does what an export does with a batch."""
+    del metrics
+    features, labels = inputs if isinstance(inputs, tuple) and len(inputs) == 2 else (inputs, None)
+    convert(export.predict_step_of(task))(features, model, labels)

@@ -41,7 +41,7 @@ _START_SECONDS, _END_SECONDS = 0.02, 1.0
 _KINDS: Mapping[str, Any] = {
     **{"run_id": str, "experiment": str, "mode": str, "status": str, "restarts": int, "steps": dict},
     **{"imports": list, "workspace": str | None, "code": dict | None},
-    **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None, "saves": int},
+    **{"last_checkpoint_step": int | None, "time": dict | None, "cores": int | None},
     "best": {"metric": str, "value": float, "step": int},
 }
 """What the fields hold that a restart, or another process, reads; `float` is a number as `encode` returns it,
@@ -194,8 +194,6 @@ class RunRecord:
             "restarts": before.get("restarts", 0) + is_restart,
             "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
-            "last_saved": before.get("last_saved"),
-            "saves": before.get("saves", 0),
             "best": before.get("best"),
             **dict.fromkeys(("error", "stopped_early")),
             "final_metrics": before.get("final_metrics"),
@@ -211,6 +209,8 @@ class RunRecord:
             "phase": "start",
             "step": None,
             "last_checkpoint_step": None,
+            "last_saved": self._last_saved(),
+            "saves": 0,
             **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
@@ -264,7 +264,7 @@ class RunRecord:
     def checkpoint(self, step: int, *, is_new: bool = True) -> None:
         """Records that the checkpoint of `step` is committed; one that is not new is gone back to."""
         if is_new:
-            self._run |= {"last_saved": self._now(), "saves": self._run["saves"] + 1}
+            self._status |= {"last_saved": self._now(), "saves": self._status["saves"] + 1}
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self._set_step(step)
         self._write_status()
@@ -332,6 +332,13 @@ class RunRecord:
     def _write_run(self) -> None:
         self._check()
         _write(files.join(self.model_dir, RUN_FILE), self._run)
+
+    def _last_saved(self) -> str | None:
+        """Returns when the processes before have last saved, if they have left a status that says so."""
+        with contextlib.suppress(OSError, files.UnreadableFileError):
+            found = files.read_json(files.join(self.model_dir, STATUS_FILE)).get("last_saved")
+            return found if isinstance(found, str) else None
+        return None
 
     def _write_status(self) -> None:
         self._check()

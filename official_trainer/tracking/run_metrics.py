@@ -43,7 +43,7 @@ HELP: Mapping[str, str] = {
     "goodput_ratio": "How much time trained: since the last summary, or since the first start of the run.",
     "time_seconds_total": "Where the time of this process went; it is counted at each summary.",
     "metric": "The newest number of each metric and split.",
-    "saves_total": "Checkpoints that the run has saved.",
+    "saves_total": "Checkpoints that this process has saved.",
     "last_checkpoint_step": "The step of the newest checkpoint.",
     "last_checkpoint_timestamp_seconds": "When the run last saved a checkpoint.",
     "last_progress_timestamp_seconds": "When the run last ended steps, began a phase or saved.",
@@ -115,6 +115,7 @@ class RunMetrics:
     def end(self, status: str) -> None:
         """The process ends: `done`, `preempted` or `failed`."""
         self._ended = status
+        self._state.forget()  # the last file says how the run has ended
 
     def log(self, split: str, step: int, values: Mapping[str, float]) -> None:
         """Takes new numbers."""
@@ -176,9 +177,9 @@ class RunMetrics:
             "step": step,
             "end_step": end_step,
             "remaining_seconds": left,
-            "saves_total": _number(run.get("saves")),
+            "saves_total": _number(status.get("saves")),
             "last_checkpoint_step": _number(run.get("last_checkpoint_step")),
-            "last_checkpoint_timestamp_seconds": _unix_seconds(run.get("last_saved")),
+            "last_checkpoint_timestamp_seconds": _unix_seconds(status.get("last_saved")),
             "last_progress_timestamp_seconds": _unix_seconds(status.get("updated")),
             "start_timestamp_seconds": _unix_seconds(run.get("started")),
             "restarts_total": _number(run.get("restarts")),
@@ -217,6 +218,11 @@ class _Answer:
                 if self._call.error is not None:
                     _logger.debug("what the run records cannot be told: %s", self._call.error)
             return self._found if self._call.is_done else None
+
+    def forget(self) -> None:
+        """Has the function called again, however short a time ago it was."""
+        with self._lock:
+            self._read_at = -math.inf
 
     def _ask(self) -> None:
         self._found = self._function()

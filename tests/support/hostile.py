@@ -60,8 +60,12 @@ def relevant(kind):
     return tuple(verb for verb in VERBS if verb in verbs)
 
 
-NO_RUN_DIRECTORY = {"data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list", "sweep", "watch"}
-"""Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`."""
+NO_RUN_DIRECTORY = {
+    *("data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list"),
+    *("serve", "sweep", "watch"),
+}
+"""Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`.
+`serve` takes an export of a run, and writes nothing."""
 
 CODES = {0, 2, 75}
 

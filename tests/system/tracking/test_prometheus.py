@@ -288,10 +288,18 @@ def test_a_checkpoint_that_a_run_goes_back_to_is_no_save(tmp_path):
     run_dir = tmp_path / "run"
     run.run("rolled_back", configuration.resolve(config), mode="train", model_dir=str(run_dir), quiet=True)
     written = json.loads((run_dir / "run.json").read_text())
-    assert (written["saves"], written["last_checkpoint_step"]) == (4, 40)
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["saves"], status["last_checkpoint_step"]) == (4, 40)
     (path,) = tmp_path.glob("*.prom")
     text = path.read_text()
     label = f'run="run-{written["run_id"][:8]}"'
     for name, value in {"saves_total": 4, "step": 40, "end_step": 40, "last_checkpoint_step": 40}.items():
         assert f"official_trainer_{name}{{{label}}} {value}.0\n" in text
     assert f'official_trainer_phase{{phase="done",{label}}} 1.0\n' in text
+
+
+def test_the_guide_has_each_name():
+    """N48: with its words."""
+    page = (ROOT / "docs/guides/operate.md").read_text()
+    missing = [name for name, text in HELP.items() if f"| `official_trainer_{name}` | {text} |" not in page]
+    assert not missing, "\n".join(f"| `official_trainer_{name}` | {HELP[name]} |" for name in missing)

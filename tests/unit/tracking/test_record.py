@@ -4,6 +4,7 @@ import math
 import os
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -53,8 +54,6 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "restarts": 0,
         "steps": {"start": 0, "current": 0, "end": None},
         "last_checkpoint_step": None,
-        "last_saved": None,
-        "saves": 0,
         "best": None,
         "error": None,
         "stopped_early": None,
@@ -74,6 +73,8 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "phase": "start",
         "step": None,
         "last_checkpoint_step": None,
+        "last_saved": None,
+        "saves": 0,
         "bad_records": None,
         "exit_code": None,
         "error": None,
@@ -106,15 +107,24 @@ def test_the_status_follows_the_run(model_dir):
     assert run.best == read(model_dir)["best"] == {"metric": "accuracy", "value": 0.5, "step": 200}
 
 
-def test_saves_are_counted_over_all_processes_of_a_run(model_dir):
-    """N48: with the time of the last one; a checkpoint that the run goes back to is none."""
+def test_saves_of_a_process_are_counted(model_dir):
+    """N48: with the time of the run's last one; a checkpoint that the run goes back to is none."""
     start(model_dir, now=10).checkpoint(200)
     run = start(model_dir, now=20)
+    assert read(model_dir, "status.json")["last_saved"] == "1970-01-01T00:00:10+00:00"
     run.checkpoint(300)
-    run = start(model_dir, now=30)
     run.checkpoint(200, is_new=False)
-    found = read(model_dir)
-    assert (found["saves"], found["last_saved"], found["last_checkpoint_step"]) == (2, "1970-01-01T00:00:20+00:00", 200)
+    found = read(model_dir, "status.json")
+    assert (found["saves"], found["last_saved"], found["last_checkpoint_step"]) == (1, "1970-01-01T00:00:20+00:00", 200)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"last_saved": 3}'])
+def test_a_damaged_status_says_nothing_about_the_last_save(model_dir, text):
+    """N48"""
+    start(model_dir).checkpoint(200)
+    (Path(model_dir) / "status.json").write_text(text)
+    start(model_dir)
+    assert read(model_dir, "status.json")["last_saved"] is None
 
 
 def test_what_was_left_out_is_counted(model_dir):
