@@ -183,7 +183,7 @@ def test_a_record_that_cannot_be_read_is_asked_again(place):
 
 
 def test_a_file_system_that_hangs_costs_one_thread(place, monkeypatch):
-    """N48: nobody waits for it twice, and the rest is told."""
+    """N48: later questions do not wait for it, and the rest is told."""
     monkeypatch.setattr(run_metrics, "_READ_SECONDS", 0.01)
     goes_on, calls = threading.Event(), []
 
