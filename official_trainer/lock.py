@@ -490,7 +490,7 @@ def _is_dead(text: bytes) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        return False
+        pass
     return False
 
 

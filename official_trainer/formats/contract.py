@@ -210,7 +210,7 @@ def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> Non
         fits = shape is None or (
             len(shape) == value.ndim and all(s in (None, g) for s, g in zip(shape, value.shape, strict=True))
         )
-        dtype = "string" if value.dtype.kind in "OSU" else value.dtype.name
+        dtype = of_array(value)["dtype"]
         if not fits or dtype != row["dtype"]:
             raise FormatError(
                 f"{path}: the input {name!r} is {_form(row['dtype'], shape)} by its contract, and the data give "

@@ -29,7 +29,6 @@ from official_trainer.garden import ranking, to_garden
 from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, GardenMultiTask
 from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
-from official_trainer.runs.resume import draws
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import arguments, export, registry, returned
 from official_trainer.tasks import keras as kerases
@@ -86,7 +85,7 @@ def build(
         return _drawing(job, job.prebuilt.trainer)
     config = job.config
     facts: dict[str, Any] = {} if job.gin is None else {f"gin {name}": each for name, each in job.gin.plain.items()}
-    facts["random numbers"] = draws.way_of(job.model_dir)
+    facts["random numbers"] = job.draws
     process.configure_process(config.runtime)
     strategy = distribute.build_strategy(config.runtime, job.cluster, trains=trains)
     if stop is not None:
@@ -126,7 +125,7 @@ def build(
 
 def _drawing(job: Job, trainer: Trainer) -> Trainer:
     """Returns a trainer that draws random numbers as the run has begun."""
-    if draws.way_of(job.model_dir) == "by_replica":
+    if job.draws == "by_replica":
         trainer.context.streams.draw_by_replica()
     return trainer
 

@@ -136,6 +136,11 @@ class Job:
         found = None if workspace is None else code_files.at(workspace)
         return None if found is None else found.as_it_is()
 
+    @functools.cached_property
+    def draws(self) -> draws.Way:
+        """How this run draws random numbers on several replicas."""
+        return draws.way_of(self.model_dir)
+
     @property
     def metadata(self) -> dict[str, Any]:
         """What every checkpoint's manifest holds about the run."""
@@ -143,7 +148,7 @@ class Job:
             "experiment": self.experiment,
             "config_digest": self.config_digest,
             config_changes.CONFIG_KEY: configuration.dump(self.config, shared=True),
-            draws.KEY: draws.way_of(self.model_dir),
+            draws.KEY: self.draws,
             **({config_changes.GIN_KEY: self.gin.plain} if self.gin is not None else {}),
             **({config_changes.CODE_KEY: self.snapshot.record} if self.snapshot is not None else {}),
         }
