@@ -3,6 +3,7 @@
 The server imports TensorFlow but never starts its runtime, because a process that has started it cannot be forked.
 """
 
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -31,7 +32,8 @@ class Completed:
 
 def start_server():
     """Starts the fork server of this process, if none runs, with the library of `disk.c`, which its forks may need."""
-    with disk.preloaded():
+    # The server imports from its folder: elsewhere it would find the `tests` that another package has installed.
+    with disk.preloaded(), contextlib.chdir(ROOT):
         forkserver.ensure_running()
 
 
