@@ -34,15 +34,12 @@ class TableFiles(Batched):
         return int(self._starts[-1])
 
     def take(self, indices: Sequence[int]) -> Any:
-        import numpy as np
-
         parts = list(by_part(self._starts, indices))
         found = [pick(self.part(number), local) for number, _, local in parts]
         if len(found) == 1:
             return found[0]
         leaves = zip(*([leaf for _, leaf in flat(each)] for each in found), strict=True)
-        back = np.argsort(np.concatenate([rows for _, rows, _ in parts]))
-        return rebuilt(found[0], (np.concatenate(each)[back] for each in leaves))
+        return rebuilt(found[0], (_merged(each, [rows for _, rows, _ in parts]) for each in leaves))
 
     def where(self, index: int) -> str:
         file = self._file_of[int(self._starts.searchsorted(index, side="right")) - 1]
@@ -51,6 +48,23 @@ class TableFiles(Batched):
 
     def fingerprint(self) -> str:
         return paths.fingerprint(self._paths)
+
+
+def _merged(values: Sequence[Any], rows: Sequence[Any]) -> Any:
+    """Returns one array of the values of several parts, each written to its rows.
+
+    Raises:
+      ValueError: their shapes or types differ.
+    """
+    import numpy as np
+
+    kinds = sorted({f"{part.dtype}{list(part.shape[1:])}" for part in values})
+    if len(kinds) > 1:
+        raise ValueError(f"the rows have values of {' and '.join(kinds)}")
+    merged = np.empty([sum(map(len, rows)), *values[0].shape[1:]], values[0].dtype)
+    for part, where in zip(values, rows, strict=True):
+        merged[where] = part
+    return merged
 
 
 def opened(path: str) -> Any:

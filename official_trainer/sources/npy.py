@@ -72,7 +72,8 @@ class NpySource(Source):
     def take(self, indices: Sequence[int]) -> Any:
         import numpy as np
 
-        return {field: _native(np.asarray(array[indices])) for field, array in self.arrays.items()}
+        plain = {field: np.asarray(array) for field, array in self.arrays.items()}  # quicker to index than a map
+        return {field: _native(np.take(array, indices, axis=0)) for field, array in plain.items()}
 
     def where(self, index: int) -> str:
         return f"{first_few(list(self._files.values()))}: row {index}"

@@ -171,10 +171,11 @@ def test_what_no_tensor_holds_is_refused(tmp_path, column, message):
         ([1, None, "fill_null"], None),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message):
-    """N45: with file, row and column; the others can be read."""
+@pytest.mark.parametrize("rows_of_group", [3, 1])
+def test_a_row_that_cannot_be_read_is_named(tmp_path, column, message, rows_of_group):
+    """N45: with file, row and column, also where the rows before are in other groups; the others can be read."""
     fields = {"fill_null": {"c": 7}} if message is None else {}
-    path = written(tmp_path / "a.parquet", {"c": [1, None] if fields else column})
+    path = written(tmp_path / "a.parquet", {"c": [1, None] if fields else column}, row_group_size=rows_of_group)
     source = build(path, **fields)
     if message is None:
         assert source.take([0, 1])["c"].tolist() == [1, 7]
