@@ -14,7 +14,7 @@ TOLERANCE = 1e-6
 QUICK = "convolutions", "two_heads", "averaged", "float16", "lora", "added_loss", "bert"
 
 
-@pytest.fixture(params=models.CASES)
+@pytest.fixture(params=cases(list(models.CASES), *QUICK))
 def name(request):
     pytest.importorskip(models.CASES[request.param].needs)
     return request.param
@@ -60,7 +60,7 @@ DROPOUT = 0.3
 DROPPING = [name for name in models.CASES if name not in ("averaged", "bfloat16", "float16", "lora")]
 
 
-@pytest.mark.parametrize("name", cases(DROPPING, "recurrent", "attention"))
+@pytest.mark.parametrize("name", cases(DROPPING, "recurrent"))
 def test_dropout_is_the_same_in_each_run(name, tmp_path):
     """N37: its masks are not those of `fit`, whose generator has a history; it repeats itself, and learns as well."""
     pytest.importorskip(models.CASES[name].needs)
