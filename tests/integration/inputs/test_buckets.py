@@ -40,7 +40,7 @@ def sources(kind):
     return Sequences(LENGTHS, groups=[30] * 5 if kind == "groups" else ())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     kind=st.sampled_from(["plain", "groups", "mixture"]),
     job=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),

@@ -41,7 +41,7 @@ def parts(weights, sizes):
     return made
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=5), st.integers(0, 50))
 def test_every_prefix_has_its_shares_and_each_part_its_epochs(weights_and_sizes, seed):
     """N44: never as much as one example off, and no example of a part again before all its others."""
@@ -66,7 +66,7 @@ def test_weights_that_need_a_longer_table_are_rounded():
     assert inputs.Mixture({"a": ([1], 0.1), "b": ([2], 0.7)}).shares == {"a": 0.125, "b": 0.875}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     job=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),
     start_step=st.integers(0, 300),

@@ -87,7 +87,7 @@ def test_examples_that_are_tuples_are_read_many_at_once():
         assert example["text"].tolist() == [f"number {each}".encode() for each in number]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     name=st.sampled_from(sorted(SOURCES)),
     job=st.sampled_from([(1, 1), (1, 4), (2, 2), (2, 4), (4, 4)]),

@@ -1,10 +1,5 @@
 """Names of what models of Keras 3 hold: each value has one of its own, the same in each process."""
 
-import json
-import os
-import subprocess
-import sys
-
 import keras
 import pytest
 import tensorflow as tf
@@ -12,7 +7,6 @@ import tensorflow as tf
 from official_trainer.tasks import export, optimization
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.variables import flatten
-from tests import ROOT
 from tests.support import toy
 from tests.support.keras3 import shapes
 
@@ -27,15 +21,6 @@ def test_each_value_has_a_name_of_its_own_that_counts_within_the_model(shape):
     assert shapes.names(second) == (found, slots)
     trained = {name for name, _ in kerases.of(model).named(model, trainable=True)}
     assert [slot for slot in slots if slot.startswith("slots/")] == sorted(f"slots/{name}/momentum" for name in trained)
-
-
-def test_names_are_the_same_in_a_new_process():
-    """N40: where other models were built first, in another order."""
-    env = {**os.environ, "TF_USE_LEGACY_KERAS": "0"}
-    command = [sys.executable, "-m", "tests.support.keras3.shapes"]
-    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=True)
-    here = {shape: [*shapes.names(shapes.build(shape))] for shape in shapes.EXPECTED}
-    assert json.loads(found.stdout.splitlines()[-1]) == here
 
 
 def test_a_slot_belongs_to_the_layer_whose_gradients_it_has():
