@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeGuard
 
 from official_trainer import files
@@ -75,6 +76,7 @@ class RecordedRun:
       config: each field of its `params.yaml` by its path, as the text there; `config.lines.value` reads one.
       notes: what went wrong, and what is not known.
       record: the content of `run.json`; empty without one that can be read.
+      process: that of `status.json`: what its newest process does, and where.
     """
 
     directory: str
@@ -89,6 +91,7 @@ class RecordedRun:
     config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    process: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def direction(self) -> Literal["higher", "lower"] | None:
@@ -109,7 +112,9 @@ class RecordedRun:
         return known[0] / spent if len(known) == 3 and known[0] > 0 and (spent := known[1] + known[2]) > 0 else None
 
 
-def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
+def find(
+    directory: str, *, now_seconds: float | None = None, open_run: Callable[..., RecordedRun] | None = None
+) -> list[RecordedRun]:
     """Returns the runs in a folder and below it, by directory.
 
     A folder right in `directory` without a run in it is returned too, so that nothing there is left out in silence.
@@ -118,16 +123,19 @@ def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRu
     Args:
       directory: local folder; may be a run directory itself.
       now_seconds: the Unix time; None reads the clock.
+      open_run: is called as `read` for each run directory, by who looks again and again; None is `read`.
 
     Raises:
       OSError: it cannot be listed.
     """
     now = time.time() if now_seconds is None else now_seconds
+    open_run = open_run or read
     with os.scandir(directory) as entries:
         found = list(entries)
     if is_run([entry.name for entry in found]):
-        return [read(directory, now_seconds=now)]
-    return list(_below(found, 1, now, {os.path.realpath(directory)}))
+        return [open_run(directory, now_seconds=now)]
+    opened = functools.partial(open_run, now_seconds=now)
+    return list(_below(found, 1, opened, {os.path.realpath(directory)}))
 
 
 def steps_text(run: RecordedRun) -> str:
@@ -184,7 +192,9 @@ def is_step(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[str]) -> Iterator[RecordedRun]:
+def _below(
+    entries: list[os.DirEntry[str]], depth: int, open_run: Callable[[str], RecordedRun], seen: set[str]
+) -> Iterator[RecordedRun]:
     """Yields the runs in the folders among the entries of a folder, which lie `depth` below the first one."""
     for entry in sorted(entries, key=lambda entry: entry.name):
         try:
@@ -202,9 +212,9 @@ def _below(entries: list[os.DirEntry[str]], depth: int, now: float, seen: set[st
             yield RecordedRun(directory=entry.path, status="unreadable", notes=(note,))
             continue
         if is_run([each.name for each in inside]):
-            yield read(entry.path, now_seconds=now)
+            yield open_run(entry.path)
             continue
-        runs = list(_below(inside, depth + 1, now, seen)) if depth < MAX_DEPTH else []
+        runs = list(_below(inside, depth + 1, open_run, seen)) if depth < MAX_DEPTH else []
         if not runs and depth == 1:
             runs = [RecordedRun(directory=entry.path, status="no run" if inside else "empty")]
         yield from runs
@@ -265,6 +275,7 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         config=config,
         notes=tuple(notes),
         record=run,
+        process=status,
     )
 
 

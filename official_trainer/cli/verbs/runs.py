@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from official_trainer.runs import differing, recorded
 
     order = arguments.sort or next(iter(_ORDERS))
-    directory = _directory(arguments)
+    directory = folder_of(arguments)
     try:
         found = sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
     except OSError as error:
@@ -85,7 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _directory(arguments: argparse.Namespace) -> str:
+def folder_of(arguments: argparse.Namespace) -> str:
+    """Returns the folder that DIR names, or `runs/` of the workspace.
+
+    Raises:
+      UsageError: DIR is empty, or a URL.
+    """
     if arguments.directory is None:
         directory = os.path.join(target.workspace(arguments) or os.getcwd(), "runs")
         shown = os.path.relpath(directory)
@@ -104,7 +109,7 @@ def _as_json(run: RecordedRun, differs: Mapping[str, str]) -> dict[str, Any]:
     best: Any = run.best
     if best is not None:
         best = {name: encode(value) for name, value in best.items()} if isinstance(best, Mapping) else encode(best)
-    kept = {name: value for name, value in vars(run).items() if name not in ("config", "record")}
+    kept = {name: value for name, value in vars(run).items() if name not in ("config", "record", "process")}
     return {**kept, "best": best, "notes": list(run.notes), "differs": dict(differs)}
 
 
