@@ -77,6 +77,8 @@ class RecordedRun:
       notes: what went wrong, and what is not known.
       record: the content of `run.json`; empty without one that can be read.
       process: that of `status.json`: what its newest process does, and where.
+
+    Size: what two files say, and the state that follows from them.
     """
 
     directory: str
