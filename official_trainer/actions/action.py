@@ -377,6 +377,14 @@ class Action:
           trace: what was traced (`engine.traces.Trace`).
         """
 
+    def on_stall(self, run: Run, reason: str) -> None:
+        """Called in a thread of its own when the process hangs: it ends seconds later, and nothing else is called.
+
+        Args:
+          run: the run; its model and variables must not be used.
+          reason: what hangs.
+        """
+
     def on_end(self, run: Run, failure: BaseException | None) -> Any:
         """Called when the run ends, after everything is saved.
 

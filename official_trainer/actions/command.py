@@ -24,7 +24,7 @@ from official_trainer import files
 from official_trainer.actions import events
 from official_trainer.actions.action import Run
 from official_trainer.actions.events import Event, EventName
-from official_trainer.config import ActionConfig, PositiveFloat
+from official_trainer.config import ActionConfig, NonNegativeFloat, PositiveFloat
 from official_trainer.errors import UserError
 from official_trainer.shown import shorten
 
@@ -48,13 +48,14 @@ class CommandConfig(ActionConfig):
 
     Attributes:
       events: when it is run. `start` of a process; `step` and `eval`: when the action is due, which unset means at
-        summaries and after evaluations; `end` of the run, its `failure`, or `preempted`: it was asked to stop and will
-        be continued.
+        summaries and after evaluations; `best`: that evaluation is the best so far; `end` of the run, its `failure`,
+        `preempted`: it was asked to stop and will be continued, or `stall`: it hangs, and ends.
       argv: program and arguments, a list that no shell reads. `{step}`, `{event}`, `{experiment}`, `{model_dir}`,
         `{reason}` and `{NAME}` of a metric of the evaluation are filled in; `{{step}}` is `{step}` as it is. The
         program finds the same in `OFFICIAL_TRAINER_STEP`, `…_EVENT`, `…_EXPERIMENT`, `…_MODEL_DIR`, `…_REASON`, and
         all metrics as JSON in `…_METRICS`.
       timeout_seconds: after so long it is killed, with all that it has started. The end of the run waits as long.
+      min_interval_seconds: events `step`, `eval` and `best` that come sooner after the last of them are left out.
       wait: whether training waits for it. If not, it runs beside training, one at a time and in their order.
     """
 
@@ -62,6 +63,7 @@ class CommandConfig(ActionConfig):
     events: tuple[EventName, ...] = ("end", "failure")
     argv: tuple[str, ...] = ()
     timeout_seconds: PositiveFloat = 60.0
+    min_interval_seconds: NonNegativeFloat = 0.0
     wait: bool = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -182,7 +184,7 @@ def fill(argument: str, values: Event) -> str:
         if match["quoted"]:
             return match["quoted"]
         name = match["name"]
-        found = values[name] if name in FACTS else values["metrics"].get(name.replace("|", "/"))
+        found = values[name] if name in values and name != "metrics" else values["metrics"].get(name.replace("|", "/"))
         return "" if found is None else str(found)
 
     return _PLACEHOLDER.sub(value_of, argument)

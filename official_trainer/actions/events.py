@@ -1,26 +1,35 @@
 """Events of a run, and notifying others of them in a thread beside training.
 
 Owns: which hook is which event, what an event holds (`Event`), the queue of notifications in their order, and when
-their errors are raised. Does not own: how a notification is sent (`command.py`, `webhook.py`).
+their errors are raised. Does not own: how a notification is sent (`command.py`, `webhook.py`, `email.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from official_trainer import files
 from official_trainer.actions.action import Action, Run
 from official_trainer.errors import UserError, describe_error
+from official_trainer.shown import printable
 from official_trainer.stopping import Interrupted, PreemptedError
 from official_trainer.threads import WorkerThread
+from official_trainer.tracking import monitored
 from official_trainer.tracking.jsonl import encode
 from official_trainer.tracking.record import read_run
 
-EventName = Literal["start", "step", "eval", "end", "failure", "preempted"]
-"""A process begins; the action is due at a step, or after an evaluation; the run is done, failed, or was stopped and
-will be continued."""
+EventName = Literal["start", "step", "eval", "best", "end", "failure", "preempted", "stall"]
+"""A process begins; the action is due at a step, or after an evaluation, or after one that is the best so far; the run
+is done, failed, or was stopped and will be continued; the process hangs, and is about to end."""
+
+REPEATED = ("step", "eval", "best")
+"""The events that `min_interval_seconds` limits."""
 
 MAX_WAITING = 100
 """How many events may wait until they are sent."""
@@ -44,14 +53,52 @@ run has ended, unless it simply reached its last step.
 """
 
 
+def summary(event: Event) -> str:
+    """Returns an event as a sentence: `digits failed at step 300: no space left on device (loss 0.21), runs/digits`."""
+    metrics = ", ".join(f"{name} {monitored.show(float(value))}" for name, value in event["metrics"].items())
+    reason = f": {event['reason']}" if event["reason"] else ""
+    said = f"{event['experiment'] or 'a run'} {_VERBS[event['event']]} at step {event['step']}{reason}"
+    return printable(f"{said}{f' ({metrics})' if metrics else ''}, {event['model_dir']}")
+
+
+_VERBS: Mapping[str, str] = {
+    "start": "starts",
+    "step": "is",
+    "eval": "was evaluated",
+    "best": "has a new best evaluation",
+    "end": "is done",
+    "failure": "failed",
+    "preempted": "was stopped and will be continued",
+    "stall": "hangs",
+}
+
+
+def secret(env: str, path: str) -> tuple[str, str]:
+    """Returns a secret from an environment variable or a file, and what is wrong with its place; its value is nowhere.
+
+    Args:
+      env: name of the variable; empty for the file.
+      path: the file, without the white space around its text.
+    """
+    if env:
+        value = os.environ.get(env, "")
+        return value, "" if value else f"the environment variable {env} is not set"
+    try:
+        value = files.read_text(os.path.expanduser(path)).strip()
+    except (OSError, ValueError) as error:
+        reason = files.reason_of(error) if isinstance(error, OSError) else "it is no text"
+        return "", f"{path} cannot be read: {reason}"
+    return value, "" if value else f"{path} is empty"
+
+
 def field_problems(events: Sequence[EventName], when: object) -> Iterator[tuple[str, str]]:
     """Yields what is wrong with the fields that all notifiers have."""
     if not events:
         yield "events", "must name at least one event"
     if len(set(events)) < len(events):
         yield "events", "names an event twice"
-    if when is not None and not {"step", "eval"} & set(events):
-        yield "when", "has no effect unless events has step or eval"
+    if when is not None and not {*REPEATED} & set(events):
+        yield "when", "has no effect unless events has step, eval or best"
 
 
 class Notifier(Action):
@@ -60,14 +107,16 @@ class Notifier(Action):
     Errors of the thread are raised at the next hook. After a restart the event of an evaluation may be sent again.
     """
 
-    def __init__(self, config: Any, *, waits: bool = False) -> None:
+    def __init__(self, config: Any, *, waits: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the section, whose `events` are sent, and whether training waits until an event is sent."""
+        self._clock = clock
         self._config, self._waits = config, waits
         self._worker = WorkerThread(type(self).__name__.lower())
         self._errors: deque[Exception] = deque()  # of the thread and of the queue, oldest first
         self._experiment = ""
         self._metrics: Mapping[str, float] = {}
         self._is_aborted = False
+        self._told_seconds = -math.inf  # when an event of `REPEATED` was sent last
 
     def send(self, event: Event) -> None:
         """Sends one event; runs in the thread, and raises an error if it fails."""
@@ -92,6 +141,13 @@ class Notifier(Action):
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> None:
         self._metrics = dict(logs)
         self._notify("eval", run, logs)
+        best = (read_run(run.model_dir) or {}).get("best") if "best" in self._config.events else None
+        if isinstance(best, Mapping) and best.get("step") == run.step:
+            self._notify("best", run, logs)
+
+    def on_stall(self, run: Run, reason: str) -> None:
+        if "stall" in self._config.events:
+            self.send(self._event("stall", run, self._metrics or run.train_logs, reason))  # the thread may hang too
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
         metrics = self._metrics or run.train_logs
@@ -125,19 +181,12 @@ class Notifier(Action):
 
     def _put(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> None:
         """Has an event sent after those before it; one that finds the queue full is left out, which is an error."""
-        if event not in self._config.events:
+        if event not in self._config.events or not self._is_in_turn(event):
             return
         if len(self._worker.pending) > MAX_WAITING:  # one of them is being sent
             self._errors.append(NotificationError(f"{MAX_WAITING} events wait to be sent already; one is left out"))
             return
-        new = {
-            "event": event,
-            "step": run.step,
-            "experiment": self._experiment,
-            "model_dir": run.model_dir,
-            "metrics": {name: encode(float(value)) for name, value in metrics.items()},
-            "reason": reason,
-        }
+        new = self._event(event, run, metrics, reason)
 
         def send() -> None:
             try:
@@ -146,6 +195,26 @@ class Notifier(Action):
                 self._errors.append(error)
 
         self._worker.submit(send)
+
+    def _event(self, event: EventName, run: Run, metrics: Mapping[str, float], reason: str | None) -> Event:
+        return {
+            "event": event,
+            "step": run.step,
+            "experiment": self._experiment,
+            "model_dir": run.model_dir,
+            "metrics": {name: encode(float(value)) for name, value in metrics.items()},
+            "reason": reason,
+        }
+
+    def _is_in_turn(self, event: EventName) -> bool:
+        """Whether an event does not come too soon after one before it."""
+        if event not in REPEATED:
+            return True
+        now = self._clock()
+        if now - self._told_seconds < self._config.min_interval_seconds:
+            return False
+        self._told_seconds = now
+        return True
 
     def _raise_errors(self) -> None:
         errors = [self._errors.popleft() for _ in range(len(self._errors))]

@@ -30,12 +30,13 @@ _logger = logging.getLogger(__name__)
 
 _SHOWN_FRAMES = 4
 
-_HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_end")
+_HOOKS = ("on_start", "on_step", "on_eval", "on_trace", "on_stall", "on_end")
 _CALLS = {
     "on_start": ("run",),
     "on_step": ("run",),
     "on_eval": ("run, logs",),
     "on_trace": ("run, trace",),
+    "on_stall": ("run, reason",),
     "on_end": ("run, failure",),
     "monitored": ("",),
     "needed_checkpoints": ("planned",),
@@ -162,6 +163,14 @@ class _Entry:
         if "on_eval" not in self.hooks:
             return self.call_step(run, moment)
         return self.call("on_eval", run, logs) if self.is_due(moment) else []
+
+    def call_stall(self, run: Run, reason: str) -> None:
+        """Calls `on_stall`, from any thread; an error is logged, because nothing can be done about it any more."""
+        if "on_stall" in self.hooks and not self._is_disabled:
+            try:
+                self.action.on_stall(run, reason)
+            except Exception as error:
+                _logger.error("action '%s': %s", self.action.name, describe_error(error))
 
     def call(self, hook: str, run: Run, *arguments: Any) -> list[Request]:
         """Calls a hook if the action has it, does what concerns this action alone, and returns its other requests."""
@@ -318,6 +327,11 @@ class Schedule:
         for trace in traces:
             requests += self._requests(operator.methodcaller("call", "on_trace", run, trace))
         return requests
+
+    def stall(self, reason: object) -> None:
+        """Calls every `on_stall`, from the thread that ends the process; errors are logged."""
+        for entry in self._entries if self._has_begun else ():
+            entry.call_stall(self._begun, str(reason))
 
     def end(self, failure: BaseException | None) -> None:
         """Calls every `on_end`, also when one fails; then raises the first error, unless the run has failed."""

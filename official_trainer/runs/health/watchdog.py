@@ -8,6 +8,7 @@ thread, so a hang in C code that never lets go of Python's global lock stops it 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import threading
@@ -204,7 +205,9 @@ class Watchdog:
         """
         floor_seconds = runtime.stall_floor_seconds or math.inf
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
-        self._end = lambda stall: on_stall(stall, late_reports.folder, record)
+        self._end = lambda stall: on_stall(stall, late_reports.folder, self._record_and_tell)
+        self._record = record
+        self._told: list[Callable[[Stall], object]] = []
         self._late_reports, self._is_late = late_reports, False
         self._prober: _Prober | None = None
         self._clock = clock
@@ -236,6 +239,18 @@ class Watchdog:
             there is no information.
         """
         self._prober = _Prober(probe)
+
+    def tell(self, function: Callable[[Stall], object]) -> None:
+        """Takes a function that is told of a stall, in a thread of its own, before the process ends."""
+        self._told.append(function)
+
+    def _record_and_tell(self, stall: Stall) -> None:
+        calls = [WorkerThread("stall-told").submit(functools.partial(each, stall)) for each in self._told]
+        try:
+            self._record(stall)
+        finally:
+            for call in calls:
+                call.wait()
 
     def enter(self, phase: str, step: int | None = None) -> None:
         """Takes the phase that the run begins; that is progress.

@@ -109,7 +109,7 @@ def test_an_unknown_placeholder_is_refused_before_training(model_dir):
         ("{type: command, argv: [a], events: []}", "events: must name at least one event"),
         ("{type: command, argv: [a], events: [end, end]}", "events: names an event twice"),
         ("{type: command, argv: [a], events: [ende]}", "events.0.: .*got 'ende'; .*did you mean 'end'"),
-        ("{type: command, argv: [a], when: {every: 5}}", "when: has no effect unless events has step or eval"),
+        ("{type: command, argv: [a], when: {every: 5}}", "when: has no effect unless events has step, eval or best"),
     ],
 )
 def test_what_is_wrong_in_the_config_is_said(section, message):

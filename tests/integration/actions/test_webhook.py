@@ -83,7 +83,9 @@ class Posts(Events):
 
     def __init__(self, tmp_path, events, on_error="fail", **options):
         self.pauses = []
-        super().__init__(Webhook(WebhookConfig(events=events, **options), self.pauses.append), tmp_path, on_error)
+        action = Webhook(WebhookConfig(events=events, **options), sleep=self.pauses.append)
+        action.name = "webhook"
+        super().__init__(action, tmp_path, on_error)
 
 
 def free_port():
@@ -118,6 +120,69 @@ def test_numbers_that_are_none_are_posted_as_words(tmp_path, server):
     told.step(10, loss=float("nan"), rate=float("inf"), accuracy=0.5)
     told.end()
     assert server.posts[0][2]["metrics"] == {"loss": "NaN", "rate": "Infinity", "accuracy": 0.5}
+
+
+def test_a_message_for_a_chat(tmp_path, server):
+    """N51: `text` is what Slack and others take; what a value holds notifies no channel and makes no link."""
+    told = Posts(tmp_path, ("step", "failure"), url=server.url, text="*{event}* {accuracy}{nothing} | {summary}")
+    told.step(10, accuracy=0.5)
+    told.end(ValueError("<!channel> & <b>"))
+    first, last = (post[2]["text"] for post in server.posts)
+    assert first == f"*step* 0.5 | a run is at step 10 (accuracy 0.5), {tmp_path}"
+    assert "a run failed at step 10: ValueError: &lt;!channel&gt; &amp; &lt;b&gt; (accuracy 0.5)" in last
+
+
+def test_a_real_run_tells_its_best_evaluation(model_dir, server):
+    """N51: each evaluation that is better than all before; not the others."""
+    actions = f"trainer.actions=[{{type: webhook, url: '{server.url}', events: [eval, best]}}]"
+    metric = ("trainer.best_checkpoint_eval_metric=accuracy", "trainer.best_checkpoint_export_subdir=best")
+    do(model_dir, actions.replace(SECRET, "hook"), *metric)
+    told = server.events
+    with open(f"{model_dir}/run.json") as file:
+        best = json.load(file)["best"]["step"]
+    assert ("best", 20) in told and ("best", best) == [each for each in told if each[0] == "best"][-1]
+    assert [step for event, step in told if event == "eval"].count(40) == 1
+
+
+def test_events_that_repeat_are_limited_in_their_rate(tmp_path, server):
+    """N51: the first of them is sent; an end, a failure or a stall always."""
+    clock = iter([100.0, 159.0, 160.0, 200.0])
+    config = WebhookConfig(events=("step", "end"), url=server.url, min_interval_seconds=60)
+    told = Events(Webhook(config, clock=lambda: next(clock)), tmp_path, "fail")
+    for step in (10, 20, 30, 40):
+        told.step(step)
+    told.end()
+    assert server.events == [("step", 10), ("step", 30), ("end", 40)]
+
+
+def test_a_stall_is_told_from_the_thread_that_sees_it(tmp_path, server, caplog):
+    """N51: also while the thread of other events hangs; an error changes nothing."""
+    server.answers = ["slow"]
+    told = Posts(tmp_path, ("step", "stall"), "warn", url=server.url, retries=0, timeout_seconds=60)
+    told.step(10)
+    assert server.came.wait(60)
+    told.schedule.stall("no step for 600 s")
+    assert server.events == [("step", 10), ("stall", 10)] and server.posts[1][2]["reason"] == "no step for 600 s"
+    server.answers = [404]
+    told.schedule.stall("again")
+    assert "action 'webhook': event stall of step 10 was posted once without success" in caplog.text
+    server.go_on.set()
+    told.end()
+
+
+def test_the_address_can_be_in_a_file(tmp_path, server, caplog):
+    """N51: as schedulers mount a secret; it is read again each time, and nothing of it is said."""
+    path = tmp_path / "hook"
+    path.write_text(f"{server.url}\n")
+    told = Posts(tmp_path, ("step",), "warn", url_file=str(path))
+    told.step(10)
+    told.end()
+    assert server.events == [("step", 10)]
+    path.write_text(f"ftp://{SECRET}")
+    Posts(tmp_path, ("step",), "warn", url_file=str(path))
+    assert f"url_file: {path} holds no address that begins with https:// or http://" in caplog.text
+    Posts(tmp_path, ("step",), "warn", url_file=str(tmp_path / "gone"))
+    assert f"url_file: {tmp_path}/gone cannot be read" in caplog.text and SECRET not in caplog.text
 
 
 # Servers that fail.
@@ -238,14 +303,14 @@ def test_a_variable_without_an_address_is_said_at_the_start(value, message, tmp_
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("{type: webhook}", "url_env: or url must be set"),
+        ("{type: webhook}", "url_env: url_file or url must be set"),
         ("{type: webhook, url: 'https://x/y', url_env: A}", "url_env: cannot be set together with url; keep one"),
         ("{type: webhook, url: x.example/y}", "url: must begin with https:// or http:// and name a host"),
         ("{type: webhook, url: 'https://h/T0/aB3dE5gH7jK9mN1pQ3sT5'}", "url: holds a token, which would be"),
         ("{type: webhook, url: 'https://me:word@h/x'}", "url: holds a user or a password, which would be written to"),
         ("{type: webhook, url: 'https://h/x?key=a'}", "with the config; put it into an environment variable"),
         ("{type: webhook, url_env: A, events: []}", "events: must name at least one event"),
-        ("{type: webhook, url_env: A, when: after_eval}", "when: has no effect unless events has step or eval"),
+        ("{type: webhook, url_env: A, when: after_eval}", "when: has no effect unless events has step, eval or best"),
     ],
 )
 def test_what_is_wrong_in_the_config_is_said(section, message):
