@@ -56,7 +56,8 @@ run has ended, unless it simply reached its last step.
 def summary(event: Event) -> str:
     """Returns an event as a sentence: `digits failed at step 300: no space left on device (loss 0.21), runs/digits`."""
     metrics = ", ".join(f"{name} {monitored.show(float(value))}" for name, value in event["metrics"].items())
-    reason = f": {event['reason']}" if event["reason"] else ""
+    first, _, _ = (event["reason"] or "").partition("\n")
+    reason = f": {first.rstrip('.')}" if first else ""
     said = f"{event['experiment'] or 'a run'} {_VERBS[event['event']]} at step {event['step']}{reason}"
     return printable(f"{said}{f' ({metrics})' if metrics else ''}, {event['model_dir']}")
 

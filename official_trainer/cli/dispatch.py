@@ -22,6 +22,7 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.shown import printable
+from official_trainer.tracking import json_lines
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -67,6 +68,7 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
         sys.stdout.flush()
     except (KeyboardInterrupt, Exception) as error:
         code = _report(error, words, ends_process=ends_process)
+    json_lines.end(gives_back=not ends_process)
     if ends_process:
         process.end_soon(code, before)
         if "tensorflow" not in sys.modules:
@@ -106,8 +108,15 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
         return int(ExitCode.CONFIG)
     if (found := _report_mistake(error, words)) is not None:
         return found
-    traceback.print_exception(error)
+    _print_traceback(error)
     return int(ExitCode.FAILED)
+
+
+def _print_traceback(error: BaseException) -> None:
+    if (stream := json_lines.of(sys.stderr)) is None:
+        traceback.print_exception(error)
+    else:
+        stream.record("error", "".join(traceback.format_exception(error)).rstrip(), error=type(error).__name__)
 
 
 def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
@@ -120,7 +129,7 @@ def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
     if (found := report.report_of(error)) is None:
         return None
     if "--traceback" in words:
-        traceback.print_exception(error)
+        _print_traceback(error)
     terminal.report_error(found.fitted(terminal.width(sys.stderr)))
     return int(found.exit_code)
 
@@ -164,6 +173,8 @@ def _command(argv: list[str], script: str | None) -> int:
     if arguments.help:
         return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]
+    if getattr(arguments, "log_format", None) == "json":
+        json_lines.start(only_errors=bool(getattr(arguments, "json", False)))  # whose result is JSON itself
     for line in arguments.idle:
         terminal.report_error(line, "warning", "yellow")
     with contextlib.ExitStack() as held:

@@ -13,6 +13,7 @@ from typing import BinaryIO, TextIO
 
 from official_trainer import files
 from official_trainer.shown import wrapped
+from official_trainer.tracking import json_lines
 
 _LONGEST_BYTES = 1 << 16
 _KEPT = 15
@@ -69,6 +70,10 @@ class Printer:
             self._print(LAUNCHER_NAME, [text])
 
     def _print(self, name: str, lines: Iterable[str]) -> None:
+        if (stream := json_lines.of(self._stream)) is not None:
+            for line in lines:
+                stream.relay(line, name)
+            return
         number = self._names.index(name) if name in self._names else LAUNCHER
         label = self._paint(f"[{name}]", number) + " " * (self._width - len(name))
         columns = self._columns()
