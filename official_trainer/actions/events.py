@@ -102,6 +102,21 @@ def field_problems(events: Sequence[EventName], when: object) -> Iterator[tuple[
         yield "when", "has no effect unless events has step, eval or best"
 
 
+def _rate_limit(interval_seconds: float, clock: Callable[[], float]) -> Callable[[EventName], bool]:
+    """Returns what says whether an event does not come too soon after the last of `REPEATED`."""
+    last_seconds = -math.inf
+
+    def is_in_turn(event: EventName) -> bool:
+        nonlocal last_seconds
+        if event not in REPEATED:
+            return True
+        is_due = (now := clock()) - last_seconds >= interval_seconds
+        last_seconds = now if is_due else last_seconds
+        return is_due
+
+    return is_in_turn
+
+
 class Notifier(Action):
     """Sends a notification of each event, in their order, in a thread. Subclasses define `send` and `end_seconds`.
 
@@ -110,14 +125,13 @@ class Notifier(Action):
 
     def __init__(self, config: Any, *, waits: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the section, whose `events` are sent, and whether training waits until an event is sent."""
-        self._clock = clock
         self._config, self._waits = config, waits
         self._worker = WorkerThread(type(self).__name__.lower())
         self._errors: deque[Exception] = deque()  # of the thread and of the queue, oldest first
         self._experiment = ""
         self._metrics: Mapping[str, float] = {}
         self._is_aborted = False
-        self._told_seconds = -math.inf  # when an event of `REPEATED` was sent last
+        self._is_in_turn = _rate_limit(config.min_interval_seconds, clock)
 
     def send(self, event: Event) -> None:
         """Sends one event; runs in the thread, and raises an error if it fails."""
@@ -206,16 +220,6 @@ class Notifier(Action):
             "metrics": {name: encode(float(value)) for name, value in metrics.items()},
             "reason": reason,
         }
-
-    def _is_in_turn(self, event: EventName) -> bool:
-        """Whether an event does not come too soon after one before it."""
-        if event not in REPEATED:
-            return True
-        now = self._clock()
-        if now - self._told_seconds < self._config.min_interval_seconds:
-            return False
-        self._told_seconds = now
-        return True
 
     def _raise_errors(self) -> None:
         errors = [self._errors.popleft() for _ in range(len(self._errors))]

@@ -227,7 +227,10 @@ class _Entry:
 
 
 class Schedule:
-    """All actions of a run, in the order in which they are called."""
+    """All actions of a run, in the order in which they are called.
+
+    Size: a method for each hook, and those of checkpoints.
+    """
 
     def __init__(self, actions: Sequence[Any] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes actions, configs of actions, and plain callables.

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from official_trainer.tracking.jsonl import strict
@@ -110,6 +111,11 @@ def end(*, gives_back: bool) -> None:
 def of(stream: Any) -> JsonLines | None:
     """Returns a stream that writes JSON as what it is; None for another one."""
     return stream if isinstance(stream, JsonLines) else None
+
+
+def relay_of(stream: Any) -> Callable[[str, str], None] | None:
+    """Returns what writes the lines of other processes to a stream as JSON; None for a stream of text."""
+    return stream.relay if isinstance(stream, JsonLines) else None
 
 
 def note(**facts: Any) -> None:

@@ -205,8 +205,7 @@ class Watchdog:
         """
         floor_seconds = runtime.stall_floor_seconds or math.inf
         self.poll_seconds = min(_MAX_POLL_SECONDS, floor_seconds / _POLLS_IN_FLOOR)
-        self._end = lambda stall: on_stall(stall, late_reports.folder, self._record_and_tell)
-        self._record = record
+        self._end = lambda stall: on_stall(stall, late_reports.folder, functools.partial(self._record_and_tell, record))
         self._told: list[Callable[[Stall], object]] = []
         self._late_reports, self._is_late = late_reports, False
         self._prober: _Prober | None = None
@@ -244,10 +243,10 @@ class Watchdog:
         """Takes a function that is told of a stall, in a thread of its own, before the process ends."""
         self._told.append(function)
 
-    def _record_and_tell(self, stall: Stall) -> None:
+    def _record_and_tell(self, record: Callable[[Stall], object], stall: Stall) -> None:
         calls = [WorkerThread("stall-told").submit(functools.partial(each, stall)) for each in self._told]
         try:
-            self._record(stall)
+            record(stall)
         finally:
             for call in calls:
                 call.wait()

@@ -154,7 +154,7 @@ def test_threads_do_not_mix_their_lines():
 def test_output_of_several_processes_is_one_stream():
     """N51: each line keeps its object and gets the name of its process; a line of a C library becomes one."""
     stream = io.StringIO()
-    printer = Printer(JsonLines(stream, {"job": {"slurm_job_id": "7"}}))
+    printer = Printer(stream, relay=JsonLines(stream, {"job": {"slurm_job_id": "7"}}).relay)
     printer.expect(["worker 0", "worker 1"])
     printer.say("started")
     one = printer.lines_of("worker 1")
