@@ -34,8 +34,8 @@ LOOK_SECONDS = 2.0
 _STYLES = {"running": "cyan", "done": "green", "preempted": "yellow", "silent": "yellow"}
 _STYLES |= dict.fromkeys(("failed", "stalled", "died", "unreadable"), "red")
 _BARS = "▁▂▃▄▅▆▇█"
-_LEAST_TREND, _MOST_TREND, _LEAST_NAME = 8, 32, 14
-_GOES_FIRST = ("host", "job", "goodput", "trend", "loss", "eta")
+_LEAST_TREND, _MOST_TREND, _LEAST_NAME, _WHOLE_NAME = 8, 32, 14, 32
+_GOES_FIRST = ("host", "goodput", "trend", "job", "loss", "eta")
 _LEAST = {"status": 9, "eta": 7, "loss": 8}  # what changes all the time would else move the columns
 _RIGHT = ("step", "eta", "loss", "goodput")
 
@@ -81,7 +81,8 @@ def fit(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
     widths = {name: max(_LEAST.get(name, 0), len(name), *(row[name].cell_len for row in rows)) for name in rows[0]}
     widths = {name: wide for name, wide in widths.items() if name != "job" or any(row["job"].plain for row in rows)}
     full = {"run": widths["run"], "trend": max(widths["trend"], _LEAST_TREND)}
-    widths |= {"run": min(widths["run"], _LEAST_NAME), "trend": _LEAST_TREND}
+    last = max(len(row["run"].plain.rpartition("/")[2]) for row in rows) + len("…/")  # whole, where there is room
+    widths |= {"run": min(widths["run"], max(_LEAST_NAME, min(last, _WHOLE_NAME))), "trend": _LEAST_TREND}
     for dropped in ("", *_GOES_FIRST):
         widths.pop(dropped, None)
         room = width - sum(widths.values()) - 2 * len(widths)

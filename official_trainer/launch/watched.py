@@ -138,11 +138,6 @@ class Watched:
         """The machine of its newest process; empty if that is not known."""
         return str(self.run.process.get("host") or "")
 
-    @property
-    def goodput(self) -> float | None:
-        """How much of its time was spent in steps."""
-        return self.rows.goodput
-
     def silent_seconds(self, now_seconds: float) -> float:
         """Returns how long a run that goes on has recorded nothing; 0 for another one."""
         updated = _seconds(self.run.process.get("updated"))

@@ -13,7 +13,7 @@ from tests.support.reports import kinds
 
 VERBS = {
     "formats": ("serve",),
-    "launch": ("launch", "job"),
+    "launch": ("launch", "job", "top"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),
     "sources": (),
