@@ -23,7 +23,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, RichLog, Static
 
 from official_trainer import files
-from official_trainer.errors import UserError
+from official_trainer.errors import UserError, describe_error
 from official_trainer.launch import watched
 from official_trainer.launch.watched import Watched, Watcher
 from official_trainer.runs.recorded import duration_text
@@ -218,8 +218,9 @@ class Top(App[None]):
         """Reads what has changed, and draws it."""
         try:
             found = self._watcher.look(self._clock())
-        except OSError as error:  # the folder is away for a moment, or was deleted
-            self.call_from_thread(self.say_head, f"{files.reason_of(error)}: {self._watcher.directory}")
+        except Exception as error:  # the folder is away for a moment; what one run holds must not end the screen
+            reason = files.reason_of(error) if isinstance(error, OSError) else describe_error(error)
+            self.call_from_thread(self.say_head, f"{reason}: {self._watcher.directory}")
             return
         self.call_from_thread(self.take, found)
 
@@ -235,7 +236,8 @@ class Top(App[None]):
     def draw(self) -> None:
         """Changes the cells that have changed; new rows or widths draw the table again."""
         table, found = self.query_one(DataTable), sorted(self._found, key=ORDERS[self._order])
-        self.say_head(f"{watched.counts(found)} · by {self._order} · {self._watcher.directory}")
+        what = "job" if self._watcher.of_jobs else "run"
+        self.say_head(f"{watched.counts(found, what)} · by {self._order} · {self._watcher.directory}")
         known, now = self._cells, self._clock()
         self._cells = {each.name: (each, cells(each, now)) for each in found if not _is_as_before(each, known)}
         self._cells |= {each.name: known[each.name] for each in found if each.name not in self._cells}

@@ -67,14 +67,16 @@ class Rows:
         if run.status != "running" or run.end_step is None or len(self._points) < 2:
             return None
         (first, start), (last, step) = self._points[0], self._points[-1]
-        return max(0.0, (run.end_step - step) * (last - first) / (step - start))
+        left = (run.end_step - step) * (last - first) / (step - start)
+        return max(0.0, left) if left < recorded.LONGEST_SECONDS else None
 
     def update(self, run: RecordedRun) -> None:
         """Reads what is new. A file that was replaced, as a restart does, is read again; half a line waits."""
         for row in self._new_rows():
             if row.get("split") == "time":
-                self._in_steps += _number(row.get("steps_seconds"))
-                self._wall += _number(row.get("wall_seconds"))
+                steps, wall = (_number(row.get(f"{name}_seconds")) for name in ("steps", "wall"))
+                if 0 <= steps <= wall < recorded.LONGEST_SECONDS:  # of a damaged file it may be anything
+                    self._in_steps, self._wall = self._in_steps + steps, self._wall + wall
                 continue
             name = next((name for name in ("training_loss", "loss", *row) if name in row and name.endswith("loss")), "")
             if name:
@@ -89,7 +91,7 @@ class Rows:
 
     def _point(self, seconds: float, step: Any) -> None:
         last = self._points[-1] if self._points else (-1.0, -1)
-        if recorded.is_step(step) and seconds > last[0] and step > last[1]:
+        if recorded.is_step(step) and step > last[1] and last[0] < seconds < recorded.LONGEST_SECONDS:
             self._points.append((seconds, step))
 
     def _new_rows(self) -> Iterator[dict[str, Any]]:
@@ -258,9 +260,8 @@ def log_of(each: Watched, folder: str) -> str:
     return "\n".join(parts) or "it has printed nothing to a file, and recorded nothing yet"
 
 
-def counts(found: Sequence[Watched]) -> str:
-    """Returns how many there are of each status: `12 runs: 3 running, 9 done`."""
-    what = "job" if any(each.job for each in found) else "run"
+def counts(found: Sequence[Watched], what: str) -> str:
+    """Returns how many there are of each status: `12 runs: 3 running, 9 done`; `what` is `run` or `job`."""
     total = f"{len(found)} {what}{'s' if len(found) != 1 else ''}"
     known = collections.Counter(each.run.status for each in found).most_common()
     return total + (": " + ", ".join(f"{count} {status}" for status, count in known) if known else "")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from official_trainer import cli
-from official_trainer.launch import watched
+from official_trainer.launch import top, watched
 from official_trainer.launch.watched import Watcher
 from official_trainer.lock import lock_path
 from official_trainer.runs import recorded
@@ -57,6 +57,21 @@ def test_half_a_line_waits(run, watcher):
     path.write_text(line + '\n{"split": "train", broken\n["split": "train"]\n')
     os.utime(path)
     assert only(watcher, NOW).rows.losses == [3.0]
+
+
+def test_damaged_rows_and_records_are_no_reason_to_end(run, watcher):
+    """N51, N34: values of other types and sizes, such as a disk error leaves them."""
+    hostile = [float("inf"), -1, 1e308, None, [], {}, "x", "NaN"]
+    with open(run.folder / "metrics.jsonl", "w") as file:
+        for number, value in enumerate(hostile):
+            row = {"step": number, "split": "train", "time": value, "training_loss": value}
+            file.write(json.dumps(row) + "\n" + json.dumps({**row, "step": value}) + "\n")
+            file.write(json.dumps({"step": 1, "split": "time", "steps_seconds": value, "wall_seconds": value}) + "\n")
+    for value in hostile:
+        (run.folder / "status.json").write_text(json.dumps({"updated": value, "step": value, "phase": value}))
+        found = only(watcher, NOW)
+        shown = {name: cell.plain for name, cell in top.cells(found, NOW).items()}
+        assert (shown["run"], shown["eta"], shown["goodput"]) == ("a", "", "")
 
 
 def test_rows_that_a_restart_took_back(run, watcher):
