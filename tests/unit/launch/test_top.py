@@ -134,7 +134,11 @@ def test_the_log_and_the_report(run, tmp_path, monkeypatch):
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "train @ 10: training_loss 2" in "\n".join(line.text for line in app.screen.query_one(RichLog).lines)
+        run.train(steps=480)
+        await settled(app, pilot)  # the table goes on below
         await pilot.press("q")
+        await pilot.pause()
+        assert app.lines[1].startswith("digits | train | 500/1000")
         await pilot.press("r")
         await app.workers.wait_for_complete()
         await pilot.pause()
