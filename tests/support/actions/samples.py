@@ -6,6 +6,7 @@ SAMPLES = {
     "command": "{type: command, events: [start, eval, end], argv: ['true', '{event}', '{step}'], wait: true}",
     "divergence": "{type: divergence, when: {every: 4}, start_from_step: 8, factor: 100}",
     "early_stopping": "{type: early_stopping, monitor: accuracy, patience: 50}",
+    "email": "{type: email, events: [failure], to: ['a@b'], sender: 'a@b', host: localhost, security: none}",
     "export_saved_model": "{type: export_saved_model}",
     "learning_rate": "{type: learning_rate, when: {every: 7}}",
     "profile": "{type: profile, when: {at_steps: [11]}, steps: 2}",
