@@ -190,7 +190,8 @@ class Top(App[None]):
         self._watcher, self._clock = watcher, clock
         self._found: list[Watched] = []
         self._order = next(iter(ORDERS))
-        self._drawn: tuple[Any, ...] = ()
+        self._keys: list[str] = []
+        self._widths: dict[str, int] = {}
         self._texts: dict[tuple[str, str], Text] = {}
         self._cells: dict[str, tuple[Watched, dict[str, Text]]] = {}
 
@@ -251,14 +252,13 @@ class Top(App[None]):
             for name in widths:
                 row[name].justify = "right" if name in _RIGHT else "left"
                 texts[key, name] = row[name]
-        drawn = (*widths.items(), *rows)
-        if drawn == self._drawn:
+        if (widths, list(rows)) == (self._widths, self._keys):
             for (key, name), text in texts.items():
                 if text != self._texts[key, name]:
                     table.update_cell(key, name, text)
         else:
             self._draw_again(table, widths, texts, list(rows))
-        self._drawn, self._texts = drawn, texts
+        self._keys, self._widths, self._texts = list(rows), widths, texts
         self.say_about()
 
     def _draw_again(
@@ -276,8 +276,8 @@ class Top(App[None]):
 
     def chosen(self) -> Watched | None:
         """Returns the run of the cursor's row; None without rows."""
-        row, keys = self.query_one(DataTable).cursor_row, self._drawn_keys()
-        name = keys[row] if 0 <= row < len(keys) else None
+        row = self.query_one(DataTable).cursor_row
+        name = self._keys[row] if 0 <= row < len(self._keys) else None
         return next((each for each in self._found if each.name == name), None)
 
     def on_data_table_row_highlighted(self) -> None:
@@ -326,9 +326,7 @@ class Top(App[None]):
         """Asks, then has the run stopped."""
         if (each := self.chosen()) is None:
             return
-        what = (
-            "Its scheduler ends the job" if each.job else "It saves its state and ends; the same command continues it"
-        )
+        what = "Its scheduler ends it" if each.job else "It saves its state and ends; the same command continues it"
         if await self.push_screen_wait(Ask(f"Stop {each.name}? {what}.")):
             self.do(lambda: self._watcher.stop(each))
 
@@ -355,6 +353,3 @@ class Top(App[None]):
             said = str(error)
         self.call_from_thread(self.say, said)
         self.call_from_thread(self.look)
-
-    def _drawn_keys(self) -> list[str]:
-        return [each for each in self._drawn if isinstance(each, str)]
