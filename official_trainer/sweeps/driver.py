@@ -45,6 +45,7 @@ from official_trainer.sweeps.slots import Slots
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
+from official_trainer.tracking import kubeflow
 from official_trainer.tracking.jsonl import read_rows
 
 _POLL_SECONDS = 0.5
@@ -233,7 +234,8 @@ class Driver:
         command += [] if trial.parent is None else ["--allow_config_change"]
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
-        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={})
+        # The progress of one trial is not that of the job, so a trial has no address to post it to.
+        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={kubeflow.URL: ""})
         lines = Lines(lambda lines: None, output)
         process = Process(member, lines, Restarts(), slot=slot)
         self._running[trial.number] = process

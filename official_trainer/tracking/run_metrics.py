@@ -1,8 +1,8 @@
-"""What Prometheus is told of a run: the names, their labels, and where each value comes from.
+"""What Prometheus and Kubeflow are told of a run: the names, their labels, and where each value comes from.
 
 Owns: the table of names; the newest numbers that a tracker got; what `run.json` and `status.json` say at the moment of
-the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`), the format of the two files
-(`record.py`), what the numbers of the split `time` mean (`runs/health/time_account.py`).
+the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`, `kubeflow.py`), how the two
+files are written (`record.py`), what the numbers of the split `time` mean (`runs/health/time_account.py`).
 
 Training pays nothing for a question: who asks reads the files, in bounded time. What cannot be read has no sample.
 """
@@ -125,7 +125,7 @@ class RunMetrics:
         new = {**self._values, **{(split, name): value for name, value in values.items()}}
         if len(new) > MAX_METRICS and not self._is_full:
             self._is_full = True
-            _logger.warning("Prometheus is told of %d metrics; those with later names are left out", MAX_METRICS)
+            _logger.warning("only %d metrics of the run are told; those with later names are left out", MAX_METRICS)
         self._values = dict(list(new.items())[:MAX_METRICS])  # a new one: another thread may read the old one
 
     def samples(self) -> list[Sample]:

@@ -149,7 +149,7 @@ def test_metrics_without_end_are_bounded_and_that_is_said_once(place, caplog):
     assert len(found) == run_metrics.MAX_METRICS
     assert told(metrics)["metric", "train", "loss"] == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "Prometheus is told of 1000 metrics; those with later names are left out"
+        "only 1000 metrics of the run are told; those with later names are left out"
     ]
 
 
