@@ -19,7 +19,9 @@ from official_trainer.config import installed
 from official_trainer.launch.target import Target
 
 GROUP = "official_trainer.launch_targets"
-_NAMED = re.compile(r'^class \w+\([\w.]*Target\[\w+\]\):\n    """.*"""\n\n    name = "(\w+)"$', flags=re.MULTILINE)
+_NAMED = re.compile(
+    r'^class \w+\([\w.]*(?:Target\[\w+\]|Kubernetes)\):\n    """.*"""\n\n    name = "(\w+)"$', flags=re.MULTILINE
+)
 
 
 def own_names() -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Jobs on Kubernetes: a JobSet, handed over with kubectl.
 
 Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl; the object: what is restarted,
-what ends the job, which pods get SIGTERM when, and the environment of a pod.
+what ends the job, which pods get SIGTERM when, and the environment of a pod. `kubeflow.py` puts it into a TrainJob.
 Does not own: the profile and its checks (`kubernetes_profile.py`), how a process reads its environment
 (`distributed/cluster.py`).
 """
@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from subprocess import CompletedProcess
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from official_trainer import files
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, WORKER
@@ -28,7 +28,7 @@ from official_trainer.launch.targets.rendering import dump_yaml, filled
 from official_trainer.processes.job import Role
 from official_trainer.shown import first_few, shorten
 
-_INSTANCE_LABEL = "app.kubernetes.io/instance"
+INSTANCE_LABEL = "app.kubernetes.io/instance"
 """The label that the job and all of its pods have."""
 
 FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAIN)
@@ -36,16 +36,15 @@ FINAL_CODES = tuple(code for code in ExitCode if code and code not in START_AGAI
 
 _FILE = "jobset.yaml"
 _BUCKET = "gs://"
-_CONTAINER = "trainer"
+CONTAINER = "trainer"
 _GROUP = 1000  # of the user in launch/Dockerfile
 _EVICTED = "DisruptionTarget"  # the condition of a pod that the cluster ends: a drained node, preemption, a spot node
 _NO_LIMIT = 2**31 - 1  # of restarts; Kubernetes waits longer after each, up to ten minutes
 _AFTER_HOOK_SECONDS = 10  # the grace period includes the time of a hook
-_RESOURCE = "jobsets.jobset.x-k8s.io"
 _MOST_LOGS = 1000  # kubectl refuses to follow more pods; failed pods that were replaced count too
 _LONGEST_REASON = 300
 _STILL_WAITING = ("BackOff", "Pulling")  # normal events of an image that may not come
-_ENDED = {"Completed", "Failed"}
+_ENDED = {"Completed", "Complete", "Failed"}  # the words of a JobSet, and of a TrainJob
 _NONE = "<none>"  # how kubectl prints that there is no value
 
 
@@ -56,6 +55,9 @@ class Kubernetes(Target[KubernetesProfile]):
     profile_class = KubernetesProfile
     needs = "kubectl, with a context for the cluster; gcloud uploads the code of a job whose run directory is at gs://"
     runs_sweeps = True
+    resource: ClassVar[str] = "jobsets.jobset.x-k8s.io"
+    state_path: ClassVar[str] = ".status.terminalState"
+    """Where an object of that resource says that it has ended."""
 
     def code_as(self, model_dir: str) -> Literal["folder", "archive"] | None:
         source = self.profile.source or (SNAPSHOT if model_dir.startswith(_BUCKET) else "image")
@@ -63,7 +65,7 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def pinned(self, ask: Callable[[Argv], CompletedProcess[str]]) -> Self:
         ran = ask(
-            self._kubectl("config", "view", "--minify", '--output=jsonpath={.current-context}{"\\n"}{..namespace}')
+            self.kubectl("config", "view", "--minify", '--output=jsonpath={.current-context}{"\\n"}{..namespace}')
         )
         context, _, namespace = ran.stdout.partition("\n")
         place = {"context": context, "namespace": self.profile.namespace or namespace or "default"}
@@ -93,19 +95,23 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.
-        create = self._kubectl("create", f"--filename={_FILE}")
-        jobset = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
-        return Rendered(files={_FILE: dump_yaml(jobset)}, submit=(*fetch.uploads(job), create))
+        create = self.kubectl("create", f"--filename={_FILE}")
+        return Rendered(files={_FILE: dump_yaml(self.jobset(job))}, submit=(*fetch.uploads(job), create))
+
+    def jobset(self, job: JobSpec) -> dict[str, Any]:
+        """Returns the JobSet, with the fragments of the profile."""
+        found: dict[str, Any] = fragments.merged(_rendered_jobset(job, self.profile), self.profile.job)
+        return found
 
     def status(self, job_id: str) -> Argv:
         columns = ("KIND:.kind", "NAME:.metadata.name", "STATE:.status.terminalState", "POD:.status.phase",
                    "NODE:.spec.nodeName", "STARTED:.metadata.creationTimestamp")  # fmt: skip
-        words = (f"{_RESOURCE},pods", f"--output=custom-columns={','.join(columns)}")
-        return self._kubectl("get", *words, _selector(job_id))
+        words = (f"{self.resource},pods", f"--output=custom-columns={','.join(columns)}")
+        return self.kubectl("get", *words, selector(job_id))
 
     def query(self, job_ids: Sequence[str]) -> Argv:  # of the jobs alone: pods may be forbidden
-        columns = "NAME:.metadata.name,STATE:.status.terminalState,SUSPENDED:.spec.suspend"
-        return self._kubectl("get", _RESOURCE, *job_ids, f"--output=custom-columns={columns}")
+        columns = f"NAME:.metadata.name,STATE:{self.state_path},SUSPENDED:.spec.suspend"
+        return self.kubectl("get", self.resource, *job_ids, f"--output=custom-columns={columns}")
 
     def states(self, job_ids: Sequence[str], ran: CompletedProcess[str]) -> Iterator[JobState]:
         rows = {row[0]: row[1:] for row in map(str.split, ran.stdout.splitlines()) if len(row) == 3}
@@ -114,13 +120,14 @@ class Kubernetes(Target[KubernetesProfile]):
                 yield GONE
             elif job_id in rows:
                 state, is_suspended = rows[job_id]
-                word = state.lower() if state != _NONE else "suspended" if is_suspended == "true" else "running"
-                yield JobState(Phase.ENDED if state in _ENDED else Phase.RUNNING, word)
+                end = next((word for word in state.split(",") if word in _ENDED), None)
+                word = end or (state if state != _NONE else "suspended" if is_suspended == "true" else "running")
+                yield JobState(Phase.ENDED if end else Phase.RUNNING, word.lower())
             else:
                 yield unknown(ran)
 
     def ask_why(self, job_id: str) -> Argv:
-        return self._kubectl("get", "events", "--output=json")
+        return self.kubectl("get", "events", "--output=json")
 
     def reasons(self, job_id: str, output: str) -> Iterator[str]:
         try:
@@ -131,7 +138,9 @@ class Kubernetes(Target[KubernetesProfile]):
         times = ((each.get("lastTimestamp") or each["metadata"]["creationTimestamp"], each) for each in events)
         for _, event in sorted(times, key=lambda timed: timed[0]):
             name = event["involvedObject"]["name"]
-            if not f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # the latter is the workload of Kueue
+            if not f"{name}-".startswith(
+                (f"{job_id}-", f"jobset-{job_id}-", f"trainjob-{job_id}-")
+            ):  # workloads of Kueue
                 continue
             if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
                 last.pop(name, None)
@@ -143,23 +152,24 @@ class Kubernetes(Target[KubernetesProfile]):
 
     def logs(self, job_id: str, *, follow: bool) -> Argv:
         words = ("--all-containers", "--prefix", "--tail=-1", f"--max-log-requests={_MOST_LOGS}")
-        return self._kubectl("logs", *words, *(["--follow"] if follow else []), _selector(job_id))
+        return self.kubectl("logs", *words, *(["--follow"] if follow else []), selector(job_id))
 
     def cancel(self, job_id: str) -> tuple[Argv, ...]:
         words = ("--cascade=foreground", "--ignore-not-found")  # it returns when the pods have saved and ended
-        return (self._kubectl("delete", _RESOURCE, job_id, *words),)
+        return (self.kubectl("delete", self.resource, job_id, *words),)
 
     def resume(self, job_id: str, submit: tuple[Argv, ...]) -> tuple[Argv, ...]:
         return (*self.cancel(job_id), *submit)  # an ended object never starts again
 
-    def _kubectl(self, verb: str, *words: str) -> Argv:
+    def kubectl(self, verb: str, *words: str) -> Argv:
+        """Returns a command of kubectl in the place of the profile."""
         places = (("context", self.profile.context), ("namespace", self.profile.namespace))
         return ("kubectl", *(f"--{name}={value}" for name, value in places if value), verb, *words)
 
 
-def _selector(job_id: str) -> str:
+def selector(job_id: str) -> str:
     """Returns the option that selects a job and its pods."""
-    return f"--selector={_INSTANCE_LABEL}={job_id}"
+    return f"--selector={INSTANCE_LABEL}={job_id}"
 
 
 def _unseen_files(job: JobSpec, profile: KubernetesProfile) -> Iterator[str]:
@@ -211,7 +221,7 @@ def _rendered_jobset(job: JobSpec, profile: KubernetesProfile) -> dict[str, Any]
         "failurePolicy": failure,
         "replicatedJobs": jobs,
     }
-    metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": {_INSTANCE_LABEL: job.name}})
+    metadata = filled({"name": job.name, "namespace": profile.namespace, "labels": {INSTANCE_LABEL: job.name}})
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": filled(spec)}
 
 
@@ -235,7 +245,7 @@ def _rules_of_pods(job: JobSpec, role: Role) -> list[dict[str, Any]]:
 
 
 def _exits(codes: Iterable[ExitCode]) -> dict[str, Any]:
-    return {"containerName": _CONTAINER, "operator": "In", "values": sorted(map(int, codes))}
+    return {"containerName": CONTAINER, "operator": "In", "values": sorted(map(int, codes))}
 
 
 def _rules_of_jobset(job: JobSpec) -> list[dict[str, Any]]:
@@ -288,7 +298,7 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
     ]
     module, *words = role.argv
     container = {
-        "name": _CONTAINER,
+        "name": CONTAINER,
         "image": profile.image,
         "command": [*map(literal, fetch.before(job)), "python", "-m", module],
         "args": [literal(word) for word in words],
@@ -306,7 +316,7 @@ def _rendered_template(job: JobSpec, role: Role, profile: KubernetesProfile) -> 
         "volumes": volumes,
         "containers": [filled(container)],
     }
-    return {"metadata": {"labels": {_INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
+    return {"metadata": {"labels": {INSTANCE_LABEL: job.name}}, "spec": filled(spec)}
 
 
 def _resources(wanted: Resources, gpu_resource: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from official_trainer.config import Config, FrozenDict
 from official_trainer.distributed.cluster import LAYOUT
 from official_trainer.launch.profile import VARIABLE, Profile
+from official_trainer.tracking.kubeflow import JOB
 
 LONGEST_LABEL = 63
 LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -24,7 +25,7 @@ _NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _OUR_VARIABLES = frozenset(
-    (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
+    (LAYOUT, JOB, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
 )
 _DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 
@@ -82,7 +83,7 @@ class KubernetesProfile(Profile):
       volumes: that pods mount, each with claim, path and read_only.
       secrets: variables with values that stay in the cluster, by name, each with secret and key.
       pod: what is merged into the template of each pod, in Kubernetes' own words: `{metadata: …, spec: …}`.
-      job: what is merged into the JobSet.
+      job: what is merged into the JobSet; for `launch kubeflow`, its labels go to the TrainJob.
     """
 
     context: str = ""

@@ -1,4 +1,4 @@
-"""What kubectl needs of an API server, on loopback: JobSets, their pods, logs. It runs nothing.
+"""What kubectl needs of an API server, on loopback: JobSets, TrainJobs, their pods, logs. It runs nothing.
 
 It shows that the commands are kubectl's and what they ask for; not that a cluster would do it.
 """
@@ -10,10 +10,12 @@ import urllib.parse
 
 KINDS = {
     "jobsets": ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    "trainjobs": ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
+    "trainingruntimes": ("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime"),
     "pods": ("", "v1", "Pod"),
     "events": ("", "v1", "Event"),
 }
-GROUPS = [kind for kind in KINDS.values() if kind[0]]
+GROUPS = [*dict.fromkeys(kind[:2] for kind in KINDS.values() if kind[0])]
 
 
 class ApiServer:
@@ -153,11 +155,11 @@ def _discovered(path):
         return {"kind": "APIVersions", "versions": ["v1"]}
     if path == "/apis":
         groups = []
-        for group, version, _ in GROUPS:
+        for group, version in GROUPS:
             here = {"groupVersion": f"{group}/{version}", "version": version}
             groups.append({"name": group, "versions": [here], "preferredVersion": here})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    for plural, (group, version, kind) in KINDS.items():
+    for group, version, _ in KINDS.values():
         place = f"apis/{group}/{version}" if group else f"api/{version}"
         if path == f"/{place}":
             verbs = ["create", "delete", "get", "list"]
@@ -169,13 +171,15 @@ def _discovered(path):
             named = f"{group}/{version}".lstrip("/")
             return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": named, "resources": here}
         if path == f"/openapi/v3/{place}":  # kubectl asks whether the server refuses fields that it does not know
-            of = {"group": group, "version": version, "kind": kind}
-            patch = {
-                "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
-                "responses": {"200": {"description": "OK"}},
-                "x-kubernetes-group-version-kind": of,
-            }
-            paths = {f"/{place}/namespaces/{{namespace}}/{plural}/{{name}}": {"patch": patch}}
+            paths = {}
+            for plural, (*same, kind) in KINDS.items():
+                if same == [group, version]:
+                    patch = {
+                        "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+                        "responses": {"200": {"description": "OK"}},
+                        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+                    }
+                    paths[f"/{place}/namespaces/{{namespace}}/{plural}/{{name}}"] = {"patch": patch}
             return {"openapi": "3.0.0", "info": {"title": "x", "version": "1"}, "paths": paths}
     if path == "/openapi/v3":
         places = [f"apis/{group}/{version}" if group else f"api/{version}" for group, version, _ in KINDS.values()]

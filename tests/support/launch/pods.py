@@ -50,6 +50,7 @@ def pods_of_jobset(manifest):
         for number in range(replicated["replicas"]):
             labels = {
                 "jobset.sigs.k8s.io/jobset-name": name,
+                "jobset.sigs.k8s.io/jobset-uid": f"uid-of-{name}",
                 "jobset.sigs.k8s.io/replicatedjob-name": role,
                 "jobset.sigs.k8s.io/job-index": str(number),
                 **job["template"]["metadata"]["labels"],
