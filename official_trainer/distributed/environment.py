@@ -36,7 +36,8 @@ HOSTS = "OFFICIAL_TRAINER_HOSTS"
 SLURM = "Slurm"
 """The source of a cluster that was read from a step of Slurm."""
 
-_PORT = 2222  # of each pod or machine that has one process
+PORT = 2222
+"""Of each pod or machine that has one process."""
 _FIRST_PORT, _SLOTS, _PORTS_PER_SLOT = 12000, 320, 64  # ends below 32768: no port of a client's
 _SRUN = "srun sets it; start this with srun, or set TF_CONFIG"
 _SKYPILOT_IPS, _SKYPILOT_RANK, _SKYPILOT_NODES = "SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES"
@@ -159,13 +160,13 @@ def _kubernetes(environ: Mapping[str, str]) -> Cluster | None:
         name = _required(environ, "JOB_NAME", "set it to the name of the Job, which its headless Service has too")
         if set(layout) != {WORKER}:
             raise ClusterError(f"{LAYOUT}={environ[LAYOUT]}: a Job without a JobSet has workers only; use a JobSet")
-        hosts = [f"{name}-{index}.{name}:{_PORT}" for index in range(layout[WORKER][0] * layout[WORKER][1])]
+        hosts = [f"{name}-{index}.{name}:{PORT}" for index in range(layout[WORKER][0] * layout[WORKER][1])]
         return checked_cluster({WORKER: hosts}, WORKER, pod, LAYOUT)
     name = environ["JOBSET_NAME"]
     role = check_role(_required(environ, "REPLICATED_JOB_NAME", "take it from the pod's label"), "REPLICATED_JOB_NAME")
     job = _number(environ, "JOB_INDEX", "take it from the pod's label") if "JOB_INDEX" in environ else 0
     addresses = {
-        role: [f"{name}-{role}-{job}-{pod}.{name}:{_PORT}" for job in range(jobs) for pod in range(pods_per_job)]
+        role: [f"{name}-{role}-{job}-{pod}.{name}:{PORT}" for job in range(jobs) for pod in range(pods_per_job)]
         for role, (jobs, pods_per_job) in layout.items()
     }
     pods_per_job = layout.get(role, (1, 1))[1]
@@ -202,7 +203,7 @@ def _skypilot(environ: Mapping[str, str]) -> Cluster | None:
     if _SKYPILOT_NODES in environ and (count := _number(environ, _SKYPILOT_NODES, _SKY)) != len(hosts):
         listed = f"{_SKYPILOT_IPS} has {len(hosts)}: {shorten(','.join(hosts))}"
         raise ClusterError(f"SkyPilot: {_SKYPILOT_NODES}={count}, but {listed}; {_SKY}")
-    addresses = [f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}" for host in hosts]
+    addresses = [f"[{host}]:{PORT}" if ":" in host else f"{host}:{PORT}" for host in hosts]
     return checked_cluster({WORKER: addresses}, WORKER, rank, "SkyPilot")
 
 

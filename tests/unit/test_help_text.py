@@ -152,7 +152,9 @@ def test_help_of_a_target_has_the_fields_of_its_profile(name, capsys):
         own = [setting for setting in own if setting.path != "name"]
     listed = [line for line in section(text, title) if not line.startswith("   ")]
     assert [line.split(":")[0].strip() for line in listed] == [setting.path for setting in own]
-    after = "a signal or an unknown exit\n      code; after 75, 143" if name == "kubernetes" else "exit code 75 or 143"
+    after = (
+        "a signal or an unknown exit\n      code; after 75, 143" if name.startswith("kube") else "exit code 75 or 143"
+    )
     assert f"  max_restarts: 10\n      an integer at least 0: the most restarts after {after}" in text
     if name != launch.LOCAL:
         assert section(text, "resources")[:2] == [

@@ -1,6 +1,6 @@
 """Jobs on Kubeflow Trainer: a TrainJob beside a TrainingRuntime of its own, handed over with kubectl.
 
-Owns: what of a JobSet goes into which of the two objects, and the commands that differ.
+Owns: what of a JobSet goes into which of the two objects, `TF_CONFIG` of each role, and the commands that differ.
 Does not own: the JobSet itself (`kubernetes.py`); the progress that a run posts (`tracking/kubeflow.py`).
 
 A runtime of the cluster has one role, so each job brings a runtime with its roles. The controller makes the JobSet of
@@ -9,9 +9,12 @@ the runtime as it is, and gives the first role, where the chief is, the address 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from official_trainer.distributed.cluster import LAYOUT
+from official_trainer.distributed.environment import PORT
 from official_trainer.launch import fetch
 from official_trainer.launch.spec import JobSpec
 from official_trainer.launch.target import Argv, Rendered
@@ -25,6 +28,8 @@ _API = f"{GROUP}/v1alpha1"
 _RUNTIME_FILE, _JOB_FILE = "runtime.yaml", "trainjob.yaml"
 _NODE = "node"  # the name that the controller wants for the container of the first role
 _OF_TRAINJOB = ("suspend", "managedBy", "activeDeadlineSeconds")
+_OF_A_JOBSET = (LAYOUT, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX")
+_INDEX, _INDEX_ANNOTATION = "JOB_COMPLETION_INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _UID_LABEL = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
 
 
@@ -40,7 +45,9 @@ class Kubeflow(Kubernetes):
         metadata, spec = jobset["metadata"], jobset["spec"]
         of_trainjob = {key: spec.pop(key) for key in _OF_TRAINJOB if key in spec}
         for replicated in spec["replicatedJobs"]:
-            _rename_container(replicated["template"]["spec"])
+            _rename_container(
+                replicated["template"]["spec"], [] if job.is_sweep else _tf_config(job, replicated["name"])
+            )
         first = spec["replicatedJobs"][0]
         nodes = first["template"]["spec"]["completions"]
         if not job.is_sweep:  # whose workers have no progress in common
@@ -81,11 +88,25 @@ class Kubeflow(Kubernetes):
         return (*super().cancel(job_id), runtime)
 
 
-def _rename_container(job: dict[str, Any]) -> None:
-    """Gives the container of a Job the name that Kubeflow wants; profiles call it as in `launch kubernetes`."""
+def _tf_config(job: JobSpec, role: str) -> list[dict[str, Any]]:
+    """Returns the variables from which a process of a role, and code that expects a TFJob, know the others."""
+    hosts = {
+        other.name: [f"{job.name}-{other.name}-0-{index}.{job.name}:{PORT}" for index in range(other.count)]
+        for other in job.in_cluster
+    }
+    task = f'{{"type": "{role}", "index": $({_INDEX})}}'  # Kubernetes puts it in; so the index is listed first
+    return [
+        {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_ANNOTATION}}},
+        {"name": "TF_CONFIG", "value": f'{{"cluster": {json.dumps(hosts)}, "task": {task}}}'},
+    ]
+
+
+def _rename_container(job: dict[str, Any], tf_config: list[dict[str, Any]]) -> None:
+    """Gives the container of a Job the name that Kubeflow wants, and `TF_CONFIG` for what a JobSet's pods read."""
     for container in job["template"]["spec"]["containers"]:
         if container["name"] == CONTAINER:
             container["name"] = _NODE
+            container["env"] = [*tf_config, *(each for each in container["env"] if each["name"] not in _OF_A_JOBSET)]
     for rule in job["podFailurePolicy"]["rules"]:
         if "onExitCodes" in rule:
             rule["onExitCodes"]["containerName"] = _NODE

@@ -28,16 +28,18 @@ class Pod:
         self.host, self.spec = host, spec
         (self.container,) = spec["containers"]
         self._labels = labels
-        told = {each["name"]: self._value(each) for each in self.container["env"]}
-        self.environ = told | more
+        self.environ = {}
+        for each in self.container["env"]:
+            self.environ[each["name"]] = self._value(each)
+        self.environ = more | self.environ  # the controller leaves a variable of its own that is there
         words = [*self.container["command"], *self.container["args"]]
         self.argv = [_expanded(word, self.environ) for word in words]
 
     def _value(self, variable):
         if "value" in variable:
-            return _expanded(variable["value"], {})
+            return _expanded(variable["value"], self.environ)
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-        return self._labels[re.fullmatch(r"metadata\.labels\['(.*)'\]", path)[1]]
+        return self._labels[re.fullmatch(r"metadata\.(?:labels|annotations)\['(.*)'\]", path)[1]]
 
 
 def pods_of_jobset(manifest):
@@ -56,6 +58,7 @@ def pods_of_jobset(manifest):
                 **job["template"]["metadata"]["labels"],
             }
             for index in range(job["completions"]):
+                labels = {**labels, "batch.kubernetes.io/job-completion-index": str(index)}  # it is an annotation too
                 host = f"{name}-{role}-{number}-{index}.{subdomain}"
                 more = {"JOB_COMPLETION_INDEX": str(index)}
                 pods[role, number * job["completions"] + index] = Pod(host, labels, job["template"]["spec"], more)

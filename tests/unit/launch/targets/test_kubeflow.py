@@ -1,17 +1,20 @@
 """Jobs on Kubeflow Trainer: what is rendered beside `launch kubernetes`, and the words for kubectl."""
 
 import copy
+import json
 
 import pytest
 import yaml
 
+from official_trainer.distributed.environment import cluster_env
 from official_trainer.launch.spec import shared_job
 from official_trainer.launch.targets.kubeflow import Kubeflow
-from tests.support.launch import admission, pod_security
+from tests.support.launch import admission, pod_security, pods
 from tests.support.launch.controllers import ALL, FAILED, Controllers
 from tests.support.launch.rendered import IMAGE, KUBERNETES, job_for, manifest_of, profile_of
 from tests.support.launch.rendered_kubeflow import jobset_of, objects_of
 
+OF_A_JOBSET = {"OFFICIAL_TRAINER_CLUSTER", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX"}
 STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 
 
@@ -36,6 +39,11 @@ def test_the_job_is_that_of_launch_kubernetes(name):
     assert first.pop("metadata") == {"labels": STEP}
     variable = first["spec"]["template"]["spec"]["containers"][0]["env"].pop()
     assert (variable["name"], "jobset-uid" in str(variable)) == ("JOBSET_UID", True)
+    for spec, own in ((jobset["spec"], {"JOB_COMPLETION_INDEX", "TF_CONFIG"}), (expected["spec"], OF_A_JOBSET)):
+        for job in spec["replicatedJobs"]:
+            (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
+            assert own <= {each["name"] for each in container["env"]}
+            container["env"] = [each for each in container["env"] if each["name"] not in own]
     assert jobset["spec"] == expected["spec"]
     assert trainjob["metadata"] == expected["metadata"]
     instance = {"app.kubernetes.io/instance": expected["metadata"]["name"]}
@@ -74,6 +82,23 @@ def test_the_first_role_has_the_chief(counts, roles):
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert [job["name"] for job in jobs] == roles
     assert [job["name"] for job in jobs if "metadata" in job["template"]] == roles[:1]
+
+
+@pytest.mark.parametrize("counts", ["workers: 2", "workers: 2\nps: 2\nevaluator: true", "workers: 2\nchief: true"])
+def test_each_pod_has_its_tf_config(counts):
+    """N50: as a TFJob's had it, and the cluster is that of `launch kubernetes`."""
+    runtime, _ = objects_of(f"{IMAGE}\n{counts}")
+    found = pods.pods_of_jobset(jobset_of(runtime))
+    others = pods.pods_of_jobset(manifest_of(f"{IMAGE}\n{counts}"))
+    assert found.keys() == others.keys()
+    for (role, index), pod in found.items():
+        told = json.loads(pod.environ["TF_CONFIG"])
+        assert told["task"] == {"type": role, "index": index}
+        read = cluster_env({**pod.environ})
+        assert read.source == "TF_CONFIG"
+        assert read.tf_config() == cluster_env(others[role, index].environ).tf_config()
+        if role != "evaluator":
+            assert read.addresses[role][index] == f"{pod.host}:2222"
 
 
 def test_the_exit_codes_of_a_container_mean_what_they_did():
