@@ -97,7 +97,7 @@ class KubernetesProfile(Profile):
     job: dict[str, Any] = FrozenDict()
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "kind": "every job is a JobSet, so leave it out; the operator of a TFJob was replaced by Kubeflow Trainer",
+        "kind": "every job is a JobSet, so leave it out; for Kubeflow Trainer use `launch kubeflow`",
         "image_pull_secrets": "write pod: {spec: {imagePullSecrets: [{name: NAME}]}}",
         "service_account": "write pod: {spec: {serviceAccountName: NAME}}",
         "queue": "write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NAME}}}",
