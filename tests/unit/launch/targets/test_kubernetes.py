@@ -276,7 +276,7 @@ def test_texts_stay_texts_for_every_parser(text):
         ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
         ("queue: a", r"queue: this field was removed; write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NA"),
         ("tolerations: []", r"tolerations: this field was removed; write pod: {spec: {tolerations: \[…\]}}"),
-        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out; for Kubeflow Trainer use"),
+        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out; for Kubeflow Trainer"),
         (
             "tpu: {topology: 2x4}",
             r"tpu: this field was removed; write environ: {TPU_NAME: local}, and pod: {spec: {node",
