@@ -158,7 +158,7 @@ def test_it_is_switched_off(began, platform):
 
 
 def start(run_dir, folder, environ, steps, *sets):
-    fields = [f"trainer.train_steps={steps}", "trainer.summary_interval=50", "trainer.checkpoint_interval=5000"]
+    fields = [f"trainer.train_steps={steps}", "trainer.summary_interval=50"]
     words = ["--experiment=digits_mlp", "--mode=train", f"--model_dir={run_dir}", "trainer.export.at_end=false"]
     return Command(["train", *words, *fields, *sets], cwd=ROOT, folder=folder, env=environ)
 
@@ -166,8 +166,8 @@ def start(run_dir, folder, environ, steps, *sets):
 OFTEN = "trainer.trackers=[{type: kubeflow, post_seconds: 0.1}]"
 
 
-@pytest.mark.parametrize("kills", [3, full(50)])
-def test_progress_never_goes_back(tmp_path, platform, kills):
+@pytest.mark.parametrize(("kills", "interval"), [(3, 5000), full((50, 15_000))])
+def test_progress_never_goes_back(tmp_path, platform, kills, interval):
     """N50: a run that is killed anywhere goes on from an earlier checkpoint, and never posts less than before."""
     draw = random.Random(kills)
     environ = {**platform.environ, "JOBSET_UID": "one"}
@@ -175,7 +175,7 @@ def test_progress_never_goes_back(tmp_path, platform, kills):
 
     def killed_at(percent):
         count = len(platform.posted)
-        job = start(tmp_path / "run", tmp_path, environ, steps, OFTEN)
+        job = start(tmp_path / "run", tmp_path, environ, steps, OFTEN, f"trainer.checkpoint_interval={interval}")
         until(lambda: platform.percents[count:] and platform.percents[-1] >= percent, lambda: job.out + job.err)
         job.process.kill()
         job.process.join()
