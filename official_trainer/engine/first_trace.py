@@ -17,6 +17,7 @@ from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import metrics_of
+from official_trainer.tasks.task import features_and_labels
 from official_trainer.user_code import during
 
 
@@ -81,5 +82,5 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
 def _predict(task: Any, inputs: Any, *, model: Any, metrics: Any) -> None:
     """Does what an export does with a batch."""
     del metrics
-    features, labels = inputs if isinstance(inputs, tuple) and len(inputs) == 2 else (inputs, None)
+    features, labels = features_and_labels(inputs)
     convert(export.predict_step_of(task))(features, model, labels)

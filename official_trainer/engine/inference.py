@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.engine.traces import batch_signature
@@ -18,7 +19,7 @@ from official_trainer.tasks import export, kept_tensors
 from official_trainer.tasks.autograph import convert, counted_alone, do_not_convert
 from official_trainer.tasks.batch_draws import Share
 from official_trainer.tasks.random_streams import RandomStreams, required_by
-from official_trainer.tasks.task import Task
+from official_trainer.tasks.task import Task, features_and_labels
 from official_trainer.user_code import during
 
 Columns = Mapping[str, Any]
@@ -83,17 +84,17 @@ class Inference:
         Raises:
           OutputError: an output has no row for each example.
         """
-        iterator, number = iter(dataset), first
-        while True:
-            try:
-                with waiting(), during(f"predicting batch {number}", task=self._task):
-                    outputs = self._step(iterator, tf.constant(number, tf.int64))
-            except (StopIteration, tf.errors.OutOfRangeError):
-                return
-            columns, rows = self._joined(outputs)
-            if rows:
-                yield number, columns
-            number += 1
+        iterator = iter(dataset)
+
+        def compute(number: int) -> dict[str, Any]:
+            with during(f"predicting batch {number}", task=self._task):
+                outputs: dict[str, Any] = self._step(iterator, tf.constant(number, tf.int64))
+                return outputs
+
+        for number, outputs in numbered(compute, first, waiting):
+            counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
+            if sum(counts):
+                yield number, joined(outputs, counts, self._name)
 
     @do_not_convert
     def _next_outputs(self, iterator: Any, number: tf.Tensor) -> dict[str, Any]:
@@ -117,8 +118,7 @@ class Inference:
         def infer() -> dict[str, tf.Tensor]:
             notes = during(task=self._task, method=self._method, batch=lambda: batch_signature(inputs))
             with self._streams.named("prediction", number, share), notes:
-                has_labels = isinstance(inputs, tuple) and len(inputs) == 2
-                features, labels = inputs if has_labels else (inputs, None)
+                features, labels = features_and_labels(inputs)
                 outputs = step_of_task(features, self._model, labels)
             kept_tensors.check(self._task, self._method, outputs, self._model)
             for value in tf.nest.flatten(outputs, expand_composites=False):
@@ -134,22 +134,50 @@ class Inference:
         outputs = infer() if is_alone else compute_if_busy(num_examples, infer)
         return {**outputs, _NUM_EXAMPLES: num_examples}
 
-    def _joined(self, outputs: dict[str, Any]) -> tuple[Columns, int]:
-        """Returns the rows of all replicas, in their order, and their number."""
-        import numpy as np
 
-        counts = [int(count) for count in outputs.pop(_NUM_EXAMPLES)]
-        columns = {}
-        for name, parts in outputs.items():
-            busy = [_on_host(part) for part, count in zip(parts, counts, strict=True) if count]
-            for part, count in zip(busy, filter(None, counts), strict=True):
-                if part.shape[:1] != (count,):
-                    raise OutputError(
-                        f"{self._name}: the output '{name}' has shape {list(part.shape)} for {count} examples; it "
-                        "needs a row for each, [batch, …]"
-                    )
-            columns[name] = np.concatenate(busy) if busy else None
-        return columns, sum(counts)
+def numbered(
+    compute: Callable[[int], Any], first: int, waiting: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Iterator[tuple[int, Any]]:
+    """Yields what is computed of each batch, with its number, until the data end.
+
+    Args:
+      compute: reads and computes the batch of a number.
+      first: the number of the first batch.
+      waiting: as for `Inference.batches`.
+    """
+    for number in itertools.count(first):
+        try:
+            with waiting():
+                computed = compute(number)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            return
+        yield number, computed
+
+
+def joined(outputs: Mapping[str, Any], counts: Sequence[int], of: str) -> Columns:
+    """Returns the rows of all replicas, in their order.
+
+    Args:
+      outputs: by name, what each replica computed.
+      counts: how many examples each replica had.
+      of: what computed them, for the message.
+
+    Raises:
+      OutputError: an output has no row for each example.
+    """
+    import numpy as np
+
+    columns = {}
+    for name, parts in outputs.items():
+        busy = [on_host(part) for part, count in zip(parts, counts, strict=True) if count]
+        for part, count in zip(busy, filter(None, counts), strict=True):
+            if part.shape[:1] != (count,):
+                raise OutputError(
+                    f"{of}: the output '{name}' has shape {list(part.shape)} for {count} examples; it needs a row for "
+                    "each, [batch, …]"
+                )
+        columns[name] = np.concatenate(busy)
+    return columns
 
 
 def num_examples_of(inputs: Any) -> tf.Tensor:
@@ -177,6 +205,7 @@ def compute_if_busy(num_examples: tf.Tensor, compute: Callable[[], dict[str, Any
     return computed
 
 
-def _on_host(value: tf.Tensor) -> Any:
+def on_host(value: Any) -> Any:
+    """Returns a tensor as a NumPy array; one of bfloat16, which NumPy has not, as float32."""
     value = tf.convert_to_tensor(value)
     return (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()

@@ -32,8 +32,7 @@ def words_for(directory: str) -> str:
       FormatError: a card has no place for them any more, so that they cannot be told from the rest.
     """
     parent = os.path.dirname(directory.rstrip("/")) or "."
-    versions = sorted((name for name in files.list_dir(parent) if name.isdecimal()), key=int, reverse=True)
-    for folder in (directory, *(files.join(parent, name) for name in versions)):
+    for folder in (directory, *reversed(export.numbered(parent))):
         path = files.join(folder, export.CARD)
         if not files.exists(path):
             continue

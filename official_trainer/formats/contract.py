@@ -205,7 +205,8 @@ def check_inputs(path: str, contract: Contract, given: Mapping[str, Any]) -> Non
     for row in contract["inputs"]:
         name, shape = row["name"], row["shape"]
         if name not in given:
-            raise FormatError(f"{path} takes an input {name!r}, and the data have {', '.join(sorted(given))}")
+            have = f"the data have {', '.join(sorted(given))}; name another file, or export the run again"
+            raise FormatError(f"{path} takes an input {name!r}, and {have}")
         value = given[name]
         fits = shape is None or (
             len(shape) == value.ndim and all(s in (None, g) for s, g in zip(shape, value.shape, strict=True))

@@ -1,43 +1,36 @@
-"""LiteRT and ONNX of a SavedModel, converted in a process of its own: a converter that crashes ends no training.
+"""LiteRT and ONNX of a SavedModel.
 
-Owns: the settings of TensorFlow's and tf2onnx's converters. Does not own: what is converted, and the comparison
-(`writing.py`).
-
-`python -m official_trainer.formats.convert REQUEST` reads a JSON file with `source` (a SavedModel), `inputs`
-(an .npz of batches, which calibrate int8), `contract` and `files` (paths by format), and writes `errors`, a JSON file
-with the message of each format that failed.
+Owns: the settings of TensorFlow's and tf2onnx's converters, the reason why one fails. Does not own: what is converted,
+and the comparison (`writing.py`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
 from official_trainer.formats import contract as contracts
-from official_trainer.formats.readers import batches_in
+from official_trainer.formats.kinds import SIGNATURE
+from official_trainer.formats.readers import Arrays
 from official_trainer.lazy import tf
 
 _OPSET = 18
-_SIGNATURE = "serving_default"
 
 
-def to_tflite(source: str, kind: str, batches: list[dict[str, Any]]) -> bytes:
+def to_tflite(source: str, kind: str, batches: Sequence[Arrays]) -> bytes:
     """Returns a SavedModel as LiteRT; its inputs and outputs keep their types in every kind."""
-    converter = tf.lite.TFLiteConverter.from_saved_model(source, signature_keys=[_SIGNATURE])
+    converter = tf.lite.TFLiteConverter.from_saved_model(source, signature_keys=[SIGNATURE])
     if kind != "tflite":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if kind == "tflite_float16":
         converter.target_spec.supported_types = [tf.float16]
     if kind == "tflite_int8":
 
-        def examples() -> Iterator[tuple[str, dict[str, Any]]]:
+        def examples() -> Iterator[tuple[str, Arrays]]:
             for batch in batches:
-                yield _SIGNATURE, batch
+                yield SIGNATURE, batch
 
         converter.representative_dataset = examples
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]  # else some stay float32
@@ -51,7 +44,7 @@ def to_onnx(source: str) -> bytes:
     import tf2onnx
 
     loaded = tf.saved_model.load(source)  # it holds the variables of its functions
-    function = loaded.signatures[_SIGNATURE]
+    function = loaded.signatures[SIGNATURE]
     specs = dict(function.structured_input_signature[1])
     whole = tf.function(lambda features: function(**features), input_signature=[specs])
     model, _ = tf2onnx.convert.from_function(
@@ -97,20 +90,23 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
 
 
-def main(request_path: str) -> None:
-    """Does what a request says, in this process."""
-    request = json.loads(Path(request_path).read_text())
-    source, batches, errors = request["source"], batches_in(request["inputs"]), {}
-    wanted: Mapping[str, str] = request["files"]
-    for kind, path in wanted.items():
+def write(
+    source: str, batches: Sequence[Arrays], contract: contracts.Contract, paths: Mapping[str, str]
+) -> dict[str, str]:
+    """Writes formats of a SavedModel, with a contract in each; returns why some could not be, by their names.
+
+    Args:
+      source: the SavedModel.
+      batches: of its inputs, which calibrate int8.
+      contract: of its inputs and outputs.
+      paths: of the files, by format.
+    """
+    errors = {}
+    for kind, path in paths.items():
         try:
             made = to_onnx(source) if kind == "onnx" else to_tflite(source, kind, batches)
             files.write_bytes_atomically(path, made)
-            contracts.embed(path, request["contract"])
+            contracts.embed(path, contract)
         except Exception as error:  # of any kind: a converter has its own
             errors[kind] = reason(error)
-    Path(request["errors"]).write_text(json.dumps(errors))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    return errors

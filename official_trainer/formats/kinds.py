@@ -1,17 +1,17 @@
 """What a format needs, and how near to the model its outputs have to be.
 
-Owns: the table of formats, which libraries are missing, the kind of a file that a user names.
-Does not own: the names of formats (`config/schema.py`), and of their files (`tasks/export.py`).
+Owns: the table of formats, which libraries are missing, the refusal of a path that is no model.
+Does not own: the names of formats (`config/schema.py`), their files and endings (`tasks/export.py`).
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterable, Iterator
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.tasks import export
 
 NEEDS = {
     "tflite": ("litert", ("ai_edge_litert",)),
@@ -22,6 +22,7 @@ NEEDS = {
     "serve": ("serve", ("starlette", "uvicorn")),
 }
 """The extra of this package, and the modules, by format, and for the verb `serve`; the others need nothing more."""
+SIGNATURE = "serving_default"
 QUANTISED = ("tflite_float16", "tflite_dynamic", "tflite_int8")
 EXACT = 1e-5
 """How far an output may be from the model's, in parts of the output's range, where a format computes in float32."""
@@ -51,29 +52,13 @@ def kind_of(path: str) -> str:
     Raises:
       UnknownFileError: it is not there, or of another kind.
     """
-    endings = {".tflite": "tflite", ".onnx": "onnx", ".keras": "keras", ".weights.h5": "weights"}
     if not files.exists(path):
         raise UnknownFileError(f"{path}: there is no such file or folder{files.near_hint(path)}")
-    if files.is_dir(path) and files.exists(files.join(path, "saved_model.pb")):
-        return "saved_model"
-    for ending, kind in endings.items():
-        if path.endswith(ending) and os.path.isfile(path):
-            return kind
-    allowed = f"a folder with saved_model.pb, or a file that ends in {', '.join(endings)}"
-    raise UnknownFileError(f"{path} is no model that can be read; expected {allowed}")
-
-
-def newest_export(run_dir: str) -> str:
-    """Returns the newest SavedModel that a run exported.
-
-    Raises:
-      UnknownFileError: it has none.
-    """
-    folder = files.join(run_dir, "export")
-    for name in sorted((each for each in files.list_dir(folder) if each.isdecimal()), key=int, reverse=True):
-        if files.exists(files.join(folder, name, "saved_model.pb")):
-            return files.join(folder, name)
-    raise UnknownFileError(f"{run_dir} has no export; write one: official-trainer export --model_dir={run_dir}")
+    kind = export.kind_of(path)
+    if kind is None:
+        allowed = f"a folder with saved_model.pb, or a file that ends in {', '.join(export.ENDINGS)}"
+        raise UnknownFileError(f"{path} is no model that can be read; expected {allowed}")
+    return kind
 
 
 def refuse_missing(path: str) -> str:

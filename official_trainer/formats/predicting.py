@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.engine.inference import Columns, Inference
+from official_trainer.engine.inference import Columns, Inference, joined, num_examples_of, numbered
 from official_trainer.formats import contract as contracts
-from official_trainer.formats import samples
-from official_trainer.formats.kinds import kind_of, refuse_missing
-from official_trainer.formats.readers import Reader, load_keras
-from official_trainer.lazy import tf
+from official_trainer.formats import readers, samples
+from official_trainer.formats.kinds import SIGNATURE, FormatError, kind_of, refuse_missing
+from official_trainer.formats.readers import Arrays, Function
 from official_trainer.tasks import export
+from official_trainer.tasks.task import features_and_labels
 
 if TYPE_CHECKING:
     from official_trainer.engine.trainer import Trainer
@@ -33,12 +34,7 @@ def digest(path: str) -> str:
     """
     if refuse_missing(path) != "saved_model":
         return files.sha256(path)
-    found = hashlib.sha256()
-    for folder in (path, files.join(path, "variables")):
-        for name in sorted(files.list_dir(folder)):
-            if name != export.CARD and files.is_file(files.join(folder, name)):
-                found.update(files.sha256(files.join(folder, name)).encode())
-    return found.hexdigest()
+    return hashlib.sha256(json.dumps(export.checksums(path), sort_keys=True).encode()).hexdigest()
 
 
 def inference(path: str, trainer: Trainer, section: str) -> Any:
@@ -57,8 +53,11 @@ def inference(path: str, trainer: Trainer, section: str) -> Any:
         trainer.model.load_weights(path)
         return Inference(trainer.task, trainer.model, streams=trainer.context.streams)
     if kind == "keras":
-        return Inference(trainer.task, load_keras(path), seed=trainer.config.runtime.seed)
-    return FileInference(Reader(path), trainer)
+        return Inference(trainer.task, readers.load_keras(path), seed=trainer.config.runtime.seed)
+    found = readers.signatures(path)
+    if SIGNATURE not in found:
+        raise FormatError(f"{path} has no {SIGNATURE}; it has {', '.join(found)}; name a file of another format")
+    return FileInference(path, *found[SIGNATURE], trainer)
 
 
 class FileInference:
@@ -68,8 +67,9 @@ class FileInference:
       strategy: that of the data.
     """
 
-    def __init__(self, reader: Reader, trainer: Trainer) -> None:
-        self._reader, self._model, self.strategy = reader, trainer.model, trainer.strategy
+    def __init__(self, path: str, contract: contracts.Contract, function: Function, trainer: Trainer) -> None:
+        self._path, self._contract, self._function = path, contract, function
+        self._model, self.strategy = trainer.model, trainer.strategy
 
     def batches(
         self,
@@ -81,22 +81,18 @@ class FileInference:
 
         Raises:
           FormatError: the data are not what the file takes.
+          OutputError: an output has no row for each example.
         """
-        import numpy as np
+        iterator = iter(dataset)
+        for number, batch in numbered(lambda number: next(iterator), first, waiting):
+            parts = self.strategy.experimental_local_results(batch)
+            counts = [int(num_examples_of(part)) for part in parts]
+            outputs = [self._outputs(part) for part, count in zip(parts, counts, strict=True) if count]
+            if outputs:
+                columns = {name: [each[name] for each in outputs] for name in outputs[0]}
+                yield number, joined(columns, [*filter(None, counts)], self._path)
 
-        iterator, number = iter(dataset), first
-        while True:
-            try:
-                with waiting():
-                    batch = next(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                return
-            parts = []
-            for part in self.strategy.experimental_local_results(batch):
-                features = part[0] if isinstance(part, tuple) and len(part) == 2 else part
-                inputs = samples.arrays(self._model, features)
-                if all(len(value) for value in inputs.values()):
-                    parts.append(self._reader(inputs))
-            if parts:
-                yield number, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            number += 1
+    def _outputs(self, part: Any) -> Arrays:
+        inputs = samples.arrays(self._model, features_and_labels(part)[0])
+        contracts.check_inputs(self._path, self._contract, inputs)
+        return self._function({row["name"]: inputs[row["name"]] for row in self._contract["inputs"]})

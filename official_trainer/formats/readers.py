@@ -1,74 +1,60 @@
-"""A file of any format as a function from arrays to arrays; run as a program, it measures one in a clean process.
+"""A file of any format as functions from arrays to arrays, and what they take.
 
 Owns: how each library runs a model; the outputs, times and memory of a file for given inputs.
-Does not own: what they are compared with (`writing.py`).
-
-`python -m official_trainer.formats.readers REQUEST` reads a JSON file with `path`, `inputs` (an .npz),
-`outputs` (an .npz that is written) and `imports`, and prints one line of JSON.
+Does not own: what they are compared with (`writing.py`), the process in which they are measured (`clean_process.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import re
 import resource
 import statistics
-import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from official_trainer import files
+from official_trainer.engine.inference import on_host
 from official_trainer.formats import contract as contracts
-from official_trainer.formats.kinds import FormatError, kind_of, refuse_missing
+from official_trainer.formats.kinds import SIGNATURE, FormatError, refuse_missing
+from official_trainer.lazy import tf
+from official_trainer.tasks import export
 
 Arrays = Mapping[str, Any]
 """NumPy arrays `[batch, …]` by the names of inputs or outputs."""
 Function = Callable[[Arrays], Arrays]
-SIGNATURE = "serving_default"
 
 _CALLS, _SECONDS = 20, 1.0
 """The most calls of a latency, and for how long."""
 
 
-class Reader:
-    """A model in a file.
+def signatures(path: str, imports: Sequence[str] = ()) -> dict[str, tuple[contracts.Contract, Function]]:
+    """Returns the functions of a file with what they take, by name: all of a SavedModel, of another file the only one.
 
-    Attributes:
-      contract: what the file says of its inputs and outputs.
+    Args:
+      path: of the file, or the folder of a SavedModel.
+      imports: modules that register what a `.keras` file is built from.
+
+    Raises:
+      FormatError: it has no function, or cannot be read.
     """
-
-    def __init__(self, path: str, imports: Sequence[str] = ()) -> None:
-        """Loads a file of a kind other than `weights`.
-
-        Args:
-          path: of the file, or the folder of a SavedModel.
-          imports: modules that register what a `.keras` file is built from.
-
-        Raises:
-          FormatError: it has no contract, or cannot be read.
-        """
-        kind = refuse_missing(path)
-        self._path, self.contract = path, contracts.read(path)
-        for name in imports:
-            importlib.import_module(name)
-        self._function = _OPENERS[kind](path, self.contract)
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        """Returns the outputs for a batch, by name.
-
-        Raises:
-          FormatError: the inputs are not those of the contract.
-        """
-        contracts.check_inputs(self._path, self.contract, inputs)
-        wanted = [row["name"] for row in self.contract["inputs"]]
-        return self._function({name: inputs[name] for name in wanted})
+    kind = refuse_missing(path)
+    if kind == "weights":
+        raise FormatError(f"{path} holds numbers and no model; name a file of another format")
+    for name in imports:
+        importlib.import_module(name)
+    if kind == "saved_model":
+        return _of_saved_model(path)
+    openers = {"tflite": _of_tflite, "onnx": _of_onnx, "keras": lambda path: of_keras(load_keras(path))}
+    return {SIGNATURE: (contracts.read(path), openers[kind](path))}
 
 
-def _open_tflite(path: str, contract: contracts.Contract) -> Function:
+def _of_tflite(path: str) -> Function:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_path=path)
@@ -76,7 +62,7 @@ def _open_tflite(path: str, contract: contracts.Contract) -> Function:
     return lambda inputs: run(**inputs)
 
 
-def _open_onnx(path: str, contract: contracts.Contract) -> Function:
+def _of_onnx(path: str) -> Function:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -89,35 +75,12 @@ def _open_onnx(path: str, contract: contracts.Contract) -> Function:
     return run
 
 
-def _open_saved_model(path: str, contract: contracts.Contract) -> Function:
-    found = signatures(path)
-    taken = {row["name"] for row in found[SIGNATURE][0]["inputs"]} if SIGNATURE in found else set()
-    if taken != (names := {row["name"] for row in contract["inputs"]}):
-        what = f"its {SIGNATURE} takes {', '.join(sorted(taken)) or 'nothing'}, and the data hold"
-        raise FormatError(f"{path}: {what} {', '.join(sorted(names))}; name a file of another format")
-    return found[SIGNATURE][1]
-
-
-def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
-    """Returns the functions of a file with their contracts, by name: all of a SavedModel, of another file the only one.
-
-    Raises:
-      FormatError: it has no function, or cannot be read.
-    """
-    kind = refuse_missing(path)
-    if kind == "weights":
-        raise FormatError(f"{path} holds numbers and no model; name a file of another format")
-    if kind != "saved_model":
-        reader = Reader(path)
-        return {SIGNATURE: (reader.contract, reader)}
-    from official_trainer.lazy import tf
-
+def _of_saved_model(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
     loaded = tf.saved_model.load(path)
 
     def calling(function: Any) -> Function:
         def run(inputs: Arrays) -> Arrays:
-            outputs = function(**{name: tf.constant(value) for name, value in inputs.items()})
-            return {name: value.numpy() for name, value in outputs.items()}
+            return host(function(**{name: tf.constant(value) for name, value in inputs.items()}))
 
         run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
         return run
@@ -127,6 +90,28 @@ def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
         specs = function.structured_input_signature[1], function.structured_outputs
         found[name] = contracts.of_specs(*specs), calling(function)
     return found
+
+
+def of_keras(model: Any, structure: Any = None) -> Function:
+    """Returns the call of a model, on the CPU.
+
+    Args:
+      model: of either Keras.
+      structure: a tree like its features, for a model that was not built with `keras.Input`; None for one tensor.
+    """
+    structure = getattr(model, "input", structure)  # None, which a Sequential of Keras 3 may have: one tensor
+
+    def run(inputs: Arrays) -> Arrays:
+        with tf.device("CPU:0"):
+            packed = tf.nest.pack_sequence_as(structure, [tf.constant(value) for value in inputs.values()])
+            return host(export.by_name(model(packed, training=False), model))
+
+    return run
+
+
+def host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns tensors as NumPy arrays."""
+    return {name: on_host(value) for name, value in values.items()}
 
 
 def load_keras(path: str) -> Any:
@@ -147,75 +132,36 @@ def load_keras(path: str) -> Any:
         raise FormatError(f"Keras cannot read {files.base_name(path)} in safe mode: {str(error).strip()}") from error
 
 
-def _open_keras(path: str, contract: contracts.Contract) -> Function:
-    from official_trainer.lazy import tf
-    from official_trainer.tasks import export
-
-    model = load_keras(path)
-
-    def run(inputs: Arrays) -> Arrays:
-        values = [tf.constant(value) for value in inputs.values()]
-        structure = getattr(model, "input", model.inputs[0])
-        outputs = export.by_name(model(tf.nest.pack_sequence_as(structure, values), training=False), model)
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return run
-
-
-_OPENERS: Mapping[str, Callable[[str, contracts.Contract], Function]] = {
-    "saved_model": _open_saved_model,
-    "tflite": _open_tflite,
-    "onnx": _open_onnx,
-    "keras": _open_keras,
-}
-
-
-def values_of_weights(path: str) -> Iterator[str]:
-    """Yields a text for each array in a `.weights.h5` file, the same for the same values."""
+def values_in(path: str) -> list[str]:
+    """Returns a text for each array in a `.weights.h5` file, as `value_text` does."""
     import h5py
 
     found: list[Any] = []
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.append(item[()]) if isinstance(item, h5py.Dataset) else None)
-    yield from map(value_text, found)
+    return [*map(value_text, found)]
 
 
 def value_text(value: Any) -> str:
     """Returns a text that is the same for arrays of the same shape and bits."""
-    import hashlib
-
     return f"{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
 
 
-def batches_in(path: str) -> list[dict[str, Any]]:
-    """Returns the batches in an .npz, as `write_batches` writes them."""
-    import numpy as np
-
-    found: list[dict[str, Any]] = []
-    with np.load(path, allow_pickle=False) as arrays:
-        for key in arrays.files:
-            number, _, name = key.partition(":")
-            while len(found) <= int(number):
-                found.append({})
-            value = arrays[key]
-            found[int(number)][name] = value.astype(object) if value.dtype.kind == "S" else value
-    return found
+def measured(path: str, imports: Sequence[str], batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, Any]]:
+    """Returns the outputs of a file, and what they cost in this process; see `signatures` for the arguments."""
+    _, function = signatures(path, imports)[SIGNATURE]
+    outputs, latency = [function(batch) for batch in batches], {}
+    for size in sorted({1, len(next(iter(batches[0].values())))}):
+        latency[str(size)] = _latency_ms(function, {name: value[:size] for name, value in batches[0].items()})
+    return outputs, {"latency_ms": latency, "peak_memory_bytes": _peak_bytes()}
 
 
-def write_batches(path: str, batches: Sequence[Arrays]) -> None:
-    """Writes batches into an .npz."""
-    import numpy as np
-
-    flat = {f"{number}:{name}": value for number, batch in enumerate(batches) for name, value in batch.items()}
-    np.savez(path, **{key: value.astype("S") if value.dtype == object else value for key, value in flat.items()})
-
-
-def _latency_ms(reader: Function, batch: Arrays) -> float:
+def _latency_ms(function: Function, batch: Arrays) -> float:
     times: list[float] = []
-    reader(batch)
+    function(batch)
     while len(times) < _CALLS and sum(times) < _SECONDS:
         began = time.perf_counter()
-        reader(batch)
+        function(batch)
         times.append(time.perf_counter() - began)
     return round(statistics.median(times) * 1000, 3)
 
@@ -227,26 +173,3 @@ def _peak_bytes() -> int:
         if found:
             return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def main(request_path: str) -> None:
-    """Does what a request says, in this process."""
-    request = json.loads(Path(request_path).read_text())
-    if kind_of(request["path"]) == "weights":
-        print(json.dumps({"values": list(values_of_weights(request["path"]))}))
-        return
-    is_saved_model, batches = kind_of(request["path"]) == "saved_model", batches_in(request["inputs"])
-    # The signature of a SavedModel may take other inputs than its contract says, which is that of the model.
-    reader = (
-        signatures(request["path"])[SIGNATURE][1] if is_saved_model else Reader(request["path"], request["imports"])
-    )
-    write_batches(request["outputs"], [reader(batch) for batch in batches])
-    latency = {}
-    for size in sorted({1, len(next(iter(batches[0].values())))}):
-        batch = {name: value[:size] for name, value in batches[0].items()}
-        latency[str(size)] = _latency_ms(reader, batch)
-    print(json.dumps({"latency_ms": latency, "peak_memory_bytes": _peak_bytes()}))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

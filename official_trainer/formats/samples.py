@@ -7,19 +7,18 @@ Does not own: reading data in general (`runs/predict.py`), signatures for servin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.formats.kinds import FormatError
+from official_trainer.engine.inference import num_examples_of
+from official_trainer.formats.kinds import SIGNATURE, FormatError
+from official_trainer.formats.readers import Arrays, host
 from official_trainer.lazy import tf
 from official_trainer.runs.predict import data_of
 from official_trainer.runs.predictions.shards import DATA_SECTIONS
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.autograph import convert, do_not_convert
-
-Batches = list[dict[str, Any]]
-"""NumPy arrays `[batch, …]` by name, of each batch."""
+from official_trainer.tasks.task import features_and_labels
 
 _EXAMPLES, _BATCHES = 256, 8
 _FREE = (2, 32, 32, 32, 32, 32)  # for sizes that a signature leaves free, where no feature has as many
@@ -40,8 +39,8 @@ def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -
     with builder.errors_explained():
         for batch in itertools.islice(dataset, batches):
             for part in trainer.strategy.experimental_local_results(batch):
-                pair = part if isinstance(part, tuple) and len(part) == 2 else (part, None)
-                if size := int(_rows(pair[0])):
+                pair = features_and_labels(part)
+                if size := int(num_examples_of(pair[0])):
                     found.append(pair)
                     count += size
             if count >= _EXAMPLES:
@@ -49,11 +48,6 @@ def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -
     if not found:
         raise FormatError(f"formats are compared on task.{section}, and it holds no example")
     return found
-
-
-def _rows(features: Any) -> int:
-    first = tf.nest.flatten(features)[0]
-    return int(first.shape[0]) if first.shape.rank else 1
 
 
 def named(model: Any, features: Any) -> dict[str, Any]:
@@ -87,17 +81,7 @@ def arrays(model: Any, features: Any) -> dict[str, Any]:
     return host(named(model, features))
 
 
-def host(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns tensors as NumPy arrays; those of bfloat16, which NumPy has not, as float32."""
-    return {
-        name: (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value).numpy()
-        for name, value in values.items()
-    }
-
-
-def for_signature(
-    function: Any, features: list[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+def for_signature(function: Any, features: Sequence[Arrays]) -> tuple[Sequence[Arrays], Sequence[Arrays]] | None:
     """Returns inputs for a signature, and its outputs: features, or else one batch of random numbers.
 
     Args:
@@ -112,20 +96,20 @@ def for_signature(
     traced = function if hasattr(function, "structured_input_signature") else function.get_concrete_function()
     leaves = tf.nest.flatten(traced.structured_input_signature)  # of an argument that is left out: None
     specs = [each for each in leaves if isinstance(each, tf.TensorSpec)]
-    inputs = features
+    inputs: Sequence[Arrays] = features
     if {spec.name: spec.dtype.name for spec in specs} != {
         name: value.dtype.name for name, value in features[0].items()
     }:
         if any(spec.dtype == tf.string or spec.shape.rank is None for spec in specs):
             return None
-        draws, batch = np.random.default_rng(0), {}
+        draws, made_up = np.random.default_rng(0), {}
         for spec in specs:
             like = next((each.shape for each in features[0].values() if each.ndim == spec.shape.rank), _FREE)
             shape = [size or (like[place] if place else 2) for place, size in enumerate(spec.shape)]
             highest = 255 if spec.dtype == tf.uint8 else 1  # 1 is a number of a word, of a mask and of a segment
             drawn = draws.random(shape) if spec.dtype.is_floating else draws.integers(0, highest, shape, endpoint=True)
-            batch[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
-        inputs = [batch]
+            made_up[spec.name] = drawn.astype(spec.dtype.as_numpy_dtype)
+        inputs = [made_up]
     outputs = []
     with tf.device("CPU:0"):
         for batch in inputs:
@@ -155,16 +139,5 @@ def function_of(task: Any, model: Any, features: Any) -> Any:
     A model that was not built with `keras.Input` takes features of the form that the data have.
     """
     if getattr(model, "inputs", None):
-        return export.default_signatures(task, model)["serving_default"].get_concrete_function()
-    names, step = list(_own_names(features)), export.predict_step_of(task)
-    specs = {}
-    for name, value in zip(names, tf.nest.flatten(features), strict=True):
-        specs[name] = tf.TensorSpec([None, *value.shape[1:]], value.dtype, name=name)
-
-    @tf.function(input_signature=[specs])
-    @do_not_convert
-    def serve(inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        packed = tf.nest.pack_sequence_as(features, [inputs[name] for name in names])
-        return export.by_name(convert(step)(packed, model), model)
-
-    return serve.get_concrete_function()
+        return export.default_signatures(task, model)[SIGNATURE].get_concrete_function()
+    return export.function_of(task, model, list(_own_names(features)), features).get_concrete_function()

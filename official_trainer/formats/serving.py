@@ -33,7 +33,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.formats import contract as contracts
 from official_trainer.formats import readers
 from official_trainer.formats.batching import Batches, QueueFullError
-from official_trainer.formats.kinds import FormatError
+from official_trainer.formats.kinds import SIGNATURE, FormatError
 from official_trainer.formats.readers import Arrays
 
 HOST = "127.0.0.1"
@@ -87,7 +87,7 @@ class Served:
             raise FormatError(f"the request is no JSON: {error}") from error
         if not isinstance(said, dict) or ("instances" in said) == ("inputs" in said):
             raise FormatError("the request has to be an object with either 'instances' or 'inputs'")
-        name = said.get("signature_name") or readers.SIGNATURE
+        name = said.get("signature_name") or SIGNATURE
         if name not in self._signatures:
             raise FormatError(f"there is no signature {name!r}; there is {', '.join(sorted(self._signatures))}")
         contract, by_instances = self._signatures[name][0], "instances" in said

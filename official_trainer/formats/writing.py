@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import os
-import re
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.formats import card, samples
+from official_trainer.formats import card, clean_process, convert, readers, samples
 from official_trainer.formats import contract as contracts
-from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, FormatError
-from official_trainer.formats.readers import SIGNATURE, Arrays, batches_in, value_text, write_batches
+from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, SIGNATURE, FormatError
+from official_trainer.formats.readers import Arrays, value_text
 from official_trainer.lazy import tf
 from official_trainer.runs import recorded
 from official_trainer.tasks import export
@@ -84,8 +80,8 @@ class Formats:
         named = [samples.named(self._model, features) for features, _ in self._data]
         self._function = samples.function_of(self._task, self._model, self._data[0][0])
         with tf.device("CPU:0"):
-            self._wanted = [samples.host(self._function(batch)) for batch in named]
-        self._inputs = [samples.host(batch) for batch in named]
+            self._wanted: list[Arrays] = [readers.host(self._function(batch)) for batch in named]
+        self._inputs: list[Arrays] = [readers.host(batch) for batch in named]
         specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
         with during("describing the model", task=self._task, method="build_contract"):
             self._contract = contracts.of(self._task, self._model, *specs, experiment)
@@ -99,7 +95,6 @@ class Formats:
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
         made: dict[str, dict[str, Any]] = {}
         with tempfile.TemporaryDirectory(dir=beside) as work:
-            write_batches(files.join(work, "inputs.npz"), self._inputs)
             failures = self._converted([name for name in formats if name in NEEDS], work)
             for name in (name for name in formats if name not in failures):
                 try:
@@ -119,19 +114,11 @@ class Formats:
             return {}
         source = files.join(work, "source")
         export.write_functions(source, self._model, {SIGNATURE: self._function})
-        errors = files.join(work, "errors.json")
-        request = {
-            "source": source,
-            "inputs": files.join(work, "inputs.npz"),
-            "contract": self._contract,
-            "files": {name: files.join(work, export.FORMAT_FILES[name]) for name in formats},
-            "errors": errors,
-        }
+        paths = {name: files.join(work, export.FORMAT_FILES[name]) for name in formats}
         try:
-            _in_clean_process("convert", request)
+            failures = clean_process.call(convert.write, source, self._inputs, self._contract, paths)
         except FormatError as error:  # the process crashed
             return dict.fromkeys(formats, str(error))
-        failures: dict[str, str] = files.read_json(errors)
         if failures and self._trainer.config.runtime.mixed_precision_dtype == "bfloat16":
             fix = "the model computes in bfloat16; export with runtime.mixed_precision_dtype=float32"
             failures = {name: f"{fix}. {why}" for name, why in failures.items()}
@@ -143,7 +130,9 @@ class Formats:
         Raises:
           FormatError: it cannot be written or read, or differs more than it may.
         """
-        inputs, wanted, on = self._inputs, self._wanted, {}
+        inputs: Sequence[Arrays] = self._inputs
+        wanted: Sequence[Arrays] = self._wanted
+        on = {}
         if name == "saved_model":
             function = export.signatures_of(self._task, self._model)[0].get(SIGNATURE)
             if function is None or (own := samples.for_signature(function, self._inputs)) is None:
@@ -151,24 +140,22 @@ class Formats:
             inputs, wanted = own
             on = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
         elif name == "keras":  # it holds the model without the task's predict_step
-            wanted = [samples.host(self._called(batch)) for batch in inputs]
+            call = readers.of_keras(self._model, self._data[0][0])
+            wanted = [call(batch) for batch in inputs]
         path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
         if name in ("keras", "weights"):
             self._save(path, wanted)
-        package = type(self._model).__module__.partition(".")[0]
-        request: dict[str, Any] = {
-            "path": path,
-            "imports": [package] if package in ("keras_hub", "official") and name == "keras" else [],
-            "inputs": files.join(work, "inputs.npz"),
-            "outputs": files.join(work, "outputs.npz"),
-        }
-        write_batches(request["inputs"], inputs)
-        measured = _in_clean_process("readers", request)
         if name == "weights":
-            self._check_values(measured["values"])
+            self._check_values(clean_process.call(readers.values_in, path))
             found: dict[str, Any] = {"difference": {}, "limit": 0.0}
         else:
-            found = {**self._compared(name, wanted, batches_in(request["outputs"])), **measured, **on}
+            package = type(self._model).__module__.partition(".")[0]
+            imports = [package] if package in ("keras_hub", "official") and name == "keras" else []
+            try:
+                outputs, cost = clean_process.call(readers.measured, path, imports, inputs)
+            except FormatError as error:
+                raise FormatError(f"it cannot be read back: {error}") from error
+            found = {**self._compared(name, wanted, outputs), **cost, **on}
         size = {} if name == "saved_model" else {"file": files.base_name(path), "bytes": files.size_bytes(path)}
         return {**size, **found}
 
@@ -213,12 +200,6 @@ class Formats:
                 )
         return {"difference": difference, "limit": limit, "limit_of": which, "metrics": self._metrics(found)}
 
-    def _called(self, batch: Arrays) -> dict[str, Any]:
-        structure = getattr(self._model, "input", self._data[0][0])
-        with tf.device("CPU:0"):
-            packed = tf.nest.pack_sequence_as(structure, [tf.constant(value) for value in batch.values()])
-            return export.by_name(self._model(packed, training=False), self._model)
-
     def _metrics(self, outputs: Sequence[Arrays]) -> dict[str, float]:
         """Returns the metrics of an evaluation on these outputs, where it makes them of outputs that a file has."""
         import numpy as np
@@ -245,7 +226,7 @@ class Formats:
             return None
         with tf.device("CPU:0"):
             structure = self._task.inference_step(self._data[0][0], self._model)
-        named = samples.host(export.by_name(structure, self._model))
+        named = readers.host(export.by_name(structure, self._model))
         has = all(name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name]) for name in named)
         return (list(named), structure) if has else None
 
@@ -253,7 +234,8 @@ class Formats:
 def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
     """Returns how far arrays are from those of the model, as `max` and `mean`, in parts of their range.
 
-    Texts and truth values differ by 1 where they are not equal. Arrays of other shapes differ by infinity.
+    A range that is smaller than a twentieth of the largest value counts as that: float32 tells no finer parts of it
+    apart. Texts and truth values differ by 1 where they are not equal. Arrays of other shapes differ by infinity.
     """
     import numpy as np
 
@@ -266,7 +248,7 @@ def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]
         apart = (a != b).astype(float)
         return {"max": float(apart.max()), "mean": float(apart.mean())}
     a, b = a.astype(np.float64), b.astype(np.float64)
-    span = float(a.max() - a.min()) or float(np.abs(a).max()) or 1.0
+    span = max(float(a.max() - a.min()), float(np.abs(a).max()) / 20) or 1.0
     with np.errstate(invalid="ignore"):  # infinities are equal, and have no difference
         apart = np.where(a == b, 0.0, np.abs(a - b)) / span
     return {"max": float(apart.max()), "mean": float(apart.mean())}
@@ -277,27 +259,3 @@ def _add_ranges(rows: Sequence[dict[str, Any]], batches: Sequence[Arrays]) -> No
         values = [batch[row["name"]] for batch in batches]
         if all(value.size and value.dtype.kind in "iuf" for value in values):
             row["range"] = [float(min(v.min() for v in values)), float(max(v.max() for v in values))]
-
-
-def _in_clean_process(module: str, request: Mapping[str, Any]) -> Any:
-    """Runs a module of this package, without a GPU, and returns what it prints last.
-
-    Raises:
-      FormatError: it failed; with the last line of what it said.
-    """
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(request, file)
-        file.flush()
-        command = [sys.executable, "-m", f"official_trainer.formats.{module}", file.name]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if re.match(r"[A-Za-z_][\w.]*: ", line)]
-        if done.returncode < 0:
-            raise FormatError(f"the process that was to {module} it ended by signal {-done.returncode}")
-        last = lines[-1][:500] if lines else f"it ended with {done.returncode}"
-        raise FormatError(
-            f"it cannot be read back: {last.removeprefix('official_trainer.formats.kinds.FormatError: ')}"
-        )
-    printed = done.stdout.strip().splitlines()
-    return json.loads(printed[-1]) if printed else None

@@ -48,6 +48,8 @@ FORMAT_FILES = {
     "weights": "model.weights.h5",
 }
 """The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
+ENDINGS = {".tflite": "tflite", ".onnx": "onnx", ".keras": "keras", ".weights.h5": "weights"}
+"""What a file of another format is read as, by its ending."""
 Beside = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]]
 """Writes more files into a folder with a SavedModel, which becomes that of the second path. It takes what `export.json`
 says, and returns what it says as well."""
@@ -90,16 +92,30 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     Inputs are those of `keras.Input`, or what a subclass of a model of tf_keras was called with.
     """
     if getattr(model, "inputs", None):
-        names, tensors = kerases.of(model).signature_names(model)[0], model.inputs
-        structure = getattr(model, "input", tensors[0])  # a Sequential of Keras 3 that was never called has only these
+        names = kerases.of(model).signature_names(model)[0]
+        structure = getattr(
+            model, "input", model.inputs[0]
+        )  # a Sequential of Keras 3 that was never called has only these
     elif (structure := _called_with(model)) is not None:
-        names, tensors = tf.nest.flatten(_names(structure)), tf.nest.flatten(structure)
+        names = tf.nest.flatten(_names(structure))
     else:
         raise NoSignaturesError(
             f"{type(task).__name__}: the model was not built with keras.Input, so the engine does not know its "
             "inputs; define build_signatures(model)"
         )
-    pairs = zip(names, tensors, strict=True)
+    return {"serving_default": function_of(task, model, names, structure)}
+
+
+def function_of(task: Any, model: Any, names: Sequence[str], structure: Any) -> Any:
+    """Returns a function from inputs by name, of any batch size, to the outputs of `predict_step` by name.
+
+    Args:
+      task: of which `predict_step` is called.
+      model: passed to it.
+      names: of the inputs, in the order of the leaves of `structure`.
+      structure: a tree of tensors, or of their specs, as `predict_step` takes it.
+    """
+    pairs = zip(names, tf.nest.flatten(structure), strict=True)
     specs = {name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name) for name, tensor in pairs}
     step = predict_step_of(task)
 
@@ -111,7 +127,7 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
         kept_tensors.check(task, "predict_step", outputs, model)
         return by_name(outputs, model)
 
-    return {"serving_default": serve}
+    return serve
 
 
 def _called_with(model: Any) -> Any:
@@ -156,7 +172,7 @@ def save(
         if beside is not None:
             record |= beside(temporary, directory, record)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
-        sums = _sums(temporary)
+        sums = checksums(temporary)
         files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
         _replace(directory, folder, temporary)
     _logger.info("exported step %d to %s", step, directory)
@@ -241,6 +257,13 @@ def check_replaceable(directory: str, flag: str) -> None:
         raise ConfigError([Problem(what, flag, got=directory, fix=fix)])
 
 
+def kind_of(path: str) -> str | None:
+    """Returns what an exported model is read as: `saved_model`, or one of `ENDINGS`; None for anything else."""
+    if files.exists(files.join(path, "saved_model.pb")):
+        return "saved_model"
+    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending) and os.path.isfile(path)), None)
+
+
 def exported_step(directory: str) -> int | None:
     """Returns the step of the SavedModel in `directory`, or None if there is none."""
     return _record(directory).get("step")
@@ -257,7 +280,7 @@ def holds(directory: str, model: Any, *, step: int, formats: Collection[str] = (
     path, damaged = files.join(directory, _CHECKSUMS), []
     if files.exists(path):  # which an export of an earlier version does not have
         try:
-            sums, found = files.read_json(path), _sums(directory)
+            sums, found = files.read_json(path), checksums(directory)
             damaged = [name for name, checksum in sums.items() if found.get(name) != checksum]
         except (files.UnreadableFileError, files.PathKindError):
             damaged = [_CHECKSUMS]
@@ -267,13 +290,13 @@ def holds(directory: str, model: Any, *, step: int, formats: Collection[str] = (
     return not damaged
 
 
-def _sums(directory: str) -> dict[str, str]:
+def checksums(directory: str) -> dict[str, str]:
     """Returns the checksum of each file of a SavedModel by its path there, but not that of the checksums."""
     found: dict[str, str] = {}
     for name in files.list_dir(directory):
         path = files.join(directory, name)
         if files.is_dir(path):
-            found |= {f"{name}/{inner}": checksum for inner, checksum in _sums(path).items()}
+            found |= {f"{name}/{inner}": checksum for inner, checksum in checksums(path).items()}
         elif name not in (_CHECKSUMS, CARD):
             found[name] = files.sha256(path)
     return found
@@ -308,10 +331,16 @@ def delete_after(directory: str, step: int) -> None:
         _remove(files.join(directory, str(later)))
 
 
+def numbered(directory: str) -> list[str]:
+    """Returns the folders in a folder that are named by a number, as servers read versions, lowest first."""
+    numbers = sorted(int(name) for name in files.list_dir(directory) if re.fullmatch(_NUMBER, name))
+    return [files.join(directory, str(number)) for number in numbers]
+
+
 def _versions(directory: str) -> list[int]:
     """Returns the steps of the exports in a folder, lowest first; numbers that someone else uses are none."""
-    numbers = sorted(int(name) for name in files.list_dir(directory) if re.fullmatch(_NUMBER, name))
-    return [number for number in numbers if exported_step(files.join(directory, str(number))) == number]
+    steps = [(exported_step(path), files.base_name(path)) for path in numbered(directory)]
+    return [step for step, name in steps if step is not None and str(step) == name]
 
 
 def _remove(directory: str) -> None:

@@ -526,6 +526,11 @@ def split_inputs(inputs: Any) -> tuple[Any, Any]:
       >>> split_inputs("features")
       ('features', 'features')
     """
-    if isinstance(inputs, tuple) and len(inputs) == 2:
-        return inputs
-    return inputs, inputs
+    features, labels = features_and_labels(inputs)
+    return features, features if features is inputs else labels
+
+
+@do_not_convert
+def features_and_labels(inputs: Any) -> tuple[Any, Any]:
+    """Returns `(features, labels)` of a batch; labels are None where a batch is features alone."""
+    return inputs if isinstance(inputs, tuple) and len(inputs) == 2 else (inputs, None)

@@ -133,8 +133,11 @@ def _export(name: str, asked: list[str], arguments: argparse.Namespace) -> str |
     Raises:
       UsageError: flags ask for something that it does not have.
     """
-    is_folder = files.exists(files.join(name, "saved_model.pb")) if name else False
-    if not is_folder and not (name.endswith((".tflite", ".onnx", ".keras", ".weights.h5")) and files.exists(name)):
+    if not name or not files.exists(name):
+        return None
+    from official_trainer.tasks import export
+
+    if export.kind_of(name) is None:
         return None
     if asked or flags.changes_config(arguments):
         raise UsageError(f"{name} is an exported model, and has no config; leave out everything but --json")

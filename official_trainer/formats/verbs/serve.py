@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     for what, fix in kinds.missing(["serve"]):
         raise kinds.FormatError(f"{what}; {fix}")
     is_run = files.exists(files.join(path, files.PARAMS_FILE))
-    model = kinds.newest_export(path) if is_run else path
+    model = _newest_export(path) if is_run else path
     kinds.refuse_missing(model)
     from official_trainer.formats import serving
 
@@ -65,3 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.show(f"http://{serving.HOST}:{place.getsockname()[1]}/v1/models/{name} is {model}; Ctrl-C ends it")
         serving.serve(served, place, limits)
     return int(ExitCode.DONE)
+
+
+def _newest_export(run_dir: str) -> str:
+    from official_trainer.formats.kinds import UnknownFileError
+    from official_trainer.tasks import export
+
+    for path in reversed(export.numbered(files.join(run_dir, "export"))):
+        if export.kind_of(path):
+            return path
+    raise UnknownFileError(f"{run_dir} has no export; write one: official-trainer export --model_dir={run_dir}")

@@ -169,7 +169,10 @@ def test_a_saved_model_is_compared_with_its_own_signature(tmp_path):
     assert row["compared_on"] == "random inputs of its signature" and row["difference"]["sum"]["max"] <= 1e-5
     refused = run_command(["predict", f"--model_dir={run}", f"--model={run / 'export' / '4'}"], **options)
     assert refused.code == 1
-    assert "its serving_default takes numbers, and the data hold left, right; name a file of another" in refused.err
+    assert (
+        " takes an input 'numbers', and the data have left, right; name another file, or export the run again"
+        in refused.err
+    )
 
 
 @pytest.mark.parametrize(
