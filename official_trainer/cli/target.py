@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from official_trainer.runs.job import Job
 
 
+OF_A_RUN = ("check", "eval", "export", "predict")
+"""The verbs that take the directory of a run for an experiment."""
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
@@ -68,6 +70,13 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     with _loading(experiment, arguments):
         resolved = resolve(experiment, arguments, run_dir=model_dir)
     return Target(experiment, resolved, model_dir, _gin(arguments))
+
+
+def read_run(arguments: argparse.Namespace) -> None:
+    """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
+    name = arguments.name or ""
+    if os.sep in name and not arguments.experiment and not arguments.model_dir and files.exists(params_path(name)):
+        arguments.model_dir, arguments.name = name, None
 
 
 def _loading(experiment: str, arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from official_trainer.cli import flags, target, terminal
 if TYPE_CHECKING:
     from official_trainer.runs.check import CheckStep
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer check digits_cnn", "try the experiment as it is"),
     ("official-trainer check digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),

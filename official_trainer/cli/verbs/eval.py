@@ -13,7 +13,7 @@ import argparse
 
 from official_trainer.cli import flags, target
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [flags] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer eval --model_dir=runs/digits", "evaluate the newest checkpoint of a run"),
     ("official-trainer eval --model_dir=runs/digits --checkpoint=best --json", "its best one; metrics as JSON"),

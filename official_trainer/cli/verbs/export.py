@@ -12,7 +12,9 @@ import argparse
 
 from official_trainer.cli import flags, target
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=WHICH] [--format=NAMES] [--output_dir=DIR] [flags] [PATH=VALUE …]"
+USAGE = (
+    "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=WHICH] [--format=NAMES] [--output_dir=DIR] [flags] [PATH=VALUE …]"
+)
 EXAMPLES = (
     ("official-trainer export --model_dir=runs/digits", "the newest checkpoint, to export/STEP there"),
     (
@@ -24,7 +26,7 @@ EXAMPLES = (
         "to another directory",
     ),
     (
-        "official-trainer export --model_dir=runs/digits --format=tflite,onnx",
+        "official-trainer export runs/digits --format=tflite,onnx",
         "with files of these formats beside the SavedModel, compared with the model",
     ),
 )

@@ -13,7 +13,7 @@ import argparse
 from official_trainer.cli import flags, target
 from official_trainer.cli.verbs import train
 
-USAGE = "[EXPERIMENT] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
+USAGE = "[EXPERIMENT|RUN] [--model_dir=DIR] [--checkpoint=latest|best|STEP] [--output=DIR] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     (
         "official-trainer predict --model_dir=runs/digits --format=jsonl",

@@ -19,6 +19,15 @@ def test_a_run_is_taken_as_it_was_configured(verb, engine, run_dir):
     assert kwargs["model_dir"] == str(run_dir)
 
 
+@pytest.mark.parametrize("verb", ["check", "eval", "export"])
+def test_a_run_may_stand_in_the_place_of_an_experiment(verb, engine, run_dir):
+    """N8: as for the verbs that only read runs; a flag that names another place wins."""
+    assert cli.main([verb, str(run_dir), "runtime.seed=5"]) == 0
+    _, experiment, resolved, kwargs = engine.calls[0]
+    assert (experiment, resolved.config.trainer.train_steps, kwargs["model_dir"]) == ("my_experiment", 7, str(run_dir))
+    assert cli.main([verb, str(run_dir), "--model_dir=other"]) == 2
+
+
 def test_a_named_experiment_is_taken_as_it_is(engine, run_dir):
     assert cli.main(["eval", "my_experiment", f"--model_dir={run_dir}"]) == 0
     assert engine.calls[0][2].config.trainer.train_steps == 200
