@@ -7,7 +7,6 @@ Does not own: what they are compared with (`writing.py`), the process in which t
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import resource
@@ -33,12 +32,8 @@ _CALLS, _SECONDS = 20, 1.0
 """The most calls of a latency, and for how long."""
 
 
-def signatures(path: str, imports: Sequence[str] = ()) -> dict[str, tuple[contracts.Contract, Function]]:
+def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
     """Returns the functions of a file with what they take, by name: all of a SavedModel, of another file the only one.
-
-    Args:
-      path: of the file, or the folder of a SavedModel.
-      imports: modules that register what a `.keras` file is built from.
 
     Raises:
       FormatError: it has no function, or cannot be read.
@@ -46,8 +41,6 @@ def signatures(path: str, imports: Sequence[str] = ()) -> dict[str, tuple[contra
     kind = refuse_missing(path)
     if kind == "weights":
         raise FormatError(f"{path} holds numbers and no model; name a file of another format")
-    for name in imports:
-        importlib.import_module(name)
     if kind == "saved_model":
         return _of_saved_model(path)
     openers = {"tflite": _of_tflite, "onnx": _of_onnx, "keras": lambda path: of_keras(load_keras(path))}
@@ -147,9 +140,9 @@ def value_text(value: Any) -> str:
     return f"{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
 
 
-def measured(path: str, imports: Sequence[str], batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, Any]]:
-    """Returns the outputs of a file, and what they cost in this process; see `signatures` for the arguments."""
-    _, function = signatures(path, imports)[SIGNATURE]
+def measured(path: str, batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, Any]]:
+    """Returns the outputs of a file for batches, and what they cost in this process."""
+    _, function = signatures(path)[SIGNATURE]
     outputs, latency = [function(batch) for batch in batches], {}
     for size in sorted({1, len(next(iter(batches[0].values())))}):
         latency[str(size)] = _latency_ms(function, {name: value[:size] for name, value in batches[0].items()})

@@ -149,10 +149,8 @@ class Formats:
             self._check_values(clean_process.call(readers.values_in, path))
             found: dict[str, Any] = {"difference": {}, "limit": 0.0}
         else:
-            package = type(self._model).__module__.partition(".")[0]
-            imports = [package] if package in ("keras_hub", "official") and name == "keras" else []
             try:
-                outputs, cost = clean_process.call(readers.measured, path, imports, inputs)
+                outputs, cost = clean_process.call(readers.measured, path, inputs)
             except FormatError as error:
                 raise FormatError(f"it cannot be read back: {error}") from error
             found = {**self._compared(name, wanted, outputs), **cost, **on}

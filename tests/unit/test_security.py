@@ -108,7 +108,6 @@ IMPORTS_BY_NAME = {
     "cli/verbs/__init__.py": "a verb: a file of its folder",
     "config/components.py": "a component: a file of two folders",
     "config/installed.py": "what an installed package names by an entry point",
-    "formats/readers.py": "the package whose layers are in a `.keras` file of this run: `keras_hub`, `official`",
     "garden/gin_bindings.py": "modules that a task names; gin imports what a gin file names",
     "garden/index.py": "an experiment of Model Garden, by the module that registers it",
     "garden/importing.py": "a module of Model Garden: of an experiment, or of a class that the config names",

@@ -32,11 +32,15 @@ HERE = ROOT / "tests" / "support" / "formats"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """How a model is trained: the words after `train`, the workspace, and the kind of data that it needs."""
+    """How a model is trained: the words after `train`, the workspace, and the kind of data that it needs.
+
+    `exported` are values that its export has, and its training has not.
+    """
 
     words: tuple[str, ...]
     workspace: Path = ROOT
     data: str = ""
+    exported: tuple[str, ...] = ()
 
 
 def _ours(name, *sets):
@@ -44,13 +48,19 @@ def _ours(name, *sets):
     return Model((name, *short, "trainer.summary_interval=20", "trainer.steps_per_loop=20", *sets))
 
 
-def _garden(family):
+def _garden(family, *exported):
     found = FAMILIES[family]
     overlay = (f"--experiment={found.experiment}", f"--config_file={found.overlay}")
-    return Model((*overlay, "trainer.train_steps=4", "trainer.validation_interval=4"), data=found.data)
+    return Model(
+        (*overlay, "trainer.train_steps=4", "trainer.validation_interval=4"), data=found.data, exported=exported
+    )
 
 
 WARMUP = "trainer.optimizer_config.warmup.linear.warmup_steps=2"
+FLOAT32 = tuple(
+    f"{place}=float32"
+    for place in ("runtime.mixed_precision_dtype", "task.train_data.dtype", "task.validation_data.dtype")
+)
 MODELS = {
     "digits_mlp, tf_keras": _ours("digits_mlp"),
     "digits_cnn, tf_keras": _ours("digits_cnn"),
@@ -67,11 +77,12 @@ MODELS = {
     "bert/sentence_prediction": _garden("bert_sentence_prediction"),
     "mnv2_deeplabv3_pascal": _garden("mobilenet_segmentation"),
     "retinanet_resnetfpn_coco, bfloat16": _garden("retinanet"),
+    "retinanet_resnetfpn_coco, exported in float32": _garden("retinanet", *FLOAT32),
 }
 
 
-def tried(run_dir):
-    """Returns what comes of each format of the newest checkpoint of a run: `yes: …` or `no: …`."""
+def tried(run_dir, sets):
+    """Returns what comes of each format of the newest checkpoint of a run, with these values: `yes: …` or `no: …`."""
     found = dict.fromkeys(FORMATS, "")
     for name in FORMATS:
         for what, fix in missing([name]):
@@ -79,7 +90,8 @@ def tried(run_dir):
     run = recorded.read(run_dir, now_seconds=0.0)
     experiment, workspace = run.experiment, run.record.get("workspace") or registry.find_workspace()
     base = registry.get_config(experiment, workspace, run.record.get("imports") or [])
-    resolved = config.resolve(base, experiment=experiment, config_files=[files.join(run_dir, files.PARAMS_FILE)])
+    params = [files.join(run_dir, files.PARAMS_FILE)]
+    resolved = config.resolve(base, experiment=experiment, config_files=params, sets=sets)
     job = Job(experiment=experiment, resolved=resolved, model_dir=run_dir, mode="export", quiet=True)
     import_tensorflow(quiet=True)
     from official_trainer.formats.writing import Formats
@@ -113,7 +125,7 @@ def rows(folder, names):
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         for command in (
             [*train, "trainer.export.at_end=false"],
-            [sys.executable, "-m", "tests.support.formats.table", "--json", str(run)],
+            [sys.executable, "-m", "tests.support.formats.table", "--json", str(run), *model.exported],
         ):
             done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -130,7 +142,7 @@ def main(words):
     """Prints the table; returns the exit code."""
     if words[:1] == ["--json"]:
         try:
-            print(json.dumps(tried(words[1])))
+            print(json.dumps(tried(words[1], words[2:])))
         except UserError as error:
             print(str(error).replace("\n", " "), file=sys.stderr)
             return int(error.exit_code)
