@@ -241,6 +241,11 @@ class _App:
                 raise HTTPException(413, f"the request has more than {self._limits.max_mebibytes} MiB", CLOSE)
         return bytes(body)
 
+    async def refuse(self, request: Request) -> Response:
+        self._check(request)
+        what = f"{request.url.path.rpartition(':')[2]} is not served, because no signature here is of that kind"
+        raise HTTPException(400, f"{what}; send the features to :predict")
+
     async def status(self, request: Request) -> Response:
         self._check(request)
         state = {"version": self._served.version, "state": "AVAILABLE"}
@@ -277,6 +282,7 @@ def app(served: Served, limits: Limits) -> Starlette:
     for place in ("/v1/models/{name}", "/v1/models/{name}/versions/{version}"):
         routes.append(Route(f"{place}/metadata", answers.metadata))
         routes.append(Route(f"{place}:predict", answers.predict, methods=["POST"]))
+        routes += [Route(f"{place}:{verb}", answers.refuse, methods=["POST"]) for verb in ("classify", "regress")]
         routes.append(Route(place, answers.status))
     return Starlette(routes=routes, exception_handlers={HTTPException: _error}, lifespan=answers.lifespan)
 

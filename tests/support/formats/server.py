@@ -49,10 +49,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving_at(path, folder, *words):
+def serving_at(path, folder, *words, first=None):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = Command(["serve", str(path), f"--port={port}", *words], cwd=ROOT, folder=folder)
+    command = Command(["serve", str(path), f"--port={port}", *words], cwd=ROOT, folder=folder, first=first)
     try:
         server = Server(command)
         yield server

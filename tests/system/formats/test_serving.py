@@ -107,11 +107,75 @@ def test_what_cannot_be_answered_is_an_error_and_the_next_request_is_answered(se
     assert server.predict({"instances": [ONE]})[0] == 200
 
 
+def save_documented(path):
+    """Writes the models of TensorFlow Serving's page of its REST API: `half_plus_three`, and one of three inputs."""
+    from official_trainer.lazy import tf
+
+    def half_plus_three(x):
+        return {"y": x * 0.5 + 3}
+
+    def of_three(tag, signal, sensor):
+        return {"tag_bytes": tag, "text": tag, "sum": tf.reduce_sum(signal, 1) + tf.reduce_sum(sensor, [1, 2])}
+
+    def spec(shape, dtype, name):
+        return tf.TensorSpec([None, *shape], dtype, name=name)
+
+    three = [spec([], tf.string, "tag"), spec([5], tf.float32, "signal"), spec([2, 2], tf.float32, "sensor")]
+    signatures = {
+        "serving_default": tf.function(half_plus_three, input_signature=[spec([], tf.float32, "x")]),
+        "three": tf.function(of_three, input_signature=three),
+    }
+    tf.saved_model.save(tf.Module(), path, signatures=signatures)
+
+
+TAGS = [
+    {"tag": "foo", "signal": [1, 2, 3, 4, 5], "sensor": [[1, 2], [3, 4]]},
+    {"tag": "bar", "signal": [3, 4, 1, 2, 5], "sensor": [[4, 5], [6, 8]]},
+]
+COLUMNS = {name: [row[name] for row in TAGS] for name in TAGS[0]}
+
+
+def test_the_requests_of_tensorflow_servings_page(tmp_path):
+    """N47: rows, columns, a signature, bytes, a version, metadata, status and an error, as the page has them."""
+    path = tmp_path / "half_plus_three" / "123"
+    first = functools.partial(save_documented, str(path))
+    with serving_at(path, tmp_path, "--name=half_plus_three", first=first) as started:
+        assert started.predict({"instances": [1.0, 2.0, 5.0]}) == (200, {"predictions": [3.5, 4.0, 5.5]})
+        assert started.predict({"inputs": [1.0, 2.0, 5.0]}) == (200, {"outputs": [3.5, 4.0, 5.5]})
+        assert started.predict({"instances": [{"x": 1}, {"x": 2}]}) == (200, {"predictions": [3.5, 4.0]})
+        assert started.predict({"inputs": {"x": [1, 2]}}) == (200, {"outputs": [3.5, 4.0]})
+        versioned = started.ask("POST", "/versions/123:predict", b'{"instances": [5.0]}')
+        assert versioned == (200, {"predictions": [5.5]})
+
+        sums, encoded = [25.0, 38.0], [{"b64": "Zm9v"}, {"b64": "YmFy"}]
+        rows = [{"sum": s, "tag_bytes": e, "text": t["tag"]} for s, e, t in zip(sums, encoded, TAGS, strict=True)]
+        for tags in (["foo", "bar"], encoded):
+            instances = [{**row, "tag": tag} for row, tag in zip(TAGS, tags, strict=True)]
+            said = {"signature_name": "three", "instances": instances}
+            assert started.predict(said) == (200, {"predictions": rows})
+        outputs = {"sum": sums, "tag_bytes": encoded, "text": ["foo", "bar"]}
+        assert started.predict({"signature_name": "three", "inputs": COLUMNS}) == (200, {"outputs": outputs})
+
+        _, said = started.ask("GET", "/metadata")
+        assert said["model_spec"] == {"name": "half_plus_three", "signature_name": "", "version": "123"}
+        found = said["metadata"]["signature_def"]["signature_def"]
+        assert found.keys() == {"serving_default", "three"}
+        assert found["three"]["method_name"] == "tensorflow/serving/predict"
+        assert found["three"]["inputs"]["tag"]["dtype"] == "DT_STRING"
+        assert found["three"]["outputs"]["sum"]["tensor_shape"]["dim"] == [{"size": "-1", "name": ""}]
+        ok = {"error_code": "OK", "error_message": ""}
+        status = {"model_version_status": [{"version": "123", "state": "AVAILABLE", "status": ok}]}
+        assert started.ask("GET") == started.ask("GET", "/versions/123") == (200, status)
+        for verb in ("classify", "regress"):
+            code, said = started.ask("POST", f":{verb}", b'{"examples": [{"x": 1.0}]}')
+            assert code == 400 and f"{verb} is not served, because no signature here is of that kind" in said["error"]
+
+
 def test_places_that_are_not_there(server):
     """N47: with TensorFlow Serving's form of an error; another host could be a page of the web."""
     code, said = server.ask("GET", "/versions/7")
     assert code == 404 and said["error"].startswith("Servable not found for request: digits, version 7; here is digits")
-    assert server.ask("POST", ":classify", b"{}") == (405, {"error": "Method Not Allowed"})
+    assert server.ask("POST", ":train", b"{}") == (405, {"error": "Method Not Allowed"})
     assert server.ask("GET", "/a/b") == (404, {"error": "Not Found"})
     code, said = server.ask("GET", Host="example.org")
     assert (code, said) == (403, {"error": "this model is served to this machine alone"})
