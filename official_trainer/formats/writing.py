@@ -24,6 +24,7 @@ from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, SIGNATURE, F
 from official_trainer.formats.readers import Arrays, value_text
 from official_trainer.lazy import tf
 from official_trainer.runs import recorded
+from official_trainer.shown import first_few
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.task import Task
@@ -170,10 +171,15 @@ class Formats:
         contracts.embed(path, {**self._contract, "outputs": [same.get(row["name"], row) for row in rows]})
 
     def _check_values(self, values: Sequence[str]) -> None:
-        lacks = Counter(value_text(variable.numpy()) for variable in kerases.of(self._model).variables(self._model))
-        lacks -= Counter(values)
+        left, variables, lacks = Counter(values), kerases.of(self._model).variables(self._model), []
+        for variable in variables:
+            text = value_text(variable.numpy())
+            if not left[text]:
+                lacks.append(variable.name)
+            left -= Counter([text])
         if lacks:
-            raise FormatError(f"{sum(lacks.values())} of the model's arrays are not in its file, bit by bit")
+            what = f"Keras left out {len(lacks)} of {len(variables)} arrays of the model: {first_few(lacks)}"
+            raise FormatError(f"{what}; it does not save layers in lists of lists, for example")
 
     def _compared(self, name: str, wanted: Sequence[Arrays], found: Sequence[Arrays]) -> dict[str, Any]:
         """Returns how far the outputs of a file are from those of the model.

@@ -158,6 +158,15 @@ def test_a_float32_file_that_is_not_the_model_fails_too(tmp_path):
     assert "  keras: " not in refused.err
 
 
+def test_weights_that_keras_leaves_out_fail_the_export(tmp_path):
+    """N46: those of layers in lists of lists, which a file would lose without a word."""
+    words = ["formats_series", f"--model_dir={tmp_path / 'run'}", "trainer.export.formats=[weights]"]
+    options = {"cwd": ROOT / "tests" / "support" / "formats", "folder": tmp_path}
+    refused = run_command(["check", *words, "task.nested=true"], **options)
+    assert refused.code == 1
+    assert "  weights: Keras left out 2 of 7 arrays of the model: " in refused.err and "dense/kernel:0" in refused.err
+
+
 def test_a_saved_model_is_compared_with_its_own_signature(tmp_path):
     """N46: one that takes other inputs than features, on random ones; `predict` refuses it by what it takes."""
     run = tmp_path / "run"

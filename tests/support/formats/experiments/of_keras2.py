@@ -76,6 +76,7 @@ class SeriesConfig(TaskConfig):
     """A series of numbers."""
 
     unroll: bool = False
+    nested: bool = False
 
 
 @register_task_cls(SeriesConfig)
@@ -85,6 +86,17 @@ class Series(Task):
     def build_model(self):
         series = keras.Input([6, 2], name="series")
         state = keras.layers.LSTM(8, unroll=self.task_config.unroll)(series)
+        if self.task_config.nested:  # as in the head of Model Garden's RetinaNet
+
+            class Head(keras.layers.Layer):
+                def __init__(self):
+                    super().__init__()
+                    self.levels = [[keras.layers.Dense(8)]]
+
+                def call(self, inputs):
+                    return self.levels[0][0](inputs)
+
+            state = Head()(state)
         return keras.Model(series, keras.layers.Dense(1, name="total")(state))
 
     def build_inputs(self, params, input_context=None):
