@@ -61,7 +61,8 @@ def named(model: Any, features: Any) -> dict[str, Any]:
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             raise FormatError(f"features are a {type(value).__name__}; files of other formats take dense tensors")
         if value.dtype == tf.bfloat16:
-            raise FormatError("features are bfloat16, which files of other formats do not take; read them as float32")
+            what = "features are bfloat16, which files of other formats do not take"
+            raise FormatError(f"{what}; read them as float32, by task.validation_data.dtype=float32 or in build_inputs")
     if not getattr(model, "inputs", None):
         return dict(zip(_own_names(features), leaves, strict=True))
     names = kerases.of(model).signature_names(model)[0]
