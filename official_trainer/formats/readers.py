@@ -122,7 +122,8 @@ def load_keras(path: str) -> Any:
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of Keras, or of a layer's from_config
-        raise FormatError(f"Keras cannot read {files.base_name(path)} in safe mode: {str(error).strip()}") from error
+        why = " ".join(str(error).split())
+        raise FormatError(f"Keras cannot read {files.base_name(path)} in safe mode: {why}") from error
 
 
 def values_in(path: str) -> list[str]:
