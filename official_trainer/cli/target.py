@@ -75,7 +75,7 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
 def read_run(arguments: argparse.Namespace) -> None:
     """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
     name = arguments.name or ""
-    if os.sep in name and not arguments.experiment and not arguments.model_dir and files.exists(params_path(name)):
+    if name and not arguments.experiment and not arguments.model_dir and files.exists(params_path(name)):
         arguments.model_dir, arguments.name = name, None
 
 

@@ -1,7 +1,8 @@
 """Which formats models can have, on tiny data: `python -m tests.support.formats.table [FOLDER] [NAME …]`.
 
 Each model is trained for some steps in a process of its own, because a process has one Keras; then each format of its
-newest checkpoint is tried, and nothing is exported. The table is in docs/guides/predict_and_export.md.
+newest checkpoint is tried, and nothing is exported. A cell is how far outputs are from those of the model, as the limit
+of the format counts; below the table is why others are `no`. It is in docs/guides/predict_and_export.md.
 """
 
 import dataclasses
@@ -17,7 +18,6 @@ from official_trainer import config, files
 from official_trainer.config.schema import ExportFormat
 from official_trainer.errors import UserError
 from official_trainer.formats.kinds import missing
-from official_trainer.formats.shown import measured
 from official_trainer.runs import recorded
 from official_trainer.runs.job import Job
 from official_trainer.runs.run import import_tensorflow
@@ -82,7 +82,7 @@ MODELS = {
 
 
 def tried(run_dir, sets):
-    """Returns what comes of each format of the newest checkpoint of a run, with these values: `yes: …` or `no: …`."""
+    """Returns the cell of each format of the newest checkpoint of a run, with these values; `no: …` has a reason."""
     found = dict.fromkeys(FORMATS, "")
     for name in FORMATS:
         for what, fix in missing([name]):
@@ -106,14 +106,26 @@ def tried(run_dir, sets):
         made = formats.write([name for name in FORMATS if not found[name]])
     found |= {name: f"no: {why}" for name, why in made.failures.items()}
     for name, row in made.record["formats"].items():
-        found[name] = measured(row) if "not_compared" in row else f"yes: {measured(row)}"
+        found[name] = cell_of(row)
     return found
+
+
+def cell_of(row):
+    """Returns what was measured of a format as a cell."""
+    if why := row.get("not_compared"):
+        return f"no: {why}"
+    if "limit_of" not in row:
+        return "yes"  # weights, bit by bit
+    apart = max(each[row["limit_of"]] for each in row["difference"].values())
+    number = f"{apart:.0e}".replace("e-0", "e-") if apart else "0"
+    return f"{number}, random" if "compared_on" in row else number
 
 
 def rows(folder, names):
     """Yields the lines of the table, in Markdown."""
-    yield "| model | format | is it the model? |"
-    yield "|---|---|---|"
+    yield f"| model | {' | '.join(FORMATS)} |"
+    yield f"|---{'|---' * len(FORMATS)}|"
+    reasons = {}
     for number, (name, model) in enumerate(MODELS.items()):
         if names and not any(each in name for each in names):
             continue
@@ -130,12 +142,17 @@ def rows(folder, names):
             done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-                yield f"| {name} | all | no: {lines[-1]} |"
+                cells = dict.fromkeys(FORMATS, f"no: {lines[-1]}")
                 break
         else:
-            for kind, outcome in json.loads(done.stdout.strip().splitlines()[-1]).items():
-                cell = outcome.replace("|", "\\|")
-                yield f"| {name} | {kind} | {cell} |"
+            cells = json.loads(done.stdout.strip().splitlines()[-1])
+        yield f"| {name} | {' | '.join(cell.partition(':')[0] for cell in cells.values())} |"
+        for kind, cell in cells.items():
+            if cell.startswith("no: "):
+                reasons.setdefault((name, cell), []).append(kind)
+    yield ""
+    for (name, cell), kinds in reasons.items():
+        yield f"- {name}, {', '.join(kinds)}: {' '.join(cell.removeprefix('no: ').split())}"
 
 
 def main(words):
