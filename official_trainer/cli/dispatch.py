@@ -162,8 +162,7 @@ def _command(argv: list[str], script: str | None) -> int:
     parser = verbs.parser_of(module, f"python {called}" if script else called)
     arguments = parser.read(rest)
     arguments.home = os.path.dirname(script) if script else None
-    if name in target.OF_A_RUN:
-        target.read_run(arguments)
+    target.read_run(name, arguments)
     if arguments.help and target.names_experiment(arguments):
         from official_trainer import config
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from official_trainer.runs.job import Job
 
 
-OF_A_RUN = ("check", "eval", "export", "predict")
-"""The verbs that take the directory of a run for an experiment."""
+_OF_A_RUN = ("check", "eval", "export", "predict")  # the verbs that take the directory of a run for an experiment
 NEW_WORKSPACE = "`official-trainer init DIR` writes a new workspace"
 
 
@@ -72,11 +71,12 @@ def from_flags_or_run(arguments: argparse.Namespace) -> Target:
     return Target(experiment, resolved, model_dir, _gin(arguments))
 
 
-def read_run(arguments: argparse.Namespace) -> None:
+def read_run(verb: str, arguments: argparse.Namespace) -> None:
     """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
-    name = arguments.name or ""
-    if name and not arguments.experiment and not arguments.model_dir and files.exists(params_path(name)):
-        arguments.model_dir, arguments.name = name, None
+    if verb not in _OF_A_RUN or not arguments.name or arguments.experiment or arguments.model_dir:
+        return
+    if files.exists(params_path(arguments.name)):
+        arguments.model_dir, arguments.name = arguments.name, None
 
 
 def _loading(experiment: str, arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:

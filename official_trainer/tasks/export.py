@@ -93,9 +93,8 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
     """
     if getattr(model, "inputs", None):
         names = kerases.of(model).signature_names(model)[0]
-        structure = getattr(
-            model, "input", model.inputs[0]
-        )  # a Sequential of Keras 3 that was never called has only these
+        # A Sequential of Keras 3 that was never called has only `inputs`.
+        structure = getattr(model, "input", model.inputs[0])
     elif (structure := _called_with(model)) is not None:
         names = tf.nest.flatten(_names(structure))
     else:
