@@ -134,7 +134,7 @@ def importing_users_module(name: str) -> Iterator[None]:
       name: of the module.
     """
     before = {key: os.environ.get(key) for key in _CHOSEN}
-    spec = _found(name)
+    spec = found(name)
     if spec is not None and spec.origin and spec.origin.endswith(".py"):
         with contextlib.suppress(OSError), open(spec.origin, "rb") as file:
             if _IMPORTS_KERAS_3.search(file.read()):
@@ -189,7 +189,7 @@ def deferred(*names: str) -> Iterator[None]:
     placed = {}
     try:
         for name in names:
-            if name not in sys.modules and (spec := _found(name)) is not None:
+            if name not in sys.modules and (spec := found(name)) is not None:
                 placed[name] = sys.modules[name] = _DeferredModule(name)
                 placed[name].__spec__ = spec
         yield
@@ -218,7 +218,8 @@ class _DeferredModule(types.ModuleType):
         return value
 
 
-def _found(name: str) -> importlib.machinery.ModuleSpec | None:
+def found(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Returns where a module is, or None if it is not installed; it is not imported."""
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError:  # the package around it

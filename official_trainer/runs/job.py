@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -361,7 +360,7 @@ def _training_problems(job: Job) -> Iterator[Problem]:
 
 def _not_installed(job: Job, component: Component, path: str) -> Iterator[Problem]:
     """Yields that a component at `path` needs what is not installed."""
-    missing = [name for name in component.NEEDS if importlib.util.find_spec(name) is None]
+    missing = [name for name in component.NEEDS if lazy.found(name) is None]
     if missing:
         what = f"'{component.type}' needs {', '.join(missing)}, which is not installed"
         fix = f"pip install '{component.INSTALL or ' '.join(missing)}'"

@@ -99,6 +99,7 @@ class TrainingProcess:
           found: what the directory held before; None if it was not there.
         """
         self.record.start()
+        self.trackers.all.enter("start", None, time.time() - self.account.report()["wall_seconds"])
         self._time_before = self.record.time_before
         try:
             with self.watchdog, self.account:
@@ -151,6 +152,7 @@ class TrainingProcess:
         self.account.enter(phase)
         self.watchdog.enter(phase, step)
         self.record.phase(phase, step)
+        self.trackers.all.enter(phase, step, time.time())
 
     def set_trainer(self, trainer: Trainer) -> None:
         """The trainer is built: its progress can be watched."""
@@ -387,6 +389,10 @@ class RunObserver(LoopObserver):
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)
+        if has_traced:
+            now, trackers = time.time(), self._process.trackers.all
+            trackers.enter("trace", state.step - num_steps, now - seconds)
+            trackers.enter("train", state.step, now)
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if (now := time.monotonic()) >= self._next_status_seconds:

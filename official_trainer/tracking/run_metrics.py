@@ -1,8 +1,8 @@
-"""What Prometheus and Kubeflow are told of a run: the names, their labels, and where each value comes from.
+"""What Prometheus, OpenTelemetry and Kubeflow are told of a run: names, labels, and where each value comes from.
 
 Owns: the table of names; the newest numbers that a tracker got; what `run.json` and `status.json` say at the moment of
-the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`, `kubeflow.py`), how the two
-files are written (`record.py`), what the numbers of the split `time` mean (`runs/health/time_account.py`).
+the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`, `otel.py`, `kubeflow.py`),
+how the two files are written (`record.py`), what the numbers of the split `time` mean (`runs/health/time_account.py`).
 
 Training pays nothing for a question: who asks reads the files, in bounded time. What cannot be read has no sample.
 """
@@ -56,7 +56,7 @@ HELP: Mapping[str, str] = {
 """Each name behind `PREFIX`, and what it is. One that ends in `_total` is a counter, any other a gauge."""
 
 MAX_METRICS = 1000
-"""Metrics and splits that are kept; a code that makes names without end would fill Prometheus too."""
+"""Metrics and splits that are kept; a code that makes names without end would fill a database too."""
 
 _READ_SECONDS = 1.0  # a scraper waits ten seconds
 _KEPT_SECONDS = 1.0  # what a flood of questions gets meanwhile
@@ -96,10 +96,15 @@ class RunMetrics:
         self._ended: str | None = None
 
     @property
+    def run_id(self) -> str | None:
+        """The run's id, if it has a record."""
+        run_id = self._run.get("run_id")
+        return run_id if isinstance(run_id, str) else None
+
+    @property
     def label(self) -> str:
         """What the label `run` says: the run's name, and the beginning of its id, if it has a record."""
-        run_id = self._run.get("run_id")
-        return f"{self._place.name}-{run_id[:8]}" if isinstance(run_id, str) else self._place.name
+        return f"{self._place.name}-{self.run_id[:8]}" if self.run_id else self._place.name
 
     def begin(self) -> None:
         """Reads what does not change while this process runs."""

@@ -126,3 +126,9 @@ def test_the_collector_works_rarely_in_a_block_and_as_usual_after_it():
         assert gc.isenabled() and gc.get_threshold()[0] > usual[0]
         raise KeyError
     assert gc.get_threshold() == usual
+
+
+def test_a_module_of_a_package_that_is_not_there_is_not_found(heavy):
+    """N48: and none is imported."""
+    assert lazy.found("no_such_package.module") is None
+    assert lazy.found(heavy) is not None and heavy not in sys.modules

@@ -1,12 +1,12 @@
 """What every tracker has to keep to; `integration` asks it of those that need no library, `system` of the others."""
 
-import importlib.util
 import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from official_trainer import lazy
 from official_trainer.config import TrackerConfig
 from official_trainer.tracking import Histogram, Image, Outcome, Table, Text, Tracker, Trackers
 from official_trainer.tracking.console import Console
@@ -35,7 +35,7 @@ def build(name, place):
     if name in FIXED:
         return FIXED[name](place)
     config = TrackerConfig.named(name)()
-    missing = [module for module in config.NEEDS if importlib.util.find_spec(module) is None]
+    missing = [module for module in config.NEEDS if lazy.found(module) is None]
     if missing:
         pytest.skip(f"NOT TESTED: {', '.join(missing)} is not installed; pip install '{config.INSTALL}'")
     return config.build(place)

@@ -29,7 +29,13 @@ def job_of(*trackers, mode="train"):
 
 @pytest.mark.parametrize("mode", ["train", "continuous_eval"])
 @pytest.mark.parametrize(
-    ("name", "missing"), [("mlflow", ["mlflow"]), ("mlflow", ["sqlalchemy", "alembic"]), ("wandb", ["wandb"])]
+    ("name", "missing"),
+    [
+        ("mlflow", ["mlflow"]),
+        ("mlflow", ["sqlalchemy", "alembic"]),
+        ("wandb", ["wandb"]),
+        ("otel", ["opentelemetry.sdk"]),
+    ],
 )
 def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch, name, missing, mode):
     """B6: before anything is started, exit code 2."""
