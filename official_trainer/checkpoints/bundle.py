@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoint files, written straight from memory to the disk.
+"""TensorFlow's checkpoint files, written straight from memory to the disk; the checksums in an index.
 
 Owns: copying values into the memory of a store, and the format of the two files (`.data-00000-of-00001`, `.index`).
 They are those of `tf.train.Checkpoint.write`, to the byte.
@@ -23,7 +23,7 @@ import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
@@ -177,6 +177,9 @@ def _content_of(tensor: Any) -> tuple[np.ndarray, int | None]:
 
 # Protocol buffers, whose classes TensorFlow does not load: each field that is not 0, after its number and kind.
 
+_CHECKSUM_FIELD = bytes([6 << 3 | 5])
+"""What the checksum, the last field of an entry, follows; that of a value in slices has others behind it."""
+
 _HEADER = bytes([1 << 3, 1, 3 << 3 | 2, 2, 1 << 3, 1])
 """A `BundleHeaderProto` of one shard, in the first version of the format."""
 
@@ -187,7 +190,7 @@ def _entry(value: _Value, checksum: int) -> bytes:
     content = _number(1, value.dtype) + bytes([2 << 3 | 2]) + _varint(len(shape)) + shape
     content += _number(4, value.start) + _number(5, len(value.content))
     masked = _masked(checksum)
-    return content + bytes([6 << 3 | 5]) + struct.pack("<I", masked) if masked else content
+    return content + _CHECKSUM_FIELD + struct.pack("<I", masked) if masked else content
 
 
 def _number(field: int, number: int) -> bytes:
@@ -287,3 +290,51 @@ def _checksum(content: bytes | np.ndarray, before: int = 0) -> int:
 def _masked(checksum: int) -> int:
     """Returns a checksum as it is stored, so that one can be computed of what holds others."""
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# Reading the checksums of an index.
+
+
+def checksum_of(tensor: tf.Tensor) -> int:
+    """Returns the checksum of an eager tensor's value, as an index stores it."""
+    content, checksum = _content_of(tensor)
+    return _masked(_checksum(content) if checksum is None else checksum)
+
+
+def stored_checksums(index: bytes) -> dict[str, int]:
+    """Returns the checksum of each value by its key, from the content of an index; of none that is stored in slices.
+
+    Raises:
+      ValueError: it is no index of a checkpoint.
+    """
+    if struct.unpack("<Q", index[-8:])[0] != _TABLE_MARK:
+        raise ValueError("not an index of a checkpoint")
+    _, _, start, size = _read_numbers(index, len(index) - _PLACES_BYTES - 8, 4)[0]
+    found: dict[str, int] = {}
+    for _, place in _entries(index, start, size):
+        for key, value in _entries(index, *_read_numbers(place, 0, 2)[0]):
+            if key and value[-5:-4] == _CHECKSUM_FIELD:  # the first key has the header; slices come last
+                found[key.decode()] = struct.unpack("<I", value[-4:])[0]
+    return found
+
+
+def _entries(table: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of a block, which is not compressed."""
+    end = start + size - 4 * struct.unpack_from("<I", table, start + size - 4)[0] - 4
+    key = b""
+    while start < end:
+        (shared, added, length), start = _read_numbers(table, start, 3)
+        key, start = key[:shared] + table[start : start + added], start + added + length
+        yield key, table[start - length : start]
+
+
+def _read_numbers(content: bytes, place: int, count: int) -> tuple[list[int], int]:
+    """Returns the next numbers from a place on, and the place behind them."""
+    numbers = []
+    for _ in range(count):
+        number = shift = 0
+        while (byte := content[place]) >= 0x80:
+            number, place, shift = number | (byte & 0x7F) << shift, place + 1, shift + 7
+        numbers.append(number | byte << shift)
+        place += 1
+    return numbers, place

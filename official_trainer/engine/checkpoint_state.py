@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from official_trainer.checkpoints import garden, manifest, restore
+from official_trainer.checkpoints import garden, live, manifest, restore
 from official_trainer.checkpoints.matching import RestoreReport
 from official_trainer.distributed import replicas
 from official_trainer.distributed.collective import collective
@@ -31,6 +31,8 @@ class CheckpointState:
     """The state of a trainer that checkpoints hold.
 
     Of variables that differ by replica (batch-norm statistics, metrics) a checkpoint also holds every value.
+
+    Size: what is saved, restored and compared is listed in one place, so that nothing is left out of one of them.
 
     Attributes:
       checkpoint: Model Garden's checkpoint (global_step, model, optimizer), with `training` for the rest of the state.
@@ -78,13 +80,29 @@ class CheckpointState:
         """Restores everything that a checkpoint of this trainer holds; see `restore.read_exactly`."""
         consistency.check(self.process_group.peers, lambda: consistency.of_checkpoint(prefix, step))
         self._step.numbers.reset()  # which a checkpoint of an earlier version lacks
+        return restore.read_exactly(self._held_by(prefix), prefix, step, allow_mismatch)
+
+    def compare_with(self, prefix: str) -> live.Compared:
+        """Compares step, position, weights, averages and the optimizer's variables with a checkpoint.
+
+        Only what has one value for all replicas: reading the rest takes all processes.
+        """
+
+        def is_wanted(path: str, variable: Any) -> bool:
+            is_shared = variable is None or replicas.has_one_value(variable)
+            return is_shared and (path.startswith("training/position/") or not path.startswith("training/"))
+
+        return live.compare(self._held_by(prefix), prefix, is_wanted)
+
+    def _held_by(self, prefix: str) -> tf.train.Checkpoint:
+        """Returns the state, with averages where that checkpoint holds them."""
         state = self.checkpoint
-        if "average" in (averages := self._averages_in(prefix)):  # averages go where that checkpoint holds them
-            optimizer = self._context.optimizer
-            own = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
-            items = {**tf.train.TrackableView.children(state), "optimizer": own}
-            state = tf.train.Checkpoint(**{**items, **averages})
-        return restore.read_exactly(state, prefix, step, allow_mismatch)
+        if "average" not in (averages := self._averages_in(prefix)):
+            return state
+        optimizer = self._context.optimizer
+        own = kerases.of(optimizer).trackable_optimizer(optimizer, self._context.model)
+        items = {**tf.train.TrackableView.children(state), "optimizer": own}
+        return tf.train.Checkpoint(**{**items, **averages})
 
     def _averages_in(self, prefix: str) -> Mapping[str, Any]:
         """Returns the part of the state that holds averages, by its name in a checkpoint; nothing if that has none."""

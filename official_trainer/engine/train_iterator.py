@@ -116,6 +116,7 @@ class DatasetBuilder:
                 seed=self._seed,
                 bad_records=self._options.bad_records,
             )
+            context.first_batch = start_step
             context.served_by = self.params.tf_data_service_address if is_served else ""
             dataset = self._dataset_of(context)
             if self._training and isinstance(self.strategy, tf.distribute.TPUStrategy):

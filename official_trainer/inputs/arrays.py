@@ -69,7 +69,7 @@ def from_arrays(
     source = _Source(arrays, plan, held_out)
     context.examples_per_epoch = source.num_examples
     context.order_depends_on_pipelines = False
-    context.example_at = source.example_at
+    context.example_at, context.numbers_at = source.example_at, source.indices
     context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
     return _endless(source, context, transform_fn) if plan.training else _one_pass(source, transform_fn)
 

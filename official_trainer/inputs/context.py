@@ -120,6 +120,9 @@ class InputContext:
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
+      first_batch: number of the batch with which the data begins, for the engine: reading it is no promise.
+      numbers_at: returns which examples are at rising positions, `[n]` int64, counted over all epochs. A pipeline over
+        examples by their number may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
       bad_records: takes the examples that a pipeline leaves out; all contexts of a run have the same.
       sources: what pipelines over examples by their number have told of themselves, those of parts of a task too.
@@ -172,6 +175,8 @@ class InputContext:
         self.section = ""
         self.sharing: Callable[[], Sharing] | None = None
         self.example_at: Callable[[int], int | None] | None = None
+        self.first_batch = 0
+        self.numbers_at: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.find_record: Callable[[], str] = lambda: ""
         self.bad_records = bad_records or BadRecords()
         self.sources: list[SourceInUse] = []

@@ -98,6 +98,7 @@ def from_source(
     block = most if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
+    context.numbers_at = places if buckets is None else None
     examples = places if buckets is None else BucketOrder(buckets, reader, found, plan, places).of_batch
     pipeline = _Pipeline(reader, params, plan, examples, block_examples=block, parsing=parsing)
     return pipeline.dataset(context, transform_fn, found, skips=skips)

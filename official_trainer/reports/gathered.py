@@ -146,15 +146,16 @@ def gather(paths: Sequence[str], *, now_seconds: float) -> Gathered:
 def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
     """Returns the time of a run as JSON takes it; None without a record of it.
 
-    `parts` are the seconds of each part; `between` are those in which no process ran, or one that recorded nothing
-    because it was killed. `goodput` is the share of all of it that went into steps whose results were kept: steps that
-    were repeated after a kill count once.
+    `parts` are the seconds of each part; `between` are those in which no process ran, and `lost` those after the last
+    record of one that was killed; records of earlier versions do not tell them apart, and all are `between`. `goodput`
+    is the share of all of it that went into steps whose results were kept: steps that were repeated after a kill count
+    once.
     """
     record = each.run.record
     total = _mapping(_mapping(record.get("time")).get("total"))
     seconds = {
         name: float(value)
-        for name, value in _mapping(total.get("seconds")).items()
+        for name, value in {**_mapping(total.get("seconds")), **_mapping(total.get("outside"))}.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LONGEST_SECONDS
     }
     if not seconds:
@@ -166,7 +167,7 @@ def account(each: Ranked, *, now_seconds: float) -> dict[str, Any] | None:
         with contextlib.suppress(ValueError):
             end_seconds = datetime.datetime.fromisoformat(ended).timestamp()
     between = 0.0 if started is None or end_seconds is None else end_seconds - started - wall
-    if between >= _LEAST_BETWEEN_SECONDS:
+    if between >= _LEAST_BETWEEN_SECONDS and total.get("until") is None:  # a record of an earlier version
         seconds["between"] = round(between, 1)
     done, trained = each.run.recorded.step, total.get("steps")
     kept = min(1.0, done / trained) if is_step(trained) and trained > 0 and done is not None else 1.0

@@ -34,11 +34,11 @@ from official_trainer.runs import bad_records
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.stall_report import LateReports
-from official_trainer.runs.health.time_account import TimeAccount
+from official_trainer.runs.health.time_account import Earlier, TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job, say_place
 from official_trainer.runs.mistakes import report
-from official_trainer.runs.resume import config_changes, data_layout
+from official_trainer.runs.resume import comparison, config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
@@ -76,7 +76,7 @@ class TrainingProcess:
         self._job, self.lock = job, lock
         self._trainer: Trainer | None = None
         self._has_started = False
-        self._time_before: Mapping[str, Any] | None = None
+        self._earlier = Earlier(began=time.time() - (time.monotonic() - account.began_seconds))
         self._late_reports = LateReports(job.model_dir, job.cluster, job.config.runtime.collective_timeout_seconds)
         launch = job.launch
         self.record = RunRecord(job.model_dir, launch, check=lock.check_held, code=Code(launch["workspace"]))
@@ -100,8 +100,13 @@ class TrainingProcess:
         """
         self.record.start()
         self.trackers.all.enter("start", None, time.time() - self.account.report()["wall_seconds"])
-        self._time_before = self.record.time_before
+        self._earlier = dataclasses.replace(self._earlier, record=self.record.time_before)
         try:
+            with contextlib.suppress(LookupError, TypeError, AttributeError):  # `_time` warns of a changed record
+                began, last_sign = self._earlier.began, self.record.last_sign_before
+                outside = time_account.outside(self._earlier.record, began=began, last_sign=last_sign)
+                self._earlier = dataclasses.replace(self._earlier, outside=outside)
+            self.record.note(time=self._time())  # that a process which is killed before its first save is counted
             with self.watchdog, self.account:
                 yield
         except BaseException as error:
@@ -166,18 +171,21 @@ class TrainingProcess:
 
     def save_time(self) -> None:
         """Records the time so far, and the gin bindings that were used."""
+        self.record.note(gin=self.gin.save(), time=self._time())
+
+    def _time(self) -> dict[str, Any]:
+        """Returns the time of the run so far."""
         kinds: tuple[Kind, ...] = ("train", "eval")
         traces = None if self._trainer is None else self._trainer.context.traces
         counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
         seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
         attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
         try:
-            total = time_account.over_attempts(self._time_before, attempt)
+            return self._earlier.with_attempt(attempt)
         except (LookupError, TypeError, AttributeError):
             _logger.warning("%s: the time of earlier processes cannot be read, so it is left out", RUN_FILE)
-            self._time_before = None
-            total = time_account.over_attempts(None, attempt)
-        self.record.note(gin=self.gin.save(), time=total)
+            self._earlier = Earlier(began=self._earlier.began)
+            return self._earlier.with_attempt(attempt)
 
     def finish(self, exit_code: int, metrics: Mapping[str, float] | None = None, *, error: str | None = None) -> None:
         """Records the end; from any thread."""
@@ -223,6 +231,7 @@ class RunObserver(LoopObserver):
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
         self._bad_records = trainer.context.options.bad_records
         self._bad_records.merge(bad_records.read(job.model_dir))
+        self._resumed_step: int | None = None  # of a checkpoint that was restored, until the first update after it
         self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
     def steps_to_return_to(self) -> Sequence[int]:
@@ -270,6 +279,7 @@ class RunObserver(LoopObserver):
             allows = job.allow_config_change
             if notice := data_layout.notice_of_change(job.model_dir, step, pipelines, allow_change=allows):
                 self._console.message(notice)
+        self._resumed_step = step
         last, rows = manifest.read(job.model_dir, step).metadata.get(_LAST_ROW), self._process.trackers.rows
         if last is not None and not rows.holds(last):
             _logger.warning(
@@ -344,11 +354,26 @@ class RunObserver(LoopObserver):
             self._console.doing("the first steps are traced", state.start_step)
 
     def on_phase(self, phase: str, step: int) -> None:
+        if phase == "train" and self._resumed_step is not None:  # before the phase: it is part of the start
+            self._compare_resume(self._resumed_step)
+            self._resumed_step = None
         self._process.enter(phase, step)
         if phase == "save":
             self._list_bad_records()
         if phase in _SHOWN_PHASES:
             self._console.doing(_SHOWN_PHASES[phase], step)
+
+    def _compare_resume(self, step: int) -> None:
+        """Records what goes on beside what the checkpoint says, at the last moment before the first update."""
+        trainer, job, first_batch = self._trainer, self._job, None
+        if job.prebuilt is None and trainer.train_iterator.dataset is None:  # else the data is the caller's
+            trainer.train_iterator.iterator()
+            if (context := trainer.train_iterator.builder.context) is not None:
+                first_batch = context.first_batch
+        try:
+            comparison.add(job.model_dir, comparison.compare(job.model_dir, trainer, step, first_batch))
+        except Exception as error:  # a record for people, for which no run may fail
+            _logger.warning("%s was not compared with what goes on: %s", manifest.prefix(job.model_dir, step), error)
 
     def on_evaluation(self, step: int) -> None:
         self._list_bad_records()
@@ -405,7 +430,7 @@ class RunObserver(LoopObserver):
     def before_save(self, step: int) -> None:
         self._saving = (step,)
         self._process.trackers.all.flush()
-        self._remember({_LAST_ROW: self._process.trackers.rows.last()})
+        self._remember({_LAST_ROW: self._process.trackers.rows.last(), comparison.KEY: comparison.facts(self._trainer)})
 
     def on_save(self, step: int) -> None:
         self._process.save_time()  # the record of a process that is killed covers the time up to here

@@ -26,7 +26,7 @@ from official_trainer.runs.health.time_account import TimeAccount, process_start
 from official_trainer.runs.health.watchdog import probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.observer import RunObserver, TrainingProcess
-from official_trainer.runs.resume import config_changes
+from official_trainer.runs.resume import comparison, config_changes
 from official_trainer.stopping import StopRequest
 from official_trainer.tracking import closing, flatten
 from official_trainer.tracking.console import working
@@ -50,6 +50,7 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
             found = _occupy_model_dir(job, lock, stack)
         names = (
             BAD_RECORDS_FILE,
+            comparison.FILE,
             RUN_FILE,
             STATUS_FILE,
             "metrics.jsonl",

@@ -163,6 +163,7 @@ class RunRecord:
         self._clock = clock
         self._check = check
         self._before: dict[str, Any] = {}
+        self._status_before: dict[str, Any] = {}
         self._run: dict[str, Any] = {}
         self._status: dict[str, Any] = {}
 
@@ -179,6 +180,7 @@ class RunRecord:
     def start(self) -> None:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
+        self._status_before = self._read_status()
         launch, now = self._launch, self._now()
         is_restart = bool(before) and "train" in launch["mode"]
         self._run = {
@@ -255,6 +257,16 @@ class RunRecord:
     def time_before(self) -> dict[str, Any] | None:
         """The time account of earlier processes of the run."""
         return self._before.get("time")
+
+    @property
+    def last_sign_before(self) -> float | None:
+        """The Unix time at which the process before wrote its status last; None if that is not known."""
+        updated = self._status_before.get("updated")
+        if not isinstance(updated, str) or self._status_before.get("phase") == "refused":
+            return None  # a process that was refused is not the one that ran
+        with contextlib.suppress(ValueError):
+            return datetime.datetime.fromisoformat(updated).timestamp()
+        return None
 
     def phase(self, name: str, step: int | None = None) -> None:
         """Records the current phase; without `step` the last one stays."""
@@ -337,10 +349,14 @@ class RunRecord:
 
     def _last_saved(self) -> str | None:
         """Returns when the processes before have last saved, if they have left a status that says so."""
+        found = self._status_before.get("last_saved")
+        return found if isinstance(found, str) else None
+
+    def _read_status(self) -> dict[str, Any]:
+        """Returns the status that the process before has left; empty if there is none that can be read."""
         with contextlib.suppress(OSError, files.UnreadableFileError):
-            found = files.read_json(files.join(self.model_dir, STATUS_FILE)).get("last_saved")
-            return found if isinstance(found, str) else None
-        return None
+            return files.read_json(files.join(self.model_dir, STATUS_FILE))
+        return {}
 
     def _write_status(self) -> None:
         self._check()

@@ -2,8 +2,8 @@
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
-const PARTS = ["steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other", "between"];
-const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and restarts", between: "no process" };
+const PARTS = ["steps", "input", "tracing", "evaluation", "save", "export", "actions", "trackers", "start", "other", "lost", "between"];
+const PART_WORDS = { input: "waiting for data", save: "saves", start: "start and restarts", lost: "lost by kills", between: "no process" };
 const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3]];
 const NUM_COLOURS = 8;
 

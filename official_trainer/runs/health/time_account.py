@@ -1,7 +1,8 @@
-"""Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions.
+"""Where the time of a run goes: its start, steps, waiting for data, evaluations, saves, actions, and between processes.
 
 Owns: when the process began, the split of its wall time into parts that sum to it, how long steps take, how much of
-that they wait for data, by sampling from a thread, and the verdict on the input.
+that they wait for data, by sampling from a thread, and the verdict on the input; the time that no record of a process
+covers.
 Does not own: when phases begin (`engine/loop.py`), the mark of a step that waits (`engine/windows.py`), or where the
 numbers go (`tracking/record.py`, `tracking/`).
 """
@@ -43,6 +44,10 @@ MIN_WAIT_SECONDS = 0.001
 
 MIN_SEEN_SECONDS = 1.0
 """There is no verdict on less: a pipeline has to fill its buffers first."""
+
+OUTSIDE = ("lost", "between")
+"""The time before a process that no record of an earlier one covers. `lost` is what a process that was killed did after
+its last record, as long as `status.json` shows that it lived; in `between` no process ran, as far as is known."""
 
 _PART_OF_PHASE = {
     "start": "start",
@@ -181,6 +186,11 @@ class TimeAccount:
         self._stretch_began = self._began
         self._start_seconds = {"build": 0.0, "restore": 0.0, "data": 0.0}
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
+
+    @property
+    def began_seconds(self) -> float:
+        """When the first part began, on the scale of the clock."""
+        return self._began
 
     def __enter__(self) -> TimeAccount:
         return self
@@ -328,12 +338,53 @@ def verdict(input_fraction: float | None) -> str | None:
     ).replace("%", " %")
 
 
+def outside(before: Mapping[str, Any] | None, *, began: float, last_sign: float | None) -> dict[str, float]:
+    """Returns the seconds of each part of `OUTSIDE` before a process; none for the first process of a run.
+
+    Args:
+      before: what `over_attempts` returned last in the process before.
+      began: the Unix time at which this process began.
+      last_sign: the Unix time at which the one before wrote its status for the last time; None if that is not known.
+    """
+    recorded_until = before["total"].get("until") if before else None  # records of earlier versions have none
+    if recorded_until is None:
+        return {}
+    seconds = max(0.0, began - recorded_until)  # less than nothing on a host whose clock is behind
+    lost = min(seconds, max(0.0, (last_sign or 0.0) - recorded_until))
+    return {"lost": round(lost, 6), "between": round(seconds - lost, 6)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What a process knows of those before it.
+
+    Attributes:
+      record: what `over_attempts` returned last in the process before; None for the first one.
+      began: the Unix time at which this process began.
+      outside: the time before it that no record covers, as `outside` returns it.
+    """
+
+    record: Mapping[str, Any] | None = None
+    began: float = 0.0
+    outside: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def with_attempt(self, attempt: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the record of the run's time, with what this process did so far."""
+        until = round(self.began + attempt["wall_seconds"], 6)
+        return over_attempts(self.record, {**attempt, "outside": dict(self.outside), "until": until})
+
+
 def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the record of a run's time: its newest attempts, one a process, and the sum over all of them.
 
     Args:
       before: what this returned at the end of the attempt before; None for the first attempt.
-      attempt: `TimeAccount.report()` of this one, and what its traces were.
+      attempt: `TimeAccount.report()` of this one, and what its traces were; where they are known, the time `outside` of
+        processes before it, and `until`, the Unix time of the report.
+
+    Returns:
+      `attempts` and `total`. The `seconds` of the total sum to its `wall_seconds`, those of all processes; with those
+      `outside` they sum to `elapsed_seconds`, all from the first start `until` the newest record.
     """
     earlier, total = (before["attempts"], before["total"]) if before else ([], {})
     seconds: dict[str, float | None] = {}
@@ -341,12 +392,16 @@ def over_attempts(before: Mapping[str, Any] | None, attempt: Mapping[str, Any]) 
         known = [s for s in (total.get("seconds", {}).get(part), attempt["seconds"][part]) if s is not None]
         seconds[part] = sum(known) if known else None
     wall = total.get("wall_seconds", 0.0) + attempt["wall_seconds"]
+    gaps = {part: total.get("outside", {}).get(part, 0.0) + attempt.get("outside", {}).get(part, 0) for part in OUTSIDE}
     traces = total.get("traces", {})
     new_total = {
         "restarts": total["restarts"] + 1 if total else 0,
         "restart_seconds": round(total["restart_seconds"] + attempt["seconds"]["start"], 6) if total else 0.0,
         "wall_seconds": round(wall, 6),
         **_parts(seconds, wall),
+        "outside": {part: round(gap, 6) for part, gap in gaps.items()},
+        "elapsed_seconds": round(wall + sum(gaps.values()), 6),
+        "until": attempt.get("until"),
         "steps": total.get("steps", 0) + attempt["steps"],
         "examples": total.get("examples", 0) + attempt["examples"],
         "traces": {kind: traces.get(kind, 0) + count for kind, count in attempt["traces"].items()},
@@ -384,11 +439,13 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     """Returns `time` of a run's record, as `over_attempts` made it: a line for each part, and what the start took."""
     total, last = time["total"], time["attempts"][-1]
     count = total["restarts"] + 1
-    wall = duration_text(total["wall_seconds"])
-    lines = [f"{wall} in {count} process{'es' * (count > 1)}, {total['steps']:,} steps"]
-    for part in sorted(PARTS, key=lambda part: -(total["seconds"][part] or 0)):
-        seconds, fraction = total["seconds"][part], total["fractions"][part]
-        known = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * fraction:4.0f} %"
+    wall, gaps = total["wall_seconds"], {part: s for part, s in total.get("outside", {}).items() if s}
+    elapsed = max(total.get("elapsed_seconds", wall), 1e-9)
+    over = f", over {duration_text(elapsed)}" if gaps else ""
+    lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {total['steps']:,} steps"]
+    spent = {part: total["seconds"][part] for part in PARTS} | gaps
+    for part, seconds in sorted(spent.items(), key=lambda item: -(item[1] or 0)):
+        known = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"
         lines.append(f"{part:10} {known}")
     if (parts := last.get("start")) is not None:  # that of an earlier version of this program has none
         rest = max(0.0, last["seconds"]["start"] - sum(parts.values()))

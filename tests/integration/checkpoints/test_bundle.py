@@ -32,6 +32,16 @@ def assert_same_files(tmp_path, tensors):
     assert bundle.is_writable(tensors)
     bundle.Bundle(dict(tensors), bundle.Memory()).write(str(tmp_path / "ours"))
     assert contents(tmp_path / "ours") == contents(tmp_path / "theirs")
+    stored = bundle.stored_checksums(contents(tmp_path / "theirs")["index"])
+    assert stored.keys() == tensors.keys()
+    assert [key for key, value in tensors.items() if bundle.checksum_of(value) != stored[key]] == []
+
+
+def test_what_is_no_index_is_refused(tmp_path):
+    """N51: also one that is cut."""
+    write_theirs(str(tmp_path / "theirs"), {"a": tf.constant(1)})
+    with pytest.raises(ValueError, match="not an index of a checkpoint"):
+        bundle.stored_checksums(contents(tmp_path / "theirs")["index"][:-1])
 
 
 def test_every_dtype_and_shape_is_written_as_by_tensorflow(tmp_path):

@@ -3,10 +3,13 @@
 import builtins
 import dataclasses
 import json
+import random
 import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from official_trainer import lazy
 from official_trainer.actions.action import Action
@@ -18,6 +21,7 @@ from official_trainer.runs.health.time_account import (
     TimeAccount,
     in_lines,
     in_one_line,
+    outside,
     over_attempts,
     process_start_seconds,
 )
@@ -315,6 +319,74 @@ def test_attempts_are_added_up():
     unknown = attempt(seconds=attempt()["seconds"] | {"input": None})
     assert over_attempts(None, unknown)["total"]["seconds"]["input"] is None
     assert over_attempts(time, unknown)["total"]["seconds"]["input"] == total["seconds"]["input"]
+
+
+@dataclasses.dataclass
+class Simulated:
+    """Processes of a run on one clock; `time` is what the newest record says, made at `recorded`."""
+
+    clock: FakeTime
+    draw: random.Random
+    time: dict | None = None
+    recorded: float = 100.0
+    last_sign: float = 100.0
+
+    def process(self, end):
+        account, before = TimeAccount(began_seconds=self.clock.now, clock=self.clock), self.time
+        found = outside(before, began=self.clock.now, last_sign=float(int(self.last_sign)))
+        self.clock.after(self.draw.uniform(0, 9))
+        self.record(account, before, found)  # the start is on record in any case
+        for phase in self.draw.choices(["build", "train", "evaluate", "save", "export"], k=6):
+            if phase == "save" and end != "killed before its first save":
+                self.record(account, before, found)
+            account.enter(phase)
+            self.clock.after(self.draw.uniform(0, 99))
+            if phase == "train":
+                account.window(10, self.draw.uniform(0, 99), examples=10, has_traced=self.draw.random() < 0.5)
+        self.last_sign = self.clock.now
+        if end == "done":
+            self.record(account, before, found)
+
+    def record(self, account, before, found):
+        about = {"traces": {}, "trace_seconds": 0, "outside": found, "until": self.clock.now}
+        self.time = json.loads(json.dumps(over_attempts(before, account.report() | about)))
+        self.recorded = self.clock.now
+
+
+@given(st.lists(st.sampled_from(["done", "killed", "killed before its first save"]), max_size=49), st.integers(0, 99))
+def test_the_parts_of_fifty_processes_sum_to_the_wall_time(ends, seed):
+    """N51: whatever a process did, however it ended, and however long none ran."""
+    run = Simulated(FakeTime(), random.Random(seed))
+    lost = between = 0.0
+    for end in [*ends, "done"]:
+        lost += run.last_sign - run.recorded
+        between += run.clock.now - run.last_sign
+        run.process(end)
+        ended = run.clock.now
+        run.clock.after(run.draw.uniform(0, 9999))
+    total = run.time["total"]
+    in_processes = sum(total["seconds"][part] or 0 for part in PARTS)
+    assert in_processes == pytest.approx(total["wall_seconds"], abs=1e-3)
+    assert in_processes + sum(total["outside"].values()) == pytest.approx(ended - 100, abs=1e-3)
+    assert total["elapsed_seconds"] == pytest.approx(ended - 100, abs=1e-3)
+    assert total["outside"]["lost"] == pytest.approx(lost, abs=1 + len(ends))  # the status has whole seconds
+    assert total["outside"]["between"] == pytest.approx(between, abs=1 + len(ends))
+
+
+def test_time_outside_of_processes_is_shown():
+    """N51: beside the parts, each a share of all; a record of an earlier version, or a slow clock, has none."""
+    time = over_attempts(None, attempt(until=1000.0))
+    assert "over" not in in_lines(time)[0]
+    assert (
+        outside(None, began=2000, last_sign=1500) == outside(over_attempts(None, attempt()), began=2, last_sign=1) == {}
+    )
+    assert outside(time, began=990, last_sign=995) == {"lost": 0, "between": 0}
+    assert outside(time, began=1100, last_sign=None) == {"lost": 0, "between": 100}
+    found = outside(time, began=1100, last_sign=1030)
+    time = over_attempts(time, attempt(outside=found, until=1200.0))
+    assert in_lines(time)[0] == "3 min 20 s in 2 processes, over 5 min, 202 steps"
+    lines = [" ".join(line.split()) for line in in_lines(time)]
+    assert {"between 1 min 10 s 23 %", "lost 30 s 10 %", "start 30 s 10 %"} <= set(lines)
 
 
 def test_a_process_knows_when_it_began(monkeypatch):
