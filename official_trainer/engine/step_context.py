@@ -16,6 +16,7 @@ import orbit
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.coordinator import AsyncWorkers
+from official_trainer.engine.step_times import StepTimes
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
 from official_trainer.inputs import BadRecords
@@ -77,6 +78,7 @@ class StepContext:
       process_group: the processes of the run.
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
+      step_times: what this process's own part of steps takes, where others take part.
       workers: run the training steps, each at its own speed; None without a coordinator.
       train_options: whether training steps, and the loop over those of a window, are traced.
       eval_options: the same of evaluation steps.
@@ -127,6 +129,8 @@ class StepContext:
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
             kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
+        is_shared = not self.process_group.is_alone and not self.enables_xla
+        self.step_times = StepTimes(self.optimizer, is_used=is_shared)
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""

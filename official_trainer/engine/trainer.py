@@ -282,7 +282,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
           iterator: for `next_train_inputs`.
         """
         next_inputs = convert(self.next_train_inputs)
-        self._step.run(self.context.input_wait.next(lambda: next_inputs(iterator)))
+        context = self.context
+        self._step.run(context.step_times.next(lambda: context.input_wait.next(lambda: next_inputs(iterator))))
 
     @collective
     def train_loop_end(self) -> dict[str, Any]:

@@ -54,6 +54,10 @@ def summary(found: Gathered, times: Sequence[Mapping[str, Any] | None]) -> list[
     if verdicts := [each["verdict"] for each in times if each is not None and each["verdict"]]:
         many = "" if len(times) == 1 else f" ({_many(len(verdicts), 'run')})"
         sentences.append(("note", f"Steps wait for data{many}: {verdicts[0]}."))
+    for each in found.runs:
+        if isinstance(slow := each.run.record.get("slow_worker"), Mapping) and isinstance(slow.get("evidence"), str):
+            named = f"Worker {slow.get('worker')} of {each.name} was slow in {slow.get('phase')}"
+            sentences.append(("note", f"{named}: {slow['evidence']}."))
     if found.sweep is None:  # else a sentence may begin with a trial, which is no name of a folder
         return sentences
     return [(kind, text[:1].upper() + text[1:]) for kind, text in sentences]

@@ -33,6 +33,7 @@ from official_trainer.lock import DirectoryLock, file_names
 from official_trainer.runs import bad_records
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
+from official_trainer.runs.health.slow_worker import SlowWorkers
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.time_account import Earlier, TimeAccount
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
@@ -226,6 +227,8 @@ class RunObserver(LoopObserver):
         self._console = process.trackers.console
         self._next_status_seconds = 0.0
         self._num_traces = 0
+        self._slow_workers = SlowWorkers()
+        self._phase, self._phase_began = "", 0.0
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
@@ -358,6 +361,10 @@ class RunObserver(LoopObserver):
             self._compare_resume(self._resumed_step)
             self._resumed_step = None
         self._process.enter(phase, step)
+        now = time.monotonic()
+        if self._phase == "save":
+            self._slow_workers.save(now - self._phase_began)
+        self._phase, self._phase_began = phase, now
         if phase == "save":
             self._list_bad_records()
         if phase in _SHOWN_PHASES:
@@ -418,11 +425,22 @@ class RunObserver(LoopObserver):
             now, trackers = time.time(), self._process.trackers.all
             trackers.enter("trace", state.step - num_steps, now - seconds)
             trackers.enter("train", state.step, now)
+        workers = self._trainer.windows.worker_seconds
+        if self._slow_workers.window(num_steps, seconds, workers, has_traced=has_traced):
+            self._tell_of_slow_worker()
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
         if (now := time.monotonic()) >= self._next_status_seconds:
             self._next_status_seconds = now + _STATUS_SECONDS
             self._record.phase("train", state.step)
+
+    def _tell_of_slow_worker(self) -> None:
+        found = self._slow_workers.found
+        self._record.note(slow_worker=None if found is None else dataclasses.asdict(found))
+        if found is None:
+            self._console.message("no worker makes the others wait any more")
+        else:
+            _logger.warning("%s", found)
 
     def on_summary(self, step: int) -> None:
         self._process.trackers.all.log("time", step, self._process.account.end_stretch())

@@ -198,7 +198,7 @@ class RunRecord:
             "steps": dict(before.get("steps", {"start": 0, "current": 0, "end": None})),
             "last_checkpoint_step": before.get("last_checkpoint_step"),
             "best": before.get("best"),
-            **dict.fromkeys(("error", "stopped_early")),
+            **dict.fromkeys(("error", "stopped_early", "slow_worker")),
             "final_metrics": before.get("final_metrics"),
             "time": before.get("time"),
             "versions": versions(),
@@ -360,7 +360,8 @@ class RunRecord:
 
     def _write_status(self) -> None:
         self._check()
-        self._status |= {"bad_records": self._run.get("bad_records"), "updated": self._now()}
+        self._status |= {"bad_records": self._run.get("bad_records"), "slow_worker": self._run.get("slow_worker")}
+        self._status["updated"] = self._now()
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 
 

@@ -39,6 +39,18 @@ def test_one_run(tmp_path):
     assert said[1] == "The best accuracy 0.7956 at step 20."
 
 
+def test_a_slow_worker(tmp_path):
+    """N49: with its evidence; a record that was changed says nothing."""
+    kinds.write_run(tmp_path / "run")
+    slow = {"worker": 1, "phase": "input", "cost": 0.2, "evidence": "in a step it waits for its data 17 ms"}
+    kinds.change(tmp_path / "run", slow_worker=slow)
+    said = "Worker 1 of run was slow in input: in a step it waits for its data 17 ms."
+    assert said in texts(tmp_path / "run")
+    for changed in ([1], {"worker": 1}, None):
+        kinds.change(tmp_path / "run", slow_worker=changed)
+        assert not any("slow in" in text for text in texts(tmp_path / "run"))
+
+
 def test_failures_of_one_reason_are_one_sentence(tmp_path):
     """N22: the summary says what failed and why, once for each reason."""
     kinds.write_run(tmp_path / "good")

@@ -43,7 +43,7 @@ def test_what_the_record_of_a_run_says(place):
     recorded(place)
     record = recorded(place, now=2000)
     record.set_span(20, 400)
-    record.note(bad_records={"task.train_data": 3})
+    record.note(bad_records={"task.train_data": 3}, slow_worker={"worker": 1, "phase": "input", "cost": 0.25})
     record.checkpoint(40)
     record.phase("evaluate", 50)
     found = told(began(place))
@@ -63,6 +63,7 @@ def test_what_the_record_of_a_run_says(place):
         ("start_timestamp_seconds",): 1000,
         ("restarts_total",): 1,
         ("bad_records_total", "task.train_data"): 3,
+        ("slow_worker_ratio", "1", "input"): 0.25,
     }
 
 
