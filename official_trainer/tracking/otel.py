@@ -31,7 +31,7 @@ from official_trainer.tracking.run_metrics import HELP, PREFIX, RunMetrics
 _logger = logging.getLogger(__name__)
 
 MAX_SPANS = 1000
-"""Spans that wait for a collector which is down; more are lost."""
+"""Spans that wait for a collector which is down; older ones are lost."""
 REQUEST_SECONDS, END_SECONDS = 10.0, 5.0
 """How long an answer is waited for, and how long the end of a run waits for the collector."""
 
@@ -65,12 +65,10 @@ class OtelTracker(Tracker):
         self._place, self._metrics = place, RunMetrics(place)
         self._sending = RepeatingThread("otel", self._send, export_seconds)
         self._about: dict[str, Any] = {}  # the resource and the scope of all that is sent; empty before that
-        self._trace_id, self._process_id = 0, secrets.randbits(64)
-        self._began = time.time_ns()
+        self._trace_id, self._process_id, self._began = 0, secrets.randbits(64), time.time_ns()
         self._phase: tuple[str, int | None, int] | None = None
         self._spans: deque[_Span] = deque(maxlen=MAX_SPANS)
-        self._send_lock = threading.Lock()
-        self._has_warned = False
+        self._send_lock, self._has_warned = threading.Lock(), False
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         """Begins to send; not earlier, so that an evaluation by itself sends nothing."""
@@ -121,9 +119,11 @@ class OtelTracker(Tracker):
     def _send(self) -> None:
         with self._send_lock:  # the last one says how the run ended
             self._post("metrics", self._metrics_message)
-            spans = [self._spans.popleft() for _ in range(len(self._spans))]
-            if spans and not self._post("traces", lambda: self._trace_message(spans)):
-                self._spans.extendleft(reversed(spans))
+            spans = list(self._spans)
+            if spans and self._post("traces", lambda: self._trace_message(spans)):
+                sent = {span_id for _, span_id, *_ in spans}
+                while self._spans and self._spans[0][1] in sent:  # newer ones may have taken the place of some
+                    self._spans.popleft()
 
     def _post(self, signal: str, message: Any) -> bool:
         """Sends what `message` returns; returns whether there is no reason to send it again."""
