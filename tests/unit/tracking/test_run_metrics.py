@@ -39,7 +39,7 @@ def began(place, clock=lambda: 1100.0, **arguments):
 
 
 def test_what_the_record_of_a_run_says(place):
-    """N48: the phase, steps, the last checkpoint, saves, restarts, progress, bad examples; and memory."""
+    """N48, N49: phase, steps, the last checkpoint, saves, restarts, progress, bad examples, a slow worker; memory."""
     recorded(place)
     record = recorded(place, now=2000)
     record.set_span(20, 400)
