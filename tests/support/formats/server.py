@@ -62,3 +62,24 @@ def serving_at(path, folder, *words, first=None):
         ended = command.wait()
     said = [line for line in ended.err.splitlines() if not line.startswith("INFO: ")]  # LiteRT's
     assert (ended.code, said) == (0, [])
+
+
+def save_documented(path):
+    """Writes the models of TensorFlow Serving's page of its REST API: `half_plus_three`, and one of three inputs."""
+    from official_trainer.lazy import tf
+
+    def half_plus_three(x):
+        return {"y": x * 0.5 + 3}
+
+    def of_three(tag, signal, sensor):
+        return {"tag_bytes": tag, "text": tag, "sum": tf.reduce_sum(signal, 1) + tf.reduce_sum(sensor, [1, 2])}
+
+    def spec(shape, dtype, name):
+        return tf.TensorSpec([None, *shape], dtype, name=name)
+
+    three = [spec([], tf.string, "tag"), spec([5], tf.float32, "signal"), spec([2, 2], tf.float32, "sensor")]
+    signatures = {
+        "serving_default": tf.function(half_plus_three, input_signature=[spec([], tf.float32, "x")]),
+        "three": tf.function(of_three, input_signature=three),
+    }
+    tf.saved_model.save(tf.Module(), path, signatures=signatures)

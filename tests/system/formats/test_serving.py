@@ -19,7 +19,7 @@ from official_trainer.formats.kinds import FormatError
 from tests import ROOT
 from tests.support.forked import TIMEOUT_SECONDS, run_command
 from tests.support.formats.exports import rows
-from tests.support.formats.server import serving_at
+from tests.support.formats.server import save_documented, serving_at
 
 
 @pytest.fixture(scope="module")
@@ -105,27 +105,6 @@ def test_what_cannot_be_answered_is_an_error_and_the_next_request_is_answered(se
     assert (found, set(answer)) == (code, {"error"})
     assert words in answer["error"]
     assert server.predict({"instances": [ONE]})[0] == 200
-
-
-def save_documented(path):
-    """Writes the models of TensorFlow Serving's page of its REST API: `half_plus_three`, and one of three inputs."""
-    from official_trainer.lazy import tf
-
-    def half_plus_three(x):
-        return {"y": x * 0.5 + 3}
-
-    def of_three(tag, signal, sensor):
-        return {"tag_bytes": tag, "text": tag, "sum": tf.reduce_sum(signal, 1) + tf.reduce_sum(sensor, [1, 2])}
-
-    def spec(shape, dtype, name):
-        return tf.TensorSpec([None, *shape], dtype, name=name)
-
-    three = [spec([], tf.string, "tag"), spec([5], tf.float32, "signal"), spec([2, 2], tf.float32, "sensor")]
-    signatures = {
-        "serving_default": tf.function(half_plus_three, input_signature=[spec([], tf.float32, "x")]),
-        "three": tf.function(of_three, input_signature=three),
-    }
-    tf.saved_model.save(tf.Module(), path, signatures=signatures)
 
 
 TAGS = [
