@@ -52,7 +52,7 @@ def _record(model_dir, name):
         return {}
 
 
-def run(folder, *, workers, slow=None, phase="", work=False, seconds=SECONDS):
+def run(folder, *, workers, slow=None, phase="", slowed="", work=False, seconds=SECONDS):
     """Returns who was named, as in `run.json`, and after how many seconds of training; None if no worker was."""
     saves = 40 if phase == "save" else 100_000
     sets = (
@@ -72,7 +72,7 @@ def run(folder, *, workers, slow=None, phase="", work=False, seconds=SECONDS):
             is_slow = index == slow
             if is_slow and phase == "save":
                 started.first("worker", index, slow_disk)
-            started.start("worker", index, env={"SLOWED": SLOWED[phase]} if is_slow else {})
+            started.start("worker", index, env={"SLOWED": slowed or SLOWED[phase]} if is_slow else {})
         deadline = time.monotonic() + 120
         while not (_record(model_dir, "status.json").get("step") or 0):
             assert time.monotonic() < deadline and started.is_alive("worker", 0), started.outputs()
