@@ -25,8 +25,8 @@ from typing import Any
 from official_trainer import files
 from official_trainer.config import PositiveFloat, TrackerConfig
 from official_trainer.threads import RepeatingThread, run_bounded
-from official_trainer.tracking import Outcome, Place, Tracker
-from official_trainer.tracking.run_metrics import RunMetrics
+from official_trainer.tracking import Outcome, Place
+from official_trainer.tracking.run_metrics import MetricsTracker
 
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def is_asked_for(environ: Mapping[str, str]) -> bool:
     return bool(environ.get(URL) and environ.get(TOKEN) and environ.get(CA))
 
 
-class KubeflowTracker(Tracker):
+class KubeflowTracker(MetricsTracker):
     """Posts what one process of a run does, from `describe` to `close`.
 
     Args:
@@ -81,7 +81,7 @@ class KubeflowTracker(Tracker):
     """
 
     def __init__(self, place: Place, post_seconds: float | None, environ: Mapping[str, str]) -> None:
-        self._metrics = RunMetrics(place)
+        super().__init__(place)
         self._progress = Progress(place, environ.get(JOB) or environ.get(URL, ""))
         self._environ, self._post_seconds = dict(environ), post_seconds
         self._posting: RepeatingThread | None = None
@@ -97,14 +97,8 @@ class KubeflowTracker(Tracker):
             self._posting = RepeatingThread("kubeflow-progress", self._post, lambda: self._pause_seconds)
             self._posting.start()
 
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._metrics.log(split, step, values)
-
-    def rewind(self, step: int) -> None:
-        self._metrics.rewind(step)
-
     def end(self, outcome: Outcome) -> None:
-        self._metrics.end(outcome.status)
+        super().end(outcome)
         self._is_done = outcome.status == "done"
 
     def close(self) -> None:

@@ -25,8 +25,8 @@ from urllib.parse import unquote
 
 from official_trainer.config import PositiveFloat, TrackerConfig
 from official_trainer.threads import RepeatingThread, run_bounded
-from official_trainer.tracking import Outcome, Place, Tracker
-from official_trainer.tracking.run_metrics import HELP, PREFIX, RunMetrics
+from official_trainer.tracking import Outcome, Place
+from official_trainer.tracking.run_metrics import HELP, PREFIX, MetricsTracker
 
 _logger = logging.getLogger(__name__)
 
@@ -57,12 +57,13 @@ class OtelConfig(TrackerConfig):
         return OtelTracker(place, self.export_seconds)
 
 
-class OtelTracker(Tracker):
+class OtelTracker(MetricsTracker):
     """Tells a collector of one process of a run, from `describe` to `close`; all its processes are one trace."""
 
     def __init__(self, place: Place, export_seconds: float) -> None:
         """Takes the run, and how often something is sent."""
-        self._place, self._metrics = place, RunMetrics(place)
+        super().__init__(place)
+        self._place = place
         self._sending = RepeatingThread("otel", self._send, export_seconds)
         self._about: dict[str, Any] = {}  # the resource and the scope of all that is sent; empty before that
         self._trace_id, self._process_id, self._began = 0, secrets.randbits(64), time.time_ns()
@@ -92,14 +93,8 @@ class OtelTracker(Tracker):
         self._began = min(self._began, now)
         self._phase = phase, step, now
 
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._metrics.log(split, step, values)
-
-    def rewind(self, step: int) -> None:
-        self._metrics.rewind(step)
-
     def end(self, outcome: Outcome) -> None:
-        self._metrics.end(outcome.status)
+        super().end(outcome)
         self._end_phase(outcome.step, now := time.time_ns(), outcome.status)
         self._spans.append(("process", self._process_id, self._began, now, {"status": outcome.status}))
 

@@ -25,8 +25,8 @@ from official_trainer import files
 from official_trainer.config import Between, PositiveFloat, TrackerConfig
 from official_trainer.errors import UserError
 from official_trainer.threads import RepeatingThread
-from official_trainer.tracking import Outcome, Place, Tracker
-from official_trainer.tracking.run_metrics import RunMetrics
+from official_trainer.tracking import Place
+from official_trainer.tracking.run_metrics import MetricsTracker
 
 if TYPE_CHECKING:
     from official_trainer.tracking.scraping import Server
@@ -80,7 +80,7 @@ class PrometheusConfig(TrackerConfig):
         return PrometheusTracker(self, place)
 
 
-class PrometheusTracker(Tracker):
+class PrometheusTracker(MetricsTracker):
     """Tells Prometheus of one process of a run, from `describe` to `close`.
 
     Args:
@@ -89,8 +89,8 @@ class PrometheusTracker(Tracker):
     """
 
     def __init__(self, config: PrometheusConfig, place: Place) -> None:
+        super().__init__(place)
         self._config, self._place = config, place
-        self._metrics = RunMetrics(place)
         self._registry: Any = None
         self._server: Server | None = None
         self._target = ""  # what the file that names the address holds
@@ -119,15 +119,6 @@ class PrometheusTracker(Tracker):
         finally:
             if self._config.port is not None:
                 self._serve(self._config.address, self._config.port)
-
-    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        self._metrics.log(split, step, values)
-
-    def rewind(self, step: int) -> None:
-        self._metrics.rewind(step)
-
-    def end(self, outcome: Outcome) -> None:
-        self._metrics.end(outcome.status)
 
     def close(self) -> None:
         """Closes the address, and writes the file for the last time: it says how the run ended."""

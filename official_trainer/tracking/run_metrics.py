@@ -22,7 +22,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.files import RUN_FILE, STATUS_FILE
 from official_trainer.threads import Call, run_bounded
-from official_trainer.tracking import Place
+from official_trainer.tracking import Outcome, Place, Tracker
 
 _logger = logging.getLogger(__name__)
 
@@ -202,6 +202,23 @@ class RunMetrics:
     def _read(self) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Sample]]:
         run, status = (_read_json(files.join(self._place.directory, name)) for name in (RUN_FILE, STATUS_FILE))
         return run, status, [*_memory(), *_gpu_memory()]
+
+
+class MetricsTracker(Tracker):
+    """A tracker that keeps what it gets in `RunMetrics`; a subclass tells a service of them."""
+
+    def __init__(self, place: Place) -> None:
+        """Takes the run."""
+        self._metrics = RunMetrics(place)
+
+    def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
+        self._metrics.log(split, step, values)
+
+    def rewind(self, step: int) -> None:
+        self._metrics.rewind(step)
+
+    def end(self, outcome: Outcome) -> None:
+        self._metrics.end(outcome.status)
 
 
 class _Answer:
