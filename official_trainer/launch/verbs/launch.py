@@ -17,7 +17,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -31,6 +31,7 @@ from official_trainer.tracking import json_lines
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
+    from official_trainer.processes.job import Member
     from official_trainer.processes.verdict import Outcome
 
 USAGE = (
@@ -159,7 +160,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.inputs import data_service
     from official_trainer.launch.profile import Profile
     from official_trainer.launch.spec import with_data_service
-    from official_trainer.processes import isolation, local, output
+    from official_trainer.processes import local, output
     from official_trainer.processes.attempt import Options
     from official_trainer.processes.children import PRELOAD
     from official_trainer.runs import run as engine
@@ -168,14 +169,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     profile = job_spec.read_profile(arguments, Profile(), starts=not arguments.dry_run)
     limit = _limit_here(arguments, profile)
     if arguments.isolated:
-        if arguments.dry_run:
-            raise UsageError(
-                "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
-            )
-        if files.is_url(arguments.model_dir or ""):
-            what = f"the processes cannot reach --model_dir={arguments.model_dir}"
-            raise UsageError(f"--isolated: {what}; use a directory of this machine")
-        isolation.check_possible()
+        _check_isolated(arguments)
     mode = job_spec.read_mode(arguments, profile)
     ports = job_spec.use_data_service(arguments, profile.counts)
     prediction = flags.read_prediction(arguments)
@@ -189,10 +183,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     if ports:
         job = with_data_service(job, ports, journal)
     if arguments.dry_run:
-        for member in local.place(job):
-            environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())
-            before = f"{environ} \\\n  " if environ else ""
-            print(f"# {member.name}\n{before}python -m {shlex.join(member.argv)}\n")
+        _print_commands(local.place(job))
         return int(ExitCode.DONE)
     preload = () if arguments.spawn else PRELOAD
     options = Options(
@@ -217,6 +208,28 @@ def _run_here(arguments: argparse.Namespace) -> int:
         shutil.rmtree(journal, ignore_errors=True)  # with any data kept in memory; a journal at a URL stays
     report(outcome)
     return outcome.code
+
+
+def _check_isolated(arguments: argparse.Namespace) -> None:
+    """Refuses what processes in a network of their own cannot do."""
+    from official_trainer.processes import isolation
+
+    if arguments.dry_run:
+        raise UsageError(
+            "--isolated: --dry_run prints commands to start by hand, in your network; leave one of them out"
+        )
+    if files.is_url(arguments.model_dir or ""):
+        what = f"the processes cannot reach --model_dir={arguments.model_dir}"
+        raise UsageError(f"--isolated: {what}; use a directory of this machine")
+    isolation.check_possible()
+
+
+def _print_commands(members: Sequence[Member]) -> None:
+    """Prints what starts each process of a job by hand."""
+    for member in members:
+        environ = " ".join(f"{name}={shlex.quote(value)}" for name, value in member.environ.items())
+        before = f"{environ} \\\n  " if environ else ""
+        print(f"# {member.name}\n{before}python -m {shlex.join(member.argv)}\n")
 
 
 def _limit_here(arguments: argparse.Namespace, profile: Profile) -> int | None:

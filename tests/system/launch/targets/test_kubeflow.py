@@ -3,10 +3,7 @@
 No control plane runs: what the controller makes of the two objects is `rendered_kubeflow.py`.
 """
 
-import copy
-import functools
 import json
-import operator
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ from tests.support.launch import pods
 from tests.support.launch.rendered import IMAGE, KUBERNETES
 from tests.support.launch.rendered_kubeflow import jobset_of, objects_of
 from tests.system.launch.targets.test_kubectl import PROFILE, api, job  # noqa: F401
-from tests.system.launch.targets.test_kubernetes import paths_of, schema_problems
+from tests.system.launch.targets.test_kubernetes import misspelt, schema_problems
 
 MODELS = {"TrainingRuntime": "TrainerV1alpha1TrainingRuntime", "TrainJob": "TrainerV1alpha1TrainJob"}
 
@@ -47,12 +44,7 @@ def test_models_take_every_kind(name):
 def test_a_misspelt_field_is_found_wherever_it_is():
     """The check can fail: each field of both objects, one at a time."""
     for manifest in objects_of(KUBERNETES["jobset-servers"]):
-        places = {tuple(key for key in path if isinstance(key, str)): path for path in paths_of(manifest)}
-        assert len(places) > 5
-        for path in places.values():
-            broken = copy.deepcopy(manifest)
-            around = functools.reduce(operator.getitem, path[:-1], broken)
-            around[f"{path[-1]}x"] = around.pop(path[-1])
+        for path, broken in misspelt(manifest, at_least=5):
             assert problems_of(broken), path
 
 

@@ -56,14 +56,19 @@ def paths_of(value, path=()):
         yield from paths_of(part, (*path, key))
 
 
-@pytest.mark.parametrize("name", KUBERNETES)
-def test_a_misspelt_field_is_found_wherever_it_is(name):
-    """The check of the schemas can fail: each field of each kind of job, one at a time."""
-    manifest = manifest_of(KUBERNETES[name])
+def misspelt(manifest, at_least):
+    """Yields the place of each field of a manifest, and a copy in which that field has another name."""
     places = {tuple(key for key in path if isinstance(key, str)): path for path in paths_of(manifest)}
-    assert len(places) > 20
+    assert len(places) > at_least
     for path in places.values():
         broken = copy.deepcopy(manifest)
         around = functools.reduce(operator.getitem, path[:-1], broken)
         around[f"{path[-1]}x"] = around.pop(path[-1])
+        yield path, broken
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_a_misspelt_field_is_found_wherever_it_is(name):
+    """The check of the schemas can fail: each field of each kind of job, one at a time."""
+    for path, broken in misspelt(manifest_of(KUBERNETES[name]), at_least=20):
         assert schema_problems(broken), path
