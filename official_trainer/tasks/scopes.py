@@ -7,11 +7,12 @@ traced in threads of their own.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from official_trainer.lazy import load, tf
+from official_trainer.lazy import tf
 from official_trainer.tasks.autograph import do_not_convert
 
 Value = TypeVar("Value")
@@ -38,11 +39,10 @@ def turns(outer: Any) -> list[tf.Tensor] | None:
 
     None if code here is in a function that may have other callers.
     """
-    # A branch, a loop and a function are graphs alike: only their class tells which.
-    graphs = load("tensorflow.python.ops.control_flow_v2_func_graphs")
+    branch, loop = _kinds_of_graphs()
     graph, found = current_graph(), []
-    while graph is not outer and isinstance(graph, (graphs.CondBranchFuncGraph, graphs.WhileBodyFuncGraph)):
-        if isinstance(graph, graphs.WhileBodyFuncGraph):
+    while graph is not outer and isinstance(graph, (branch, loop)):
+        if isinstance(graph, loop):
             found.append(graph.inputs[0])  # which gradients need
         graph = graph.outer_graph
     return found if graph is outer else None
@@ -51,3 +51,22 @@ def turns(outer: Any) -> list[tf.Tensor] | None:
 def is_straight(outer: Any) -> bool:
     """Whether code here runs at most once for each run of the graph `outer`: not in a loop, nor a shared function."""
     return turns(outer) == []
+
+
+@functools.cache
+def _kinds_of_graphs() -> tuple[Any, Any]:
+    """Returns the classes of the graphs of a branch and of a loop's body, which have no public names.
+
+    A branch, a loop and a function are graphs alike: only their class tells which.
+    """
+    kinds: dict[str, Any] = {}
+
+    def kept(name: str, value: tf.Tensor) -> tf.Tensor:
+        kinds[name] = type(current_graph())
+        return value
+
+    with tf.Graph().as_default():
+        zero = tf.constant(0)
+        tf.cond(zero < 1, lambda: kept("branch", zero), lambda: zero)
+        tf.while_loop(lambda turn: turn < 1, lambda turn: kept("loop", turn + 1), [zero])
+    return kinds["branch"], kinds["loop"]
