@@ -44,7 +44,7 @@ REQUIREMENTS = (
     "pyyaml>=6.0.1,<7",
     "rich>=13.7,<16",
     "scikit-learn>=1.5,<2",
-    "setuptools<82",
+    "setuptools>=78.1.1,<80.9",
     "tensorboard>=2.20,<2.23",
 )
 """The dependencies of pyproject.toml, repeated here because a checkout may not be installed."""
