@@ -11,6 +11,7 @@ import ast
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,12 +40,15 @@ def train_words(words: Sequence[str]) -> list[str]:
     if not words or words[0].startswith("-"):
         raise ProgramError(f"name the program before its flags: {_USAGE}\n`official-trainer train --help` lists them")
     program, *rest = words
-    module = program.removesuffix(".py").replace(os.sep, ".") if program.endswith(".py") else program
+    module = _module_of(program)
     path = _path(module)
     if path is None:
         near = did_you_mean(module, _DRIVERS)
         raise ProgramError(f"{program}: there is no such module{near}\nthe command is: {_USAGE}")
-    tree = ast.parse(path.read_bytes(), str(path))
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except SyntaxError as error:  # also what is no text
+        raise ProgramError(f"{path}:{error.lineno or 1}: cannot be read as Python: {error.msg}") from error
     names = _imported(tree)
     is_theirs = module.startswith(f"{PACKAGE}.")
     calls = [(_dotted(node.func, names), node.args) for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -61,6 +65,25 @@ def train_words(words: Sequence[str]) -> list[str]:
             "`official-trainer train --import=MODULE`, the module that registers its experiments"
         )
     raise ProgramError(f"{path}: this is not a program that runs `main` of {' or '.join(_DRIVERS)}; {fix}")
+
+
+def _module_of(program: str) -> str:
+    """Returns the module for the program of a command. A file of another folder is importable from then on.
+
+    Python looks beside a file that it runs for what the file imports, such as packages `configs` and `tasks`.
+    """
+    file = Path(program).resolve()
+    if not (program.endswith(".py") and file.is_file()):
+        return program.removesuffix(".py").replace(os.sep, ".") if program.endswith(".py") else program
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    top, *inner = file.relative_to(root).with_suffix("").parts
+    if top != PACKAGE and root != Path.cwd():
+        if other := next((each for each in (Path(f"{top}.py"), Path(top, "__init__.py")) if each.is_file()), None):
+            raise ProgramError(f"{program}: {other} of this folder has the same name; start the program in {root}")
+        sys.path.insert(0, str(root))
+    return ".".join([top, *inner])
 
 
 def _path(module: str) -> Path | None:

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,55 @@ def test_a_program_with_a_main_of_its_own_is_refused(package):
     program = package(THEIR_MAIN.replace("app.run(train.main)", "app.run(main)"))
     with pytest.raises(ProgramError, match=r"call `official_trainer\.run_experiment` in it"):
         train_words([program, *RUN])
+
+
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """Returns a program in another folder than the current one, without a package."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "project").mkdir()
+    program = tmp_path / "project" / "start_waves.py"
+    program.write_text(THEIR_MAIN)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    return program
+
+
+@pytest.mark.parametrize("spelling", ["{}/project/start_waves.py", "../project/start_waves.py"])
+def test_a_program_of_another_folder_finds_what_lies_beside_it(beside, spelling):
+    """T20: as Python does, which looks there first."""
+    words = [spelling.format(beside.parent.parent), *RUN]
+    assert train_words(words) == ["train", "--import=start_waves", *RUN]
+    assert sys.path[0] == str(beside.parent)
+
+
+def test_a_program_of_another_folder_is_not_mixed_up_with_one_of_this(beside):
+    Path("start_waves.py").touch()
+    said = f"start_waves.py of this folder has the same name; start the program in {beside.parent}"
+    with pytest.raises(ProgramError, match=re.escape(said)):
+        train_words([str(beside), *RUN])
+
+
+def test_a_file_of_a_package_elsewhere_is_its_module(beside):
+    (beside.parent / "__init__.py").touch()
+    assert train_words([str(beside), *RUN]) == ["train", "--import=project.start_waves", *RUN]
+    assert sys.path[0] == str(beside.parent.parent)
+
+
+def test_a_file_of_a_checkout_is_the_program_of_the_release(tmp_path):
+    """T20: Python would take the modules of the release, too, without PYTHONPATH."""
+    file = tmp_path / "official" / "vision" / "train.py"
+    file.parent.mkdir(parents=True)
+    for folder in (file.parent, file.parent.parent):
+        (folder / "__init__.py").touch()
+    file.touch()
+    before = list(sys.path)
+    assert train_words([str(file), *RUN]) == ["train", *RUN]
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("content", [b"import waves\ndef (\n", b"\xff\xfe\x00"])
+def test_a_program_that_is_not_python_is_named(beside, content):
+    beside.write_bytes(content)
+    with pytest.raises(ProgramError, match=r"start_waves\.py:\d+: cannot be read as Python: "):
+        train_words([str(beside), *RUN])
