@@ -227,7 +227,9 @@ def test_unknown_names(tmp_path):
     assert refusal(registry.get_config, "x", workspace(tmp_path / "empty")) == (
         "unknown experiment 'x'; 'experiments' registers no experiment"
     )
-    assert refusal(registry.get_config, "x") == "unknown experiment 'x'; no folder 'experiments' here or above"
+    assert refusal(registry.get_config, "x") == (
+        "unknown experiment 'x'; no folder 'experiments' here or above, and no --import=MODULE that registers it"
+    )
 
 
 # In-process names.

@@ -72,7 +72,8 @@ def test_an_installed_package_is_found_by_its_entry_point(command, forked, site,
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == []
     done = command("eval", "--model_dir=run", paths=())
     assert done.returncode == 2
-    assert done.stderr == "error: unknown experiment 'sine_2'; no folder 'experiments' here or above\n"
+    said = "no folder 'experiments' here or above, and no --import=MODULE that registers it"
+    assert done.stderr == f"error: unknown experiment 'sine_2'; {said}\n"
 
 
 def test_a_package_in_the_layout_of_model_garden_is_imported_by_its_module(command, forked, tmp_path):
