@@ -39,6 +39,7 @@ from official_trainer.garden import to_garden
 from official_trainer.garden.from_garden import from_description
 from official_trainer.garden.spec import describe, is_config_class, is_free
 from official_trainer.lazy import keras, tf
+from official_trainer.nearest import nearest
 from official_trainer.runs import evaluate, train
 from official_trainer.runs.build import best_checkpoint, with_named_sets
 from official_trainer.runs.job import Job, Prebuilt
@@ -219,6 +220,8 @@ _NOT_HERE = {
 
 
 def _check_arguments(strategy: Any, task: Any, mode: str, model_dir: Any, controller_cls: Any) -> None:
+    if not isinstance(mode, str):
+        raise ArgumentError(f"mode is a {type(mode).__name__}; the order is strategy, task, mode, params, model_dir")
     refuse_unknown(mode)
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise ArgumentError(
@@ -254,6 +257,9 @@ def _check_trainer(trainer: Any, mode: str, routines: Sequence[Any]) -> None:
             f"trainer is a {cls.__module__}.{cls.__qualname__}; this loop runs official_trainer.engine.Trainer, which "
             "has the same constructor and override points: derive from that, or give none"
         )
+    if trainer is not None and not hasattr(trainer, "context"):
+        name = type(trainer).__qualname__
+        raise ArgumentError(f"trainer: {name}.__init__ calls no super().__init__(config, task, model, optimizer, …)")
     if trainer is not None and mode != "train" and routines and not trainer.context.options.eval_tasks:
         names = ", ".join(routine.name for routine in routines)
         raise ArgumentError(
@@ -277,6 +283,7 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
                 f"params is a {type(params).__name__}; it must be an ExperimentConfig, Model Garden's "
                 "(official.core.config_definitions) or ours (official_trainer.config)"
             )
+        _refuse_unknown_fields(params)
         config = from_description(describe(params))
         task: Any = config.task
         for name in ("train_data", "validation_data"):
@@ -288,6 +295,20 @@ def _engine_config(params: Any, *, is_async: bool) -> ExperimentConfig:
         config = config.replace(task=task, trainer=trainer, runtime=runtime)
     _check_config(config)
     return config
+
+
+def _refuse_unknown_fields(params: Any) -> None:
+    """Refuses misspelt fields of sections that only the engine reads; Model Garden's take any assignment."""
+    problems = []
+    for name in ("trainer", "runtime"):
+        section = getattr(params, name)
+        known = [field.name for field in dataclasses.fields(section)]
+        for field in sorted(vars(section).keys() - known) if not is_free(section) else ():
+            if not field.startswith("_"):
+                near = nearest(field, known)
+                problems.append(Problem("unknown field", f"{name}.{field}", near=near[0] if near else ""))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _check_config(config: ExperimentConfig) -> None:

@@ -228,6 +228,7 @@ class Controller(orbit.Controller):
         ),
         ({"mode": "continuous_train_and_eval"}, ArgumentError, r"it builds a model for each checkpoint"),
         ({"mode": "predict"}, ArgumentError, r"mode predict: it has files to write, .* train --mode=predict"),
+        ({"mode": {}}, ArgumentError, r"mode is a dict; the order is strategy, task, mode, params, model_dir"),
         ({"model_dir": ""}, ArgumentError, r"model_dir is ''; name the directory of the run"),
         ({"params": {"trainer": {}}}, ArgumentError, r"params is a dict; it must be an ExperimentConfig"),
         (
@@ -250,6 +251,30 @@ def test_a_trainer_that_this_loop_cannot_run_is_refused(tmp_path):
     trainer = trainer_of(base_trainer.Trainer, params_of())
     with pytest.raises(ArgumentError, match=r"trainer is a official.core.base_trainer.Trainer; this loop runs"):
         call(tmp_path, trainer=trainer)
+
+
+class NotBuilt(Trainer):
+    """A Trainer whose constructor forgets that of its base."""
+
+    def __init__(self, config, task, model, optimizer):
+        self.sum = 0
+
+
+def test_a_trainer_that_its_base_did_not_build_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"trainer: NotBuilt.__init__ calls no super\(\).__init__\(config, task"):
+        call(tmp_path, trainer=trainer_of(NotBuilt, params_of()))
+
+
+def test_a_field_that_an_assignment_misspells_is_refused(tmp_path):
+    """N7: as in a file; Model Garden's sections take any name, and nothing reads it."""
+    params = params_of()
+    params.trainer.trian_steps = 5
+    params.runtime.nothing_like_it = 5
+    with pytest.raises(ConfigError) as caught:
+        call(tmp_path, params=params)
+    said = str(caught.value)
+    assert "trainer.trian_steps: unknown field; did you mean 'train_steps'?" in said
+    assert "runtime.nothing_like_it: unknown field" in said
 
 
 def test_a_strategy_of_several_processes_is_refused(tmp_path, monkeypatch):

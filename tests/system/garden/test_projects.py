@@ -179,21 +179,41 @@ model, logs = run_experiment(strategy, task, "train_and_eval", config, "run", ru
 print("after", config.trainer.train_steps, round(float(logs["squared"]), 4), len(model.get_weights()))
 """,
     "config.trainer.train_steps = 20",  # and the third cell again
+    # What goes wrong:
+    "config.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.2",
+    "config.trainer.trian_steps = 30",
 ]
 
 
-def test_an_experiment_of_a_notebook_goes_on_when_its_cells_run_again(tmp_path, monkeypatch):
-    """T3, K6: a task of a cell, and a config that the next cell changes; the kernel is a new one for the last time."""
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """Returns a function that runs cells in a new kernel, and returns the outputs of one kind."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
-    def texts(*cells):
+    def run_cells(kind, *cells):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS[each]) for each in cells])
-        resources = {"metadata": {"path": str(tmp_path)}}
-        NotebookClient(notebook, timeout=240, resources=resources, coalesce_streams=True).execute()
-        said = [output.text for cell in notebook.cells for output in cell.outputs if output.output_type == "stream"]
-        return "".join(said)
+        options = {"resources": {"metadata": {"path": str(tmp_path)}}, "allow_errors": kind == "error"}
+        NotebookClient(notebook, timeout=240, coalesce_streams=True, **options).execute()
+        return [output for cell in notebook.cells for output in cell.outputs if output.output_type == kind]
+
+    return run_cells
+
+
+def test_what_goes_wrong_in_a_notebook_is_said_below_its_cell(outputs):
+    """N7: a value that would change the run, and a misspelt field, which Model Garden's sections take."""
+    changed, misspelt = outputs("error", 0, 1, 2, 4, 2, 5, 2)
+    assert "learning_rate: 0.1 -> 0.2" in changed.evalue
+    assert changed.traceback[-1].endswith("In a program: run_experiment(…, allow_config_change=True)")
+    assert misspelt.evalue == "trainer.trian_steps: unknown field; did you mean 'train_steps'?"
+
+
+def test_an_experiment_of_a_notebook_goes_on_when_its_cells_run_again(tmp_path, outputs):
+    """T3, K6: a task of a cell, and a config that the next cell changes; the kernel is a new one for the last time."""
+
+    def texts(*cells):
+        return "".join(output.text for output in outputs("stream", *cells))
 
     said = texts(0, 1, 2, 0, 3, 1, 3, 2)  # cells are run again, in no order
     assert re.findall(r"^after (\d+) ", said, re.MULTILINE) == ["10", "20"]
