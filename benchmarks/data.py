@@ -5,8 +5,9 @@ same shapes; each reader has as many threads or processes as there are cores, or
 PyTorch shuffle all examples of an epoch, as ours does; tf.data does so for images and `.npy`, within 10,000 records or
 rows for TFRecord and CSV, and within a row group for Parquet. Does not own: the tables (`report.py`).
 
-Each is read as a training loop of its library does: tf.data, which ours is, in a function of TensorFlow, some steps in
-a call; Grain and PyTorch in Python. All images are decoded at half their size and resized with averages (antialias).
+Each is read as a training loop of its library does: tf.data in a function of TensorFlow, some steps in a call; ours in
+one too, from blocks of steps where a pipeline offers them, as `Trainer` does; Grain and PyTorch in Python. All images
+are decoded at half their size and resized with averages (antialias).
 
 Run as a process of its own (`python -m benchmarks.data FILE --rounds=N`), because it imports TensorFlow. PyTorch's
 worker processes import this module too, so TensorFlow is imported in functions.
@@ -38,7 +39,7 @@ AT_MOST = 1 / 0.9
 CORES = os.cpu_count() or 1
 SIDE, TOKENS, COLUMNS = 64, 512, 10
 HALF = 2  # of the size of images is enough
-LOOP = 10  # batches that TensorFlow reads in a call
+LOOP = 20  # batches that TensorFlow reads in a call
 WARM_BATCHES = 2 * LOOP
 
 
@@ -53,9 +54,9 @@ class Sizes:
 
 SIZES = {
     "images": Sizes(4_000, 32, 60),
-    "Parquet": Sizes(400_000, 256, 400),
-    "CSV": Sizes(200_000, 256, 400),
-    "tokens in .npy": Sizes(100_000, 64, 400),
+    "Parquet": Sizes(400_000, 256, 800),
+    "CSV": Sizes(200_000, 256, 800),
+    "tokens in .npy": Sizes(100_000, 64, 2000),
     "tokens in ArrayRecord": Sizes(50_000, 64, 300),
     "tokens in TFRecord": Sizes(50_000, 64, 300),
 }
@@ -113,6 +114,23 @@ def in_loops(dataset: Any) -> Batches:
 # Ours.
 
 
+def in_blocks(blocks: Any) -> Batches:
+    """Yields the last batch of a call, once for each of them; they are taken from blocks as `Trainer` does."""
+
+    @tf.function
+    def run(block: Any, start: Any, stop: Any) -> Any:
+        def batch(number: Any) -> Any:
+            return tf.nest.map_structure(lambda part: part[number], block)
+
+        return tf.while_loop(lambda i, _: i < stop, lambda i, _: (i + 1, batch(i)), (start, batch(start)))[1]
+
+    for block in blocks:
+        steps = len(tf.nest.flatten(block)[0])
+        for start in range(0, steps, LOOP):
+            stop = min(start + LOOP, steps)
+            yield from itertools.repeat(run(block, tf.constant(start), tf.constant(stop)), stop - start)
+
+
 def ours(type_: str, fields: Callable[[Path], dict[str, Any]], **options: Any) -> Read:
     """Returns a reader of a section's source."""
 
@@ -122,7 +140,10 @@ def ours(type_: str, fields: Callable[[Path], dict[str, Any]], **options: Any) -
 
         source = SourceConfig.named(type_)(**fields(folder))
         params = DataConfig(global_batch_size=sizes.batch, is_training=True, shuffle_buffer_size=10_000)
-        return inputs.from_source(source, params, **options)
+        context = inputs.InputContext()
+        batches = inputs.from_source(source, params, context, **options)
+        blocks = context.blocks_of(batches)
+        return batches if blocks is None else in_blocks(blocks)
 
     return read
 
