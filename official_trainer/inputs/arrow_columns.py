@@ -112,7 +112,7 @@ def pick(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
     of_arrow, found = pa.array(rows), {}
     for name, column in columns.items():
         is_array = isinstance(column, np.ndarray)
-        found[name] = column[rows] if is_array else as_numpy(column.take(of_arrow), name)
+        found[name] = column.take(rows) if is_array else as_numpy(column.take(of_arrow), name)
     return found
 
 

@@ -31,28 +31,19 @@ class GroupedOrder:
         self._places = functools.lru_cache(maxsize=4)(self._make_places)
 
     def indices(self, positions: Any) -> Any:
-        """Returns which example is at each of the positions, `[n]` int64, counted over all epochs."""
+        """Returns which example is at each of the rising positions, `[n]` int64, counted over all epochs."""
         import numpy as np
 
-        positions = np.asarray(positions, np.int64)
-        found = np.empty_like(positions)
-        epochs = positions // self.num_examples
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            found[here] = self._of_epoch(int(epoch), positions[here] % self.num_examples)
-        return found
-
-    def _of_epoch(self, epoch: int, positions: Any) -> Any:
-        import numpy as np
-
-        _, ends = self._epoch(epoch)
-        windows = np.searchsorted(ends, positions, side="right")
-        found = np.empty_like(positions)
-        for window in np.unique(windows):
-            here = windows == window
-            first = int(ends[window - 1]) if window else 0
-            found[here] = self._places(epoch, int(window))[positions[here] - first]
-        return found
+        found: list[Any] = []
+        while len(positions):
+            epoch = int(positions[0] // self.num_examples)
+            ends = self._epoch(epoch)[1] + epoch * self.num_examples
+            window = int(ends.searchsorted(positions[0], side="right"))
+            examples = self._places(epoch, window)
+            stop = positions.searchsorted(ends[window])
+            found.append(examples[positions[:stop] - (ends[window] - len(examples))])
+            positions = positions[stop:]
+        return np.concatenate(found)
 
     def _make_epoch(self, epoch: int) -> tuple[list[Any], Any]:
         """Returns the groups of each window of an epoch, and the position at which each window ends."""
