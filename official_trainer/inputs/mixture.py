@@ -95,6 +95,10 @@ class Mixture(Source):
         together = (np.concatenate([arrays[leaf][1] for arrays in columns])[places] for leaf in range(len(columns[0])))
         return rebuilt(taken[0], together)
 
+    def expect(self, examples: int) -> None:
+        for part in self._parts:
+            part.expect(examples)
+
     def where(self, index: int) -> str:
         number, local = self._place(index)
         return f"{self._names[number]}: {self._parts[number].where(local)}"

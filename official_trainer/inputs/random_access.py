@@ -28,9 +28,9 @@ from official_trainer.inputs.source import Source, adopt
 from official_trainer.lazy import tf
 
 _MOST_WORKERS = 16
-_BLOCK_STEPS = 32
-_BLOCK_EXAMPLES = 4096  # read in one call where that is quicker than one by one
-_BLOCK_BYTES = 2**24  # and of records, whose size TensorFlow does not know; each worker reads a block ahead
+_BLOCK_STEPS = 64  # that are read in one call where that is quicker than one by one
+_BLOCK_EXAMPLES = 2**14  # and at most so many
+_BLOCK_BYTES = 2**24  # and about so many bytes: each worker reads a block ahead
 _RESTS = 2**62
 
 
@@ -90,17 +90,14 @@ def from_source(
         raise DataError(what, field="on_bad_record")
     if skips:
         context.bad_records.allow(context.section, *_allowed(params, count))
-    found.expect(_expected(params, plan))
     padding = {} if buckets is None else buckets.fields
     reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training, padding=padding)
     context.examples_per_epoch = count
-    most = min(_BLOCK_EXAMPLES, _BLOCK_BYTES // max(1, reader.num_bytes))
-    block = most if found.takes_many and not transforms else 1
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
     places = _places(found, params, plan, plan.seed)
     context.numbers_at = places if buckets is None else None
     examples = places if buckets is None else BucketOrder(buckets, reader, found, plan, places).of_batch
-    pipeline = _Pipeline(reader, params, plan, examples, block_examples=block, parsing=parsing)
+    pipeline = _Pipeline(reader, params, plan, examples, parsing)
     return pipeline.dataset(context, transform_fn, found, skips=skips)
 
 
@@ -162,17 +159,6 @@ def _allowed(params: Any, count: int) -> tuple[int, str]:
     if params.max_bad_records is not None and params.max_bad_records < by_share:
         most, text = params.max_bad_records, f"max_bad_records: {params.max_bad_records:,}"
     return most, text
-
-
-def _expected(params: Any, plan: order.BatchPlan) -> int:
-    """Returns how many examples change places at a time: two windows of a shuffle meet, and workers read ahead."""
-    hosts = plan.global_batch_size // plan.pipeline_batch_size
-    ahead = _num_workers(params) * max(_BLOCK_EXAMPLES * hosts, plan.global_batch_size)
-    return ahead + (2 * getattr(params, "shuffle_buffer_size", 1) if plan.shuffle else 0)
-
-
-def _num_workers(params: Any) -> int:
-    return getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
 class _OfGrain(Source):
@@ -288,8 +274,6 @@ class _Pipeline:
         params: Any,
         plan: order.BatchPlan,
         examples: Callable[[tf.Tensor], Any],
-        *,
-        block_examples: int = 1,
         parsing: _Parsing | None = None,
     ) -> None:
         """Takes what reads examples, and which are in a batch.
@@ -299,7 +283,6 @@ class _Pipeline:
           params: the section.
           plan: which positions an element has.
           examples: the numbers of the examples at positions, `[n]` int64; for buckets also the length to pad them to.
-          block_examples: how many are read in one call, at least a batch.
           parsing: turns records into examples; None for examples.
         """
         self._plan, self._examples, self._parsing, self._structure = plan, examples, parsing, reader.structure
@@ -307,12 +290,16 @@ class _Pipeline:
             tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
             for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
         ]
-        self._workers, self._reader = _num_workers(params), reader
+        self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self._reader = reader
+        self._failure: DataError | None = None
+        most = min(_BLOCK_EXAMPLES, _BLOCK_BYTES // max(1, reader.num_bytes)) // plan.pipeline_batch_size
+        self._block_steps = max(1, min(_BLOCK_STEPS, most)) if plan.training and reader.reads_many else 1
+        ahead = self._workers * self._block_steps * plan.global_batch_size
+        windows = 2 * getattr(params, "shuffle_buffer_size", 1) if plan.shuffle else 0  # two meet
+        reader.source.expect(ahead + windows)
         is_elsewhere = getattr(params, "use_multiprocessing", False)
         self._read = Workers(reader, self._workers).read if is_elsewhere else reader.read
-        steps = order.window_length(self._batch_specs(), _BLOCK_STEPS)
-        self._failure: DataError | None = None
-        self._block_steps = max(1, min(steps, block_examples // plan.pipeline_batch_size))
 
     def dataset(
         self, context: InputContext, transform_fn: order.TransformFn | None, source: Source, *, skips: bool = False
@@ -346,8 +333,8 @@ class _Pipeline:
         if plan.prefetch and not waits:
             blocks = blocks.prefetch(-(-plan.prefetch // self._block_steps))
         dataset = self._threaded(finish(self._parsed(_slices(blocks)), prefetch=waits))
-        if transform_fn is None and self._parsing is None and plan.replicas == 1 and self._block_steps > 1:
-            context.offer_blocks(dataset, self._threaded(finish(blocks)))
+        if plan.replicas == 1 and not waits:
+            context.offer_blocks(dataset, self._threaded(finish(blocks, prefetch=False)))
         return dataset
 
     def _parsed(self, elements: tf.data.Dataset) -> tf.data.Dataset:
@@ -407,7 +394,3 @@ class _Pipeline:
             self._failure = self._failure or error  # TensorFlow's own has only its text
             raise
         return arrays
-
-    def _batch_specs(self) -> list[tf.TensorSpec]:
-        size = self._plan.pipeline_batch_size
-        return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in self._specs]

@@ -133,10 +133,17 @@ class Reader:
         return [[None, *a.shape[1:]] if padded else [*a.shape] for padded, (_, a) in zip(pads, self.first, strict=True)]
 
     @property
+    def reads_many(self) -> bool:
+        """Whether many examples in a call are quicker than one by one."""
+        return self.source.takes_many and not (self._transforms or self._padding)
+
+    @property
     def num_bytes(self) -> int:
-        """The size of the first example, with its texts."""
+        """The size of the first example, whose texts count as 4 KiB at least: those of others may be longer."""
         arrays = [array for _, array in self.first]
-        return sum(sum(map(len, a.flat)) if a.dtype.kind == "O" else a.nbytes for a in arrays)
+        texts = [sum(map(len, array.flat)) for array in arrays if array.dtype.kind == "O"]
+        numbers = sum(array.nbytes for array in arrays if array.dtype.kind != "O")
+        return numbers + (max(4096, sum(texts)) if texts else 0)
 
     def leaves(self, index: int) -> dict[str, Any]:
         """Returns the leaves of an example after the transforms, by their paths."""

@@ -70,7 +70,7 @@ class Source:
         return stack(self.__getitems__(indices))
 
     def expect(self, examples: int) -> None:
-        """Says, before the first read, how many examples change places at a time; a source may hold their groups."""
+        """Says, before the first batch, how many examples change places at a time; a source may hold their groups."""
 
     def where(self, index: int) -> str:
         """Returns the place of an example, for messages: its file and row or offset."""
@@ -200,6 +200,8 @@ def as_array(value: Any, path: str) -> Any:
     if array.dtype.kind in "US":
         array = np.asarray(value, object)  # an array of one length drops zeros at the end of a text
     if array.dtype.kind not in "OMm":
+        return array
+    if set(map(type, array.flat)) == {bytes}:
         return array
     texts = [each.encode() if isinstance(each, str) else each for each in array.flat]
     if not texts or not all(isinstance(each, bytes) for each in texts):

@@ -41,6 +41,23 @@ def parts(weights, sizes):
     return made
 
 
+class Holding(Columns):
+    """Knows how many examples it may hold."""
+
+    expected = 0
+
+    def expect(self, examples):
+        self.expected = examples
+
+
+def test_parts_hold_the_groups_that_are_needed():
+    """N44: those of two windows of a shuffle, and of what a worker reads ahead."""
+    rows = Holding(100, groups=(10,) * 10)
+    mixture = inputs.Mixture({"rows": (rows, 1), "more": (Columns(100), 2)})
+    inputs.from_source(mixture, train(8, workers=1, shuffle_buffer_size=20))
+    assert rows.expected == 64 * 8 + 2 * 20
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=5), st.integers(0, 50))
 def test_every_prefix_has_its_shares_and_each_part_its_epochs(weights_and_sizes, seed):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
+from official_trainer.inputs import random_access
 from tests.support.sources import Columns, Numbers
 
 COUNT = 53
@@ -51,6 +52,7 @@ SOURCES = {
     "one by one": lambda: Numbers(COUNT),
     "columns": lambda: Columns(COUNT),
     "groups": lambda: Numbers(COUNT, groups=[10, 3, 17, 1, 12, 10]),
+    "columns in groups": lambda: Columns(COUNT, groups=[10, 3, 17, 1, 12, 10]),
     "list": lambda: [{"id": number} for number in range(COUNT)],
 }
 
@@ -199,23 +201,71 @@ def test_what_grain_cannot_read_by_number_is_refused(data, params, message):
     assert message in str(caught.value)
 
 
-class Large(Columns):
-    """Records of a MiB, which takes many at once."""
+@pytest.mark.parametrize("name", [*SOURCES])
+@pytest.mark.parametrize(
+    ("steps", "examples", "num_bytes"), [(1, 1, 1), (5, 2**14, 2**24), (64, 40, 2**24), (7, 99, 2**17)]
+)
+def test_the_order_does_not_depend_on_how_much_is_read_in_a_call(name, steps, examples, num_bytes, monkeypatch):
+    """N42: so a run goes on, in the middle of what another version read at once, over the end of an epoch too."""
 
-    def __init__(self):
-        super().__init__(1000)
-        self.asked = []
+    def build(context):
+        return inputs.from_source(SOURCES[name](), train(4, seed=5, shuffle_buffer_size=12), context)
+
+    usual = global_batches(build, 40)
+    monkeypatch.setattr(random_access, "_BLOCK_STEPS", steps)
+    monkeypatch.setattr(random_access, "_BLOCK_EXAMPLES", examples)
+    monkeypatch.setattr(random_access, "_BLOCK_BYTES", num_bytes)
+    for start_step in (0, 3, 13):
+        assert global_batches(build, 20, start_step=start_step) == usual[start_step:][:20]
+        context = inputs.InputContext(start_step=start_step)
+        build_blocks = context.blocks_of(build(context))
+        if build_blocks is not None:
+            assert flat(ids(build_blocks, 20))[:20] == usual[start_step:][:20]
+
+
+class Sized(Columns):
+    """Examples of one size, and text that is longer in all but the first; knows how many were asked for at a time."""
+
+    def __init__(self, size, text=None):
+        super().__init__(10**5, groups=[100] * 1000)
+        self._size, self._text_size, self.asked, self.expected = size, text, [], 0
+
+    def expect(self, examples):
+        self.expected = examples
 
     def __getitem__(self, index):
-        return {"id": index, "record": bytes(2**20)}
+        return {name: column[0] for name, column in self.take([index]).items()}
 
     def take(self, indices):
         self.asked.append(len(indices))
-        return {"id": np.asarray(indices, np.int64), "record": np.array([bytes(2**20)] * len(indices), object)}
+        batch = {"id": np.asarray(indices, np.int64), "pixels": np.zeros([len(indices), self._size], np.uint8)}
+        if self._text_size is not None:
+            sizes = [self._text_size if index else 1 for index in indices]
+            batch["text"] = np.array([bytes([65]) * size for size in sizes], object)
+        return batch
 
 
-def test_large_records_are_read_few_at_a_time():
-    """N41: a worker holds about 16 MiB ahead, however many records a call could take."""
-    source = Large()
-    next(iter(inputs.from_source(source, train(workers=1, batch=2))))
-    assert 8 <= max(source.asked) <= 16
+@pytest.mark.parametrize(
+    ("source", "batch", "least", "most"),
+    [
+        (Sized(0), 256, 2**14, 2**14),
+        (Sized(0), 2, 128, 128),
+        (Sized(2**12), 64, 4000, 4096),
+        (Sized(2**20), 2, 8, 16),
+        (Sized(2**24), 4, 4, 4),
+        (Sized(0, text=2**12), 256, 3840, 4096),
+    ],
+    ids=["tiny", "few", "rows", "large", "one", "texts"],
+)
+def test_a_call_reads_few_examples_where_they_are_large(source, batch, least, most):
+    """N41: a worker holds about 16 MiB ahead, and groups are held for what is read, however many could be."""
+    next(iter(inputs.from_source(source, train(workers=1, batch=batch, shuffle_buffer_size=1000))))
+    assert least <= max(source.asked) <= most
+    assert source.expected == max(source.asked) + 2 * 1000
+
+
+def test_an_evaluation_holds_the_groups_of_few_batches():
+    """N41"""
+    source = Sized(0)
+    next(iter(inputs.from_source(source, evaluation(workers=3))))
+    assert source.expected == 3 * 8
