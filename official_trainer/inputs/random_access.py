@@ -30,7 +30,7 @@ from official_trainer.lazy import tf
 _MOST_WORKERS = 16
 _BLOCK_STEPS = 64  # that are read in one call where that is quicker than one by one
 _BLOCK_EXAMPLES = 2**14  # and at most so many
-_BLOCK_BYTES = 2**24  # and about so many bytes: each worker reads a block ahead
+_BLOCK_BYTES = 2**22  # and about so many bytes, which caches hold; each worker reads a block ahead
 _RESTS = 2**62
 
 

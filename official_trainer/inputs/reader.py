@@ -139,11 +139,11 @@ class Reader:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the first example, whose texts count as 4 KiB at least: those of others may be longer."""
+        """The size of the first example, whose texts count as 1 KiB at least: those of others may be longer."""
         arrays = [array for _, array in self.first]
         texts = [sum(map(len, array.flat)) for array in arrays if array.dtype.kind == "O"]
         numbers = sum(array.nbytes for array in arrays if array.dtype.kind != "O")
-        return numbers + (max(4096, sum(texts)) if texts else 0)
+        return numbers + (max(1024, sum(texts)) if texts else 0)
 
     def leaves(self, index: int) -> dict[str, Any]:
         """Returns the leaves of an example after the transforms, by their paths."""

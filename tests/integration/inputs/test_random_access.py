@@ -201,26 +201,25 @@ def test_what_grain_cannot_read_by_number_is_refused(data, params, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [*SOURCES])
-@pytest.mark.parametrize(
-    ("steps", "examples", "num_bytes"), [(1, 1, 1), (5, 2**14, 2**24), (64, 40, 2**24), (7, 99, 2**17)]
-)
+@pytest.mark.parametrize("name", ["columns", "columns in groups"])
+@pytest.mark.parametrize(("steps", "examples", "num_bytes"), [(1, 1, 1), (5, 2**14, 2**22), (64, 40, 2**22)])
 def test_the_order_does_not_depend_on_how_much_is_read_in_a_call(name, steps, examples, num_bytes, monkeypatch):
     """N42: so a run goes on, in the middle of what another version read at once, over the end of an epoch too."""
 
     def build(context):
         return inputs.from_source(SOURCES[name](), train(4, seed=5, shuffle_buffer_size=12), context)
 
-    usual = global_batches(build, 40)
+    usual = global_batches(build, 33)
     monkeypatch.setattr(random_access, "_BLOCK_STEPS", steps)
     monkeypatch.setattr(random_access, "_BLOCK_EXAMPLES", examples)
     monkeypatch.setattr(random_access, "_BLOCK_BYTES", num_bytes)
-    for start_step in (0, 3, 13):
+    for start_step in (3, 13):
         assert global_batches(build, 20, start_step=start_step) == usual[start_step:][:20]
         context = inputs.InputContext(start_step=start_step)
-        build_blocks = context.blocks_of(build(context))
-        if build_blocks is not None:
-            assert flat(ids(build_blocks, 20))[:20] == usual[start_step:][:20]
+        blocks = context.blocks_of(build(context))
+        assert (blocks is None) == (steps == 1)
+        if blocks is not None:
+            assert flat(ids(blocks, 20))[:20] == usual[start_step:][:20]
 
 
 class Sized(Columns):
@@ -250,15 +249,15 @@ class Sized(Columns):
     [
         (Sized(0), 256, 2**14, 2**14),
         (Sized(0), 2, 128, 128),
-        (Sized(2**12), 64, 4000, 4096),
-        (Sized(2**20), 2, 8, 16),
+        (Sized(2**12), 64, 960, 1024),
+        (Sized(2**18), 2, 8, 16),
         (Sized(2**24), 4, 4, 4),
         (Sized(0, text=2**12), 256, 3840, 4096),
     ],
     ids=["tiny", "few", "rows", "large", "one", "texts"],
 )
 def test_a_call_reads_few_examples_where_they_are_large(source, batch, least, most):
-    """N41: a worker holds about 16 MiB ahead, and groups are held for what is read, however many could be."""
+    """N41: a worker holds about 4 MiB ahead, and groups are held for what is read, however many could be."""
     next(iter(inputs.from_source(source, train(workers=1, batch=batch, shuffle_buffer_size=1000))))
     assert least <= max(source.asked) <= most
     assert source.expected == max(source.asked) + 2 * 1000
