@@ -36,6 +36,8 @@ class LazyModule(types.ModuleType):
     """A module that is imported at the first access of one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__isabstractmethod__":  # `abc` asks what is in a class
+            raise AttributeError(name)
         value = getattr(load(self.__name__), name)
         setattr(self, name, value)  # later accesses do not call this method
         return value
@@ -45,11 +47,13 @@ class LazyModule(types.ModuleType):
 
 
 def load(name: str) -> types.ModuleType:
-    """Imports `name` (a module of TensorFlow or Keras) after selecting Keras 2.
+    """Imports `name`, a module of TensorFlow or Keras, after selecting the Keras that is used.
 
     TensorFlow creates half a million objects that live as long as the process. The cycle collector rests meanwhile, and
     does not look at them later: visiting them again and again is a fifth of the import.
     """
+    if name == "keras":
+        _users_of_3.add(name)
     select()
     if name not in sys.modules:
         began, was_enabled = time.monotonic(), gc.isenabled()
@@ -107,6 +111,11 @@ def uses_keras(version: int) -> bool:
     """Whether this process uses Keras 3, or Keras 2; the latter also where nothing tells: Model Garden needs it."""
     uses_3 = bool(_users_of_3) or _is_loaded("keras")
     return uses_3 if version == 3 else not uses_3 or _is_loaded("tf_keras")
+
+
+def deferring_idle_keras() -> contextlib.AbstractContextManager[None]:
+    """Returns a context for importing orbit, which hardly uses tf_keras: deferred, if nothing else uses it."""
+    return deferred() if uses_keras(2) else deferred("tf_keras")
 
 
 def imports_keras_3(module: str) -> bool:
@@ -211,8 +220,6 @@ class _DeferredModule(types.ModuleType):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        if self.__name__ == "keras":
-            _users_of_3.add(self.__name__)
         value = getattr(load(self.__name__), name)
         setattr(self, name, value)
         return value

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, ROLES, WORKER
 from official_trainer.errors import ExitCode
-from official_trainer.processes.children import PRELOAD, Process, Processes
+from official_trainer.processes.children import Process, Processes
 from official_trainer.processes.job import ALL_ROLES, DATA_ROLES, DATA_WORKER, JobProcesses, Member
 from official_trainer.processes.output import Printer
 from official_trainer.processes.signals import Signals
@@ -44,7 +44,7 @@ class Options:
     max_restarts: int | None = None
     first_seconds: float = 1.0
     peers_seconds: float = 30.0
-    preload: Sequence[str] = PRELOAD
+    preload: Sequence[str] = ()
     isolated: bool = False
 
     def restarts(self, *, is_prompt: bool = False) -> Restarts:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe, reduction
 
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.lazy import uses_keras
 from official_trainer.processes import isolation
 from official_trainer.processes.job import ALL_ROLES, Member
 from official_trainer.processes.output import Lines
@@ -25,9 +26,8 @@ from official_trainer.processes.signals import Signals
 from official_trainer.processes.starter import Event, Signal, Slot, Start
 from official_trainer.processes.verdict import Restarts
 
-PRELOAD = (
+_PRELOADED = (
     "tensorflow",
-    "tf_keras",
     "official_trainer.runs.train",
     "official_trainer.runs.evaluate",
     "official_trainer.runs.run",
@@ -46,6 +46,12 @@ PRELOAD = (
     "tensorboard.summary.writer.record_writer",
 )
 """The modules that every process of a job imports; TensorFlow alone takes seconds. None of them starts its runtime."""
+
+
+def preloaded() -> tuple[str, ...]:
+    """Returns these modules, and before them the Keras of the experiment, once this process has its config."""
+    return (*(name for name, version in (("keras", 3), ("tf_keras", 2)) if uses_keras(version)), *_PRELOADED)
+
 
 _BOOT = """
 import json, sys

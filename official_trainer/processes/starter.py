@@ -111,10 +111,11 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
 
 def import_all(modules: Sequence[str]) -> None:
     """Imports modules for those processes that will be forked from this one."""
-    from official_trainer.lazy import load
+    from official_trainer.lazy import deferring_idle_keras, load
 
     for name in modules:
-        load(name) if "." not in name else importlib.import_module(name)  # TensorFlow and Keras in one way only
+        with deferring_idle_keras():  # TensorFlow and Keras in one way only
+            load(name) if "." not in name else importlib.import_module(name)
 
 
 class _Starter:

@@ -26,11 +26,11 @@ from typing import Any
 
 import lazy_loader
 
-from official_trainer.lazy import deferred, uses_keras
+from official_trainer.lazy import deferring_idle_keras
 
 _get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    with deferred() if uses_keras(2) else deferred("tf_keras"):  # which orbit imports, and hardly uses
+    with deferring_idle_keras():
         return _get(name)

@@ -26,7 +26,7 @@ from official_trainer.distributed.environment import SLURM, cluster_env
 from official_trainer.garden import gin_bindings
 from official_trainer.garden.gin_bindings import Bindings
 from official_trainer.inputs import DataError
-from official_trainer.lazy import deferred, load, uses_keras
+from official_trainer.lazy import deferring_idle_keras, load
 from official_trainer.runs import predict
 from official_trainer.runs.job import Job, check_ready, format_problems, say_place, warn
 from official_trainer.runs.predictions.shards import PredictionSettings
@@ -101,7 +101,7 @@ def import_tensorflow(*, quiet: bool = False) -> None:
     is_quiet = quiet or not _logger.isEnabledFor(logging.INFO)  # as `--quiet` sets it
     with working("importing TensorFlow", quiet=is_quiet):
         load("tensorflow")  # before anything else imports it, so that it comes with the Keras that is used
-        with deferred() if uses_keras(2) else deferred("tf_keras"):  # which orbit imports, and hardly uses
+        with deferring_idle_keras():
             from official_trainer.runs import evaluate, train, worker  # noqa: F401
 
 

@@ -24,7 +24,7 @@ from official_trainer import files
 from official_trainer.config import Problem
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import ExitCode
-from official_trainer.processes.children import PRELOAD, Process, Processes, Starter
+from official_trainer.processes.children import Process, Processes, Starter, preloaded
 from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
@@ -115,7 +115,7 @@ class Driver:
         with contextlib.ExitStack() as held:
             held.enter_context(self._claims)
             request = StopRequest(self._plan.directory)
-            signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
+            signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=preloaded()))
             processes = held.enter_context(Processes(starter, signals))
             held.enter_context(self._saving(processes, signals))
             is_left = self._fill(processes, signals)

@@ -72,12 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def main(folder: str, words: list[str]) -> None:
     """Imports TensorFlow, and forks the command until the watch is over; in a forked process, runs it."""
-    from official_trainer.processes import commands, starter
-    from official_trainer.processes.children import PRELOAD
+    from official_trainer.processes import children, commands, starter
 
     process.prepare()
     _say("importing TensorFlow")
-    starter.import_all(PRELOAD)
+    starter.import_all(children.preloaded())
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until they are asked for
     changed: str | None = ""

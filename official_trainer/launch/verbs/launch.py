@@ -162,7 +162,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from official_trainer.launch.spec import with_data_service
     from official_trainer.processes import local, output
     from official_trainer.processes.attempt import Options
-    from official_trainer.processes.children import PRELOAD
+    from official_trainer.processes.children import preloaded
     from official_trainer.runs import run as engine
     from official_trainer.runs.job import check_ready
 
@@ -185,12 +185,11 @@ def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_commands(local.place(job))
         return int(ExitCode.DONE)
-    preload = () if arguments.spawn else PRELOAD
     options = Options(
         newest_step=job.newest_step,
         supervise=arguments.supervise,
         max_restarts=limit,
-        preload=preload,
+        preload=() if arguments.spawn else preloaded(),
         isolated=arguments.isolated,
     )
     log_dir = os.path.expanduser(arguments.log_dir or "")

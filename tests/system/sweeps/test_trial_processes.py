@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from official_trainer.processes.children import PRELOAD, Process, Processes, Starter
+from official_trainer.processes.children import Process, Processes, Starter, preloaded
 from official_trainer.processes.job import Member
 from official_trainer.processes.output import Lines
 from official_trainer.processes.signals import Signals
@@ -62,12 +62,13 @@ def test_a_trial_that_is_killed_and_continued_draws_the_same(tmp_path):
     check_equal(sweep.folder)
 
 
-def test_the_process_that_forks_trials_never_starts_the_runtime(monkeypatch):
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"])
+def test_the_process_that_forks_trials_never_starts_the_runtime(keras, monkeypatch):
     """N26: what it forks finds a TensorFlow that has executed nothing; the same look after an operation finds more."""
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))  # earlier tests of this process may have entered another workspace
     with contextlib.ExitStack() as held:
-        signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=PRELOAD))
+        signals, starter = held.enter_context(Signals()), held.enter_context(Starter(preload=(keras, *preloaded())))
         processes = held.enter_context(Processes(starter, signals))
         member = Member(role="chief", index=0, argv=("tests.support.launch.runtime_started",), environ={})
         process = Process(member, Lines(lambda lines: None, None), Restarts())

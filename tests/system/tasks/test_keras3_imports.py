@@ -8,11 +8,14 @@ import pytest
 
 from tests import ROOT
 
-PROGRAM = """
+SHOW = """
+print("loaded", *(root for root in ("keras", "tf_keras", "official", "tensorflow") if root in sys.modules))
+"""
+PROGRAM = f"""
 import sys
 from official_trainer.cli import main
 code = main(sys.argv[1:])
-print("loaded", *(root for root in ("keras", "tf_keras", "official", "tensorflow") if root in sys.modules))
+{SHOW}
 sys.exit(code)
 """
 
@@ -57,12 +60,16 @@ def workspace(tmp_path):
     return tmp_path
 
 
-def loaded(folder, *words):
+def run(folder, *words):
     environ = {key: value for key, value in os.environ.items() if key not in ("TF_USE_LEGACY_KERAS", "KERAS_BACKEND")}
     command = [sys.executable, "-c", PROGRAM, *words]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()[1:]
+    return done.stdout.splitlines()
+
+
+def loaded(folder, *words):
+    return run(folder, *words)[-1].split()[1:]
 
 
 def train(folder, experiment, model_dir):
@@ -78,6 +85,17 @@ def test_a_run_with_keras_3_imports_neither_tf_keras_nor_model_garden(workspace)
 def test_a_run_with_tf_keras_does_not_import_keras_3(tmp_path):
     """N37: although TensorFlow does, where it is not told."""
     assert train(ROOT, "diabetes", tmp_path / "run") == {"tf_keras", "official", "tensorflow"}
+
+
+def test_a_process_of_a_job_has_the_keras_of_its_experiment_alone(workspace):
+    """N37: it is forked from one that has imported it, before TensorFlow's runtime starts."""
+    with open(workspace / "experiments" / "ones.py", "a", encoding="utf-8") as file:
+        file.write(f"import sys\n{SHOW}")
+    words = ["launch", "local", "--", "--experiment=ones", "--mode=train", f"--model_dir={workspace / 'run'}"]
+    assert {line.partition("loaded")[2] for line in run(workspace, *words) if "loaded" in line} == {
+        "",  # of the launcher
+        " keras tensorflow",
+    }
 
 
 def test_an_experiment_that_imports_keras_is_shown_without_it(workspace):

@@ -21,7 +21,7 @@ WITHOUT_TENSORFLOW = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests below nohup ignore
 from official_trainer.processes import children
-children.PRELOAD = ["colorsys"]
+children.preloaded = lambda: ["colorsys"]
 from official_trainer.cli.verbs import watch
 watch.main(sys.argv[1], sys.argv[2:])
 """
