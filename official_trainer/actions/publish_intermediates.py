@@ -84,7 +84,7 @@ class PublishIntermediates(Action):
             return CallAt(step=run.step + 1)
         found: dict[str, Any] = dict(run.trainer.windows.published)
         if self._config.weights:
-            trained = {id(each) for each in kerases.of(run.trainer.model).trainable(run.trainer.model)}
+            trained = {id(each) for each in kerases.of(run.trainer.model).variables(run.trainer.model, trainable=True)}
             named = variables.flatten(run.trainer.model)
             found |= {f"weights/{path}": Histogram(v.numpy()) for path, v in named.items() if id(v) in trained}
         sent = self._tagged(found)

@@ -254,7 +254,7 @@ class Program(ModelMethods, AsyncMethods):
 
     def _attach(self, rewards: Any) -> None:
         if rewards is not None:
-            keras_fit.of(self.model).attach_rewards(self.model, rewards)
+            rewards.attach(self.model)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`; None before `compile`.
@@ -711,7 +711,7 @@ def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -
     logs = numbers_in(logs)
     names = list(logs)
     if not isinstance(compiled, ExperimentModel):
-        known = [name for name in keras_fit.of(compiled.model).names_in_order(compiled.model) if name in logs]
+        known = [name for name in keras_fit.names_in_order(compiled.model) if name in logs]
         names = [*known, *sorted(set(logs) - set(known))]  # Keras's order for metrics with several numbers
     values = [logs[name] for name in names]
     return values[0] if len(values) == 1 else values

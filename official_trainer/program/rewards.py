@@ -191,6 +191,10 @@ class Rewards:
         self._loss, self._total = _mean("loss", "min"), _mean("reward", "max")
         self._of_output: dict[str, Any] = {}
 
+    def attach(self, model: keras.Model) -> None:
+        """Puts them beside the losses of a model that Keras has compiled."""
+        model.compiled_loss = LossesWithRewards(model, self)
+
     @property
     def metrics(self) -> list[Any]:
         """The loss minus the reward, the reward and, of several outputs, the reward of each; none before a batch."""

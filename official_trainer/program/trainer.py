@@ -78,7 +78,7 @@ class ProgramTask(Task):
                 outputs = model(x, training=True)
                 with in_step("train"):
                     loss = self._loss(x, y, outputs, weight)
-                updated = loss if share is None or self._fit.adds_up(model) else loss * share
+                updated = loss if share is None or keras_fit.adds_up(model) else loss * share
             self._fit.minimize(optimizer, updated, model, tape)
             self._update_metrics(True, (x, y, outputs, weight))
             logs = {self.loss: loss}
@@ -143,7 +143,7 @@ class ProgramTask(Task):
             return {name: value for name, value in logs.items() if name not in ("training_loss", *BESIDE_METRICS)}
         found: dict[str, Any] = {}
         for metric in self._model.metrics:
-            found |= {name: logs[key] for name, key in self._fit.names(metric).items() if key in logs}
+            found |= {name: logs[key] for name, key in keras_fit.names(metric).items() if key in logs}
             inner = {name.removeprefix(f"{metric.name}/"): name for name in logs if name.startswith(f"{metric.name}/")}
             found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
         return found
@@ -155,7 +155,7 @@ class ProgramTask(Task):
 
     def current(self, *, training: bool) -> dict[str, Any]:
         """Returns the current results of the metrics: numbers of Python, or arrays."""
-        found = self._fit.results(self._model)
+        found = keras_fit.results(self._model)
         own = self.of_own_step(training=training)
         return own or {name: _of_python(value) for name, value in found.items()}
 

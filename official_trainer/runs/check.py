@@ -199,7 +199,7 @@ class _DryRun:
 
     def _restore(self) -> str:
         before = _values(self.trainer)
-        for variable in kerases.of(self.trainer.model).trainable(self.trainer.model):
+        for variable in kerases.of(self.trainer.model).variables(self.trainer.model, trainable=True):
             variable.assign_add(variable * 0 + 1)
         store_of(self._scratch, self.trainer).restore()
         changed = [name for name, value in _values(self.trainer).items() if before[name] != value]

@@ -34,9 +34,9 @@ ATTRIBUTES = {
     },
     "tf_keras, Keras 3": {
         *("_SEED_GENERATOR", "_built", "_cached_value", "_conform_to_outputs", "_create_all_weights"),
-        *("_flatten_layers", "_fn", "_generator", "_hyper", "_hypers_created", "_implements_test_batch_hooks"),
-        *("_implements_train_batch_hooks", "_initial_epoch", "_is_graph_network", "_keras_call_info_injected"),
-        *("_keras_logits", "_keras_mask", "_learning_rate", "_loss_tracker", "_losses"),
+        *("_flatten_layers", "_fn", "_generator", "_hyper", "_hypers_created", "_initial_epoch"),
+        *("_is_graph_network", "_keras_call_info_injected"),
+        *("_keras_logits", "_keras_mask", "_learning_rate", "_loss_tracker"),
         *(
             "_maybe_load_initial_counters_from_ckpt",
             "_non_trainable_variables",

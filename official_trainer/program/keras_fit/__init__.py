@@ -3,8 +3,8 @@
 Owns: `KerasFit`, the narrow contract, and finding the implementation for an object: Keras 3 (`keras3.py`), or tf_keras,
 that is Keras 2 (`keras2.py`). Does not own: what any model needs (`tasks/keras/`), the loop.
 
-Names that both Kerases have, such as `callbacks.CallbackList`, are taken from `MODULE`. The functions are about what
-only one of them has, or has no public name for.
+Names that both Kerases have, such as `callbacks.CallbackList`, are taken from `MODULE`. The methods are about what only
+one of them has, or has no public name for.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.metrics import inner_metrics
+
+_BATCHES = {True: ("on_train_batch_begin", "on_train_batch_end"), False: ("on_test_batch_begin", "on_test_batch_end")}
+_OF_BATCHES = ("on_batch_begin", "on_batch_end")  # which those of training call
 
 
 class KerasFit(Protocol):
-    """The contract; each implementation is a module.
-
-    Size: all that differs of compile, steps, callbacks and results is in one place.
-    """
+    """The contract: `KERAS` of `keras2.py` and that of `keras3.py`. A method with a body here does for both."""
 
     MODULE: Any
     """The Keras itself."""
@@ -40,9 +41,11 @@ class KerasFit(Protocol):
 
     def build(self, model: Any, element_spec: Any) -> None:
         """Creates the variables that a traced step of several replicas cannot; called in the strategy's scope."""
+        return None
 
     def check_outputs(self, model: Any) -> None:
         """Refuses what was compiled for other outputs, after the first batch has shown them; see `compile`."""
+        return None
 
     def build_rewards(self, model: Any, arguments: Mapping[str, Any], *, is_overridden: bool) -> Any:
         """Returns the rewards of a model, for the arguments of `compile` about them; None without any.
@@ -51,11 +54,9 @@ class KerasFit(Protocol):
           ArgumentError: they contradict each other, or this Keras has none.
         """
 
-    def attach_rewards(self, model: Any, rewards: Any) -> None:
-        """Puts rewards beside the losses of a compiled model."""
-
     def rewards_of_layers(self, model: Any) -> list[Any]:
         """Returns the rewards that layers have added in the last call of a model."""
+        return []
 
     def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
         """Returns an optimizer, given as one or by its name, with a loss scale of float16 that does not change."""
@@ -70,23 +71,24 @@ class KerasFit(Protocol):
 
     def measure_loss(self, model: Any, loss: tf.Tensor, x: Any) -> None:
         """Updates the metric `loss`, where `compute_loss` does not."""
+        return None
 
     def minimize(self, optimizer: Any, loss: tf.Tensor, model: Any, tape: tf.GradientTape) -> None:
         """Updates the weights of a model by the gradients of a loss."""
 
-    def adds_up(self, model: Any) -> bool:
-        """Whether a loss is a sum over examples, not a mean."""
-
     def count(self, model: Any, *, training: bool) -> None:
-        """Counts a step where callbacks read it."""
+        """Counts a step where callbacks read it; those of Keras 3 count themselves."""
+        return None
 
     def reset_count(self, model: Any, *, training: bool) -> None:
         """Sets that counter to 0."""
+        return None
 
     # Calls.
 
     def as_compiled(self, model: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which layers are trainable as they were at `compile`, where this Keras does so."""
+        return contextlib.nullcontext()
 
     def steps_between_calls(self, model: Any) -> int:
         """Returns the steps from one call of callbacks for batches to the next."""
@@ -95,19 +97,18 @@ class KerasFit(Protocol):
         """Returns the epoch and the batch at which training begins after `on_train_begin`; see BackupAndRestore."""
 
     def looks_at_batches(self, callback: Any, *, training: bool) -> bool:
-        """Whether a callback does something before or after batches."""
+        """Whether a callback has a method for batches of its own, also as an attribute; or says so itself."""
+        said = getattr(callback, f"_implements_{'train' if training else 'test'}_batch_hooks", None)
+        if said is not None:
+            return bool(said())
+        own = self.MODULE.callbacks.Callback
+        names = (*_BATCHES[training], *(_OF_BATCHES if training else ()))
+        methods = {name: getattr(callback, name) for name in names}
+        return any(getattr(each, "__func__", each) is not getattr(own, name) for name, each in methods.items())
 
     def take_up(self, callback: Any) -> None:
         """Makes a callback fit after its numbers and words were restored."""
-
-    def names(self, metric: Any) -> dict[str, str]:
-        """Returns the names of the logs of a metric of a model, each with its name among the engine's logs."""
-
-    def results(self, model: Any) -> dict[str, Any]:
-        """Returns the results of the metrics of a model, not nested."""
-
-    def names_in_order(self, model: Any) -> list[str]:
-        """Returns the names of results in the order of the list that `evaluate` returns."""
+        return None
 
 
 def of(*things: Any) -> KerasFit:
@@ -115,12 +116,43 @@ def of(*things: Any) -> KerasFit:
     if any(map(kerases.is_3, things)):
         from official_trainer.program.keras_fit import keras3
 
-        return keras3
+        return keras3.KERAS
     from official_trainer.program.keras_fit import keras2
 
-    return keras2
+    return keras2.KERAS
 
 
 def has_own(model: Any, method: str) -> bool:
     """Whether a model overrides a method of Keras's."""
     return getattr(type(model), method) is not getattr(of(model).MODULE.Model, method)
+
+
+def adds_up(model: Any) -> bool:
+    """Whether a loss of a compiled model is a sum over examples, not a mean."""
+    return any(getattr(loss, "reduction", None) == "sum" for loss in tf.nest.flatten(model.loss))
+
+
+def names(metric: Any) -> dict[str, str]:
+    """Returns the names of the logs of a metric of a model, each with its name among the engine's logs.
+
+    The object that Keras 3 has for all metrics of `compile` has several, and so may each of those.
+    """
+    if inner_metrics(metric) == [metric]:
+        return {metric.name: metric.name}
+    found: dict[str, str] = {}
+    for name, value in metric.result().items():
+        found |= {inner: f"{name}/{inner}" for inner in value} if isinstance(value, Mapping) else {name: name}
+    return found
+
+
+def results(model: Any) -> dict[str, Any]:
+    """Returns the results of the metrics of a model, not nested, under the names that callbacks get."""
+    found: dict[str, Any] = {}
+    for name, value in model.get_metrics_result().items():
+        found |= value if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def names_in_order(model: Any) -> list[str]:
+    """Returns the names of results in the order of the list that `evaluate` returns."""
+    return [each.name for metric in model.metrics for each in inner_metrics(metric)]

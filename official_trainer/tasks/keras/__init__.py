@@ -39,13 +39,18 @@ class Averages:
 
 
 class Keras(Protocol):
-    """The contract; each implementation is a module.
+    """The contract: `KERAS` of `keras2.py` and that of `keras3.py`. A method with a body here does for both.
 
     Size: it is all that the engine knows of a Keras.
     """
 
     NAME: str
     """For messages."""
+
+    MODULE: Any
+    """The Keras itself, for names that both have."""
+
+    # Once for a process.
 
     def configure(self, *, policy: str | None = None, seed: int | None = None) -> None:
         """Sets what this Keras has once for a process; None leaves it.
@@ -54,27 +59,38 @@ class Keras(Protocol):
           policy: of layers that are built later: `float32`, `mixed_float16` or `mixed_bfloat16`.
           seed: of first weights, beside Python's, NumPy's and TensorFlow's seed.
         """
+        if policy is not None:
+            self.MODULE.mixed_precision.set_global_policy(policy)
 
-    def floatx(self) -> str:
-        """Returns the type of floats in arrays that become tensors."""
+    # A model, an optimizer or a metric.
 
-    def variables(self, tree: Any) -> list[tf.Variable]:
-        """Returns the values of a model, optimizer or metric, in a fixed order, without states of random layers."""
+    def variables(self, tree: Any, *, trainable: bool = False) -> list[tf.Variable]:
+        """Returns the values of a model, optimizer or metric, in a fixed order, without states of random layers.
 
-    def trainable(self, model: Any) -> list[tf.Variable]:
-        """Returns the values of a model that gradients change."""
+        Args:
+          tree: the model, optimizer or metric.
+          trainable: whether these are only the values of a model that gradients change.
+        """
 
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
-        """Yields the name of each value of a model, optimizer or metric with the value; `dense/kernel`."""
+        """Yields the name of each of these values with the value; `dense/kernel`."""
+
+    def trackable(self, part: Any) -> Any:
+        """Returns what a checkpoint holds of a model or a metric."""
+        return part
+
+    # A model.
 
     def prepare(self, model: Any) -> None:
         """Makes statistics of layers, such as those of batch norm, read as their mean over replicas.
 
         Warns of what a model has for Keras's own `fit` alone.
         """
+        return None
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for a step in which a loss object returns the loss of its replica, not a share of it."""
+        return contextlib.nullcontext()
 
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers inside a model, and the model itself."""
@@ -84,33 +100,37 @@ class Keras(Protocol):
 
     def saving(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which TensorFlow saves the values of a model and no functions of its layers."""
+        return contextlib.nullcontext()
 
     def generators(self, model: Any) -> list[Any]:
         """Returns the random generators of all layers, each once; each has a `state` to assign."""
 
     def use(self, generators: Sequence[Any]) -> None:
         """Has draws without a seed use one of `generators`, in the thread of the replica that is traced."""
+        return None
 
     def metrics(self, model: Any, *, compiled: bool) -> list[Any]:
         """Returns the metrics that a model has itself; with those of `compile`, if `compiled`."""
-
-    def trackable(self, part: Any) -> Any:
-        """Returns what a checkpoint holds of a model or a metric."""
-
-    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
-        """Returns what a checkpoint holds as `optimizer`."""
+        return list(getattr(model, "metrics", ()))
 
     def resources(self, model: Any) -> list[Any]:
         """Returns what signatures of a model may use beside what `trackable` returns: tables, states."""
+        return []
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns variables for the averages of a model's values."""
+
+    # An optimizer.
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
         """Returns the optimizer of the section `trainer.optimizer_config`."""
 
     def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
         """Creates all variables of an optimizer, and makes it add up gradients over replicas before it uses them."""
+
+    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
+        """Returns what a checkpoint holds as `optimizer`."""
+        return optimizer
 
     def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
         """Has `take(apply, pairs)` called in place of `apply(pairs)`, however a step calls the optimizer.
@@ -124,18 +144,33 @@ class Keras(Protocol):
 
     def unscale(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
         """Returns what a step passes to the optimizer for gradients of a scaled loss."""
+        return gradients
 
     def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
         """Updates weights in a traced step; an update is not counted before `after`, scalar, is computed."""
 
     def settings(self, optimizer: Any) -> list[tf.Variable]:
         """Returns the variables that hold an optimizer's settings: learning rate, decay, momentum."""
+        rate = self.rate(optimizer)
+        return [rate] if isinstance(rate, tf.Variable) else []
 
     def rate(self, optimizer: Any) -> Any:
         """Returns the learning rate as an optimizer keeps it: a variable, a schedule, or something else."""
+        return value(getattr(inner(optimizer), "_learning_rate", None))  # the public attribute is a value
 
     def set_schedule(self, optimizer: Any, scaled: Callable[[Any], Any]) -> None:
         """Replaces the schedule of an optimizer's learning rate by `scaled(step)`."""
+        schedule = self.rate(optimizer)
+
+        class Scaled(self.MODULE.optimizers.schedules.LearningRateSchedule):  # type: ignore[name-defined]
+            def __call__(self, step: tf.Tensor) -> tf.Tensor:
+                return scaled(step)
+
+            def get_config(self) -> dict[str, Any]:
+                config: dict[str, Any] = schedule.get_config()
+                return config
+
+        inner(optimizer).learning_rate = Scaled()
 
 
 def of(*things: Any) -> Keras:
@@ -154,10 +189,10 @@ def _implementation(is_of_3: bool) -> Keras:
     if is_of_3:
         from official_trainer.tasks.keras import keras3
 
-        return keras3
+        return keras3.KERAS
     from official_trainer.tasks.keras import keras2
 
-    return keras2
+    return keras2.KERAS
 
 
 def is_3(thing: Any) -> bool:
@@ -177,7 +212,29 @@ def kinds(thing: Any) -> set[str]:
 
 def value(variable: Any) -> Any:
     """Returns the `tf.Variable` inside a variable of Keras 3; others as they are."""
-    return variable.value if is_3(variable) else variable
+    return variable.value if "Variable" in kinds(variable) else variable
+
+
+def inner(optimizer: Any) -> Any:
+    """Returns the optimizer inside a `LossScaleOptimizer`; others as they are."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def replace_method(optimizer: Any, name: str, method: Callable[..., Any]) -> Callable[[], None]:
+    """Gives an optimizer a method of its own; returns a function that takes this back.
+
+    It stays the same object, because tasks check its class, and some models of Model Garden have it themselves.
+    """
+    before = vars(optimizer).get(name)
+    object.__setattr__(optimizer, name, method)  # Keras would track the function
+
+    def take_back() -> None:
+        if before is None:
+            object.__delattr__(optimizer, name)
+        else:
+            object.__setattr__(optimizer, name, before)
+
+    return take_back
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -203,15 +260,12 @@ def in_use() -> list[Keras]:
 
 def floatx() -> str:
     """Returns the type of floats in arrays, as set for the Keras of this process; for tf_keras, where it uses both."""
-    return in_use()[-1].floatx()
+    return str(in_use()[-1].MODULE.backend.floatx())
 
 
 @contextlib.contextmanager
 def without_updates(optimizer: Any) -> Iterator[None]:
-    """In a `with` block, steps that are traced with `optimizer` neither update weights nor create slots.
-
-    It stays the same object, because some models of Model Garden have the optimizer themselves.
-    """
+    """In a `with` block, steps that are traced with `optimizer` neither update weights nor create slots."""
     if optimizer is None:
         yield
         return

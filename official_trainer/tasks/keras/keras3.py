@@ -26,47 +26,209 @@ import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Pairs, free_name
+from official_trainer.tasks.keras import Averages, Keras, Pairs, free_name, inner, replace_method
 from official_trainer.tasks.keyed_draws import Replaced
 
 _logger = logging.getLogger(__name__)
 
-NAME = "Keras 3"
-
 _RANDOM_STATE = "seed_generator_state"
 
 
-def floatx() -> str:
-    """Returns the type of floats."""
-    return str(keras.config.floatx())
+class Keras3(Keras):
+    """Keras 3.
+
+    Size: that of the contract.
+    """
+
+    NAME = "Keras 3"
+    MODULE = keras
+
+    def variables(self, tree: Any, *, trainable: bool = False) -> list[tf.Variable]:
+        return [each.value for each in _of(tree, trainable)]
+
+    def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
+        """Yields stable names: of a model `dense/kernel`, of an optimizer `adam/dense_kernel_momentum`."""
+        names = _names(tree)
+        for variable in _of(tree, trainable):
+            yield names.get(id(variable), str(variable.path)), variable.value
+
+    def trackable(self, part: Any) -> Any:
+        """Returns the values of a model, or of a metric, under their names, nested."""
+        if isinstance(part, keras.Layer):
+            return _tree(dict(self.named(part)))
+        values: dict[str, tf.Variable] = {}
+        for name, value in self.named(part):
+            values[free_name(name.rpartition("/")[2], values)] = value
+        return _tree(values)
+
+    def prepare(self, model: Any) -> None:
+        """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
+
+        Keras gives each replica its own, and reads, evaluates and saves those of the first. They are values that no
+        gradient changes; those of frozen layers stay. Warns of the preprocessor of a model of KerasHub.
+        """
+        is_of_hub = any(cls.__module__.startswith("keras_hub.") for cls in type(model).__mro__)
+        if is_of_hub and (preprocessor := getattr(model, "preprocessor", None)) is not None:
+            _logger.warning(
+                "%s of %s is called by Keras's own fit and predict alone, not here: call it where the data is read, "
+                "and build the model with preprocessor=None",
+                type(preprocessor).__name__,
+                type(model).__name__,
+            )
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            return
+        mean = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
+        held = [each for layer in self.layers(model) for each in layer._non_trainable_variables]
+        for variable in {id(each): each for each in held}.values():
+            value = variable.value
+            if value.dtype.is_floating and value.aggregation == tf.VariableAggregation.NONE:
+                # There is no public way to tell a layer what kind of variable it creates.
+                variable._value = tf.Variable(value.numpy(), trainable=False, name=variable.name, **mean)
+
+    def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context in which a loss object returns the loss of its replica.
+
+        Keras divides it by the number of replicas, and the engine does so for any loss: twice, and the weights would be
+        others without a word. There is no public way to tell Keras, nor to see whether a loss is such a share.
+        """
+        is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
+        return contextlib.nullcontext() if is_alone else _LOSSES.in_place()
+
+    def layers(self, model: Any) -> list[Any]:
+        return list({id(layer): layer for layer in model._flatten_layers()}.values())  # `layers` has those of one level
+
+    def signature_names(self, model: Any) -> tuple[list[str], list[str]]:
+        """Returns the names of the inputs, `inputs`, `inputs_1` where the user gave none, and of the output layers.
+
+        Names of layers count within the model.
+        """
+        inputs: dict[str, Any] = {}
+        for tensor in getattr(model, "inputs", None) or ():
+            is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
+            inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
+        operations = getattr(model, "operations", [])
+        stable = dict(zip([each.name for each in operations], _counted(operations), strict=True))
+        return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
+
+    def generators(self, model: Any) -> list[Any]:
+        """Returns the seed generators of all layers, and the one of draws without a seed; states may differ by replica.
+
+        Call it under the strategy's scope, before a step is traced.
+        """
+        # What `keras.random.normal(shape)` draws from; there is no public way to it.
+        from keras.src.random.seed_generator import global_seed_generator
+
+        found = [value for layer in self.layers(model) for value in vars(layer).values()]
+        # Those that Keras tracks are in lists of layers, too.
+        found += [each for layer in self.layers(model) for each in getattr(layer, "_seed_generators", ())]
+        kinds = [each for each in found if isinstance(each, keras.random.SeedGenerator)]
+        unique = list({id(each): each for each in [*kinds, global_seed_generator()]}.values())
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            for generator in unique:
+                _let_differ(generator)
+        return unique
+
+    def use(self, generators: Sequence[Any]) -> None:
+        # Keras has one for each thread, and so for each replica; there is no public way to set it.
+        from keras.src.backend.common import global_state
+
+        global_state.set_global_attribute("global_seed_generator", generators[-1])
+
+    def metrics(self, model: Any, *, compiled: bool) -> list[Any]:
+        found = super().metrics(model, compiled=compiled)
+        if compiled:
+            return found
+        # Models of KerasHub compile themselves.
+        loss, *made = (getattr(model, f"_compile_{name}", None) for name in ("loss", "metrics"))
+        made += [getattr(model, "_loss_tracker", None), *getattr(loss, "metrics", ())]
+        return [each for each in found if not any(each is other for other in made)]
+
+    def resources(self, model: Any) -> list[Any]:
+        """Returns the tables of words of a model, and its variables that are no weights."""
+        inside = tf.train.TrackableView(model).descendants()
+        tables = [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
+        weights = {id(each) for each in model.weights}
+        others = [each.value for each in model.variables if id(each) not in weights]
+        return [*tables, *others, *(generator.state.value for generator in self.generators(model))]
+
+    def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
+        """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
+        weights = {name: each for name, each in self.named(model, trainable=trainable_only) if each.dtype.is_floating}
+        values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
+        return Averages([*weights.values()], [*values.values()], {"average": _tree(values)})
+
+    def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
+        from official_trainer.tasks.keras import optimizers3
+
+        return optimizers3.build_optimizer(optimizer_config, runtime_config)
+
+    def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
+        """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
+
+        Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So
+        results would depend on the number of replicas, and an infinite gradient of one would reach the weights.
+        """
+        if not optimizer.built:
+            optimizer.build(list(trainable))
+        held = inner(optimizer)
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and held.gradient_accumulation_steps:
+            raise AccumulationError(
+                f"{type(held).__name__} has gradient_accumulation_steps={held.gradient_accumulation_steps}, and Keras "
+                "cannot accumulate on several replicas (keras#20582): leave it out, and set "
+                f"trainer.gradient_accumulation_steps={held.gradient_accumulation_steps}"
+            )
+        clips = any(getattr(held, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
+        checks = held is not optimizer
+        if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            self.intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
+
+    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
+        """Returns the values of an optimizer: its own, and under `slots` those of each variable of the model."""
+        names, counts = _names(model), collections.Counter[str]()
+        of_model, values = collections.defaultdict[str, list[str]](list), dict[str, tf.Variable]()
+        for variable in model.trainable_variables:
+            of_model[str(variable.path).replace("/", "_")].append(names[id(variable)])
+        for variable in optimizer.variables:
+            name = slot = str(variable.path).rpartition("/")[2]
+            owner = max((each for each in of_model if name.startswith(f"{each}_")), key=len, default=None)
+            if owner is not None:  # layers of two nested models may have one path; their slots come in their order
+                kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_model[owner])
+                counts[name] += 1
+                slot = f"slots/{of_model[owner][number]}/{kind}"
+            values[free_name(slot, values)] = variable.value
+        return _tree(values)
+
+    def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
+        original = optimizer.apply  # which apply_gradients calls, too
+
+        def apply_pairs(pairs: Pairs) -> Any:
+            gradients, of_gradients = zip(*pairs, strict=True)
+            return original(list(gradients), list(of_gradients))
+
+        @tf.autograph.experimental.do_not_convert
+        def apply(grads: Any, trainable_variables: Any = None) -> Any:
+            known = optimizer._trainable_variables if trainable_variables is None else trainable_variables  # as Keras
+            return take(apply_pairs, list(zip(grads, known, strict=True)))
+
+        return replace_method(optimizer, "apply", apply)
+
+    def scale_loss(self, optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+        return optimizer.scale_loss(loss)
+
+    @do_not_convert
+    def apply(self, optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
+        with tf.control_dependencies([after]):
+            convert(optimizer.apply_gradients)(pairs)
 
 
-def configure(*, policy: str | None = None, seed: int | None = None) -> None:
-    """Sets the policy of layers; the seeds of first weights are drawn from Python's."""
-    if policy is not None:
-        keras.config.set_dtype_policy(policy)
+KERAS = Keras3()
 
 
-def variables(tree: Any) -> list[tf.Variable]:
-    """Returns the values; of a model, those of its weights: the states of random layers are set anew in each step."""
-    return [each.value for each in _of(tree)]
-
-
-def trainable(model: Any) -> list[tf.Variable]:
-    """Returns the trainable values of a model."""
-    return [each.value for each in model.trainable_variables]
-
-
-def _of(tree: Any) -> list[Any]:
+def _of(tree: Any, trainable: bool) -> list[Any]:
+    if trainable:
+        return list(tree.trainable_variables)
     found = tree.weights if isinstance(tree, keras.Layer) else tree.variables
     return list({id(each): each for each in found}.values())
-
-
-def named(tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
-    """Yields stable names: of a model `dense/kernel`, of an optimizer `adam/dense_kernel_momentum`."""
-    names = _names(tree)
-    for variable in tree.trainable_variables if trainable else _of(tree):
-        yield names.get(id(variable), str(variable.path)), variable.value
 
 
 def _names(tree: Any) -> dict[int, str]:
@@ -108,30 +270,6 @@ def snake_case(name: str) -> str:
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def prepare(model: Any) -> None:
-    """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
-
-    Keras gives each replica its own, and reads, evaluates and saves those of the first. They are values that no
-    gradient changes; those of frozen layers stay. Warns of the preprocessor of a model of KerasHub.
-    """
-    is_of_hub = any(cls.__module__.startswith("keras_hub.") for cls in type(model).__mro__)
-    if is_of_hub and (preprocessor := getattr(model, "preprocessor", None)) is not None:
-        _logger.warning(
-            "%s of %s is called by Keras's own fit and predict alone, not here: call it where the data is read, and "
-            "build the model with preprocessor=None",
-            type(preprocessor).__name__,
-            type(model).__name__,
-        )
-    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        return
-    for variable in {id(each): each for layer in layers(model) for each in layer._non_trainable_variables}.values():
-        value = variable.value
-        if value.dtype.is_floating and value.aggregation == tf.VariableAggregation.NONE:
-            mean = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.MEAN}
-            # There is no public way to tell a layer what kind of variable it creates.
-            variable._value = tf.Variable(value.numpy(), trainable=False, name=variable.name, **mean)
-
-
 def _undivided(original: Any) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         loss = original(self, *args, **kwargs)
@@ -142,21 +280,6 @@ def _undivided(original: Any) -> Any:
 
 
 _LOSSES = Replaced(lambda: [(keras.losses.Loss, "__call__", _undivided)])
-
-
-def whole_losses() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which a loss object returns the loss of its replica.
-
-    Keras divides it by the number of replicas, and the engine does so for any loss: twice, and the weights would be
-    others without a word. There is no public way to tell Keras, nor to see whether a loss is such a share.
-    """
-    is_alone = tf.distribute.get_strategy().num_replicas_in_sync == 1
-    return contextlib.nullcontext() if is_alone else _LOSSES.in_place()
-
-
-def layers(model: Any) -> list[Any]:
-    """Returns a model and all layers inside it, each once."""
-    return list({id(layer): layer for layer in model._flatten_layers()}.values())  # `layers` has those of one level
 
 
 def _inside(layer: Any) -> list[Any]:
@@ -170,90 +293,11 @@ def own_variables(layer: Any) -> list[Any]:
     return [each for each in layer.weights if id(each) not in of_others]
 
 
-def signature_names(model: Any) -> tuple[list[str], list[str]]:
-    """Returns the names of the inputs, `inputs`, `inputs_1` where the user gave none, and of the output layers.
-
-    Names of layers count within the model.
-    """
-    inputs: dict[str, Any] = {}
-    for tensor in getattr(model, "inputs", None) or ():
-        is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
-        inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
-    operations = getattr(model, "operations", [])
-    stable = dict(zip([each.name for each in operations], _counted(operations), strict=True))
-    return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
-
-
-def saving() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context without effect: what is saved of a model are its values."""
-    return contextlib.nullcontext()
-
-
-def generators(model: Any) -> list[Any]:
-    """Returns the seed generators of all layers, and the one of draws without a seed; states may differ by replica.
-
-    Call it under the strategy's scope, before a step is traced.
-    """
-    # What `keras.random.normal(shape)` draws from; there is no public way to it.
-    from keras.src.random.seed_generator import global_seed_generator
-
-    found = [value for layer in layers(model) for value in vars(layer).values()]
-    # Those that Keras tracks are in lists of layers, too.
-    found += [each for layer in layers(model) for each in getattr(layer, "_seed_generators", ())]
-    kinds = [each for each in found if isinstance(each, keras.random.SeedGenerator)]
-    unique = list({id(each): each for each in [*kinds, global_seed_generator()]}.values())
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        for generator in unique:
-            _let_differ(generator)
-    return unique
-
-
-def use(generators: Sequence[Any]) -> None:
-    """Has draws without a seed use the last of `generators`; Keras has one for each thread, and so for each replica."""
-    from keras.src.backend.common import global_state  # there is no public way
-
-    global_state.set_global_attribute("global_seed_generator", generators[-1])
-
-
 def _let_differ(generator: Any) -> None:
     """Gives a generator a state that each replica has for itself."""
     if generator.state.synchronization != "on_read":
         options = {"synchronization": "on_read", "aggregation": "only_first_replica", "dtype": "int64"}
         generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
-
-
-def metrics(model: Any, *, compiled: bool) -> list[Any]:
-    """Returns the metrics of a model; models of KerasHub compile themselves."""
-    loss, *others = (getattr(model, f"_{name}", None) for name in ("compile_loss", "compile_metrics", "loss_tracker"))
-    made = set() if compiled else {id(each) for each in (*others, *getattr(loss, "metrics", ()))}
-    return [each for each in getattr(model, "metrics", ()) if id(each) not in made]
-
-
-def trackable(part: Any) -> Any:
-    """Returns the values of a model, or of a metric, under their names, nested."""
-    if isinstance(part, keras.Layer):
-        return _tree(dict(named(part)))
-    values: dict[str, tf.Variable] = {}
-    for name, value in named(part):
-        values[free_name(name.rpartition("/")[2], values)] = value
-    return _tree(values)
-
-
-def trackable_optimizer(optimizer: Any, model: Any) -> Any:
-    """Returns the values of an optimizer: its own, and under `slots` those that belong to a variable of the model."""
-    names, counts = _names(model), collections.Counter[str]()
-    of_model, values = collections.defaultdict[str, list[str]](list), dict[str, tf.Variable]()
-    for variable in model.trainable_variables:
-        of_model[str(variable.path).replace("/", "_")].append(names[id(variable)])
-    for variable in optimizer.variables:
-        name = slot = str(variable.path).rpartition("/")[2]
-        owner = max((each for each in of_model if name.startswith(f"{each}_")), key=len, default=None)
-        if owner is not None:  # layers of two nested models may have one path; their slots come in their order
-            kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_model[owner])
-            counts[name] += 1
-            slot = f"slots/{of_model[owner][number]}/{kind}"
-        values[free_name(slot, values)] = variable.value
-    return _tree(values)
 
 
 def _tree(values: dict[str, tf.Variable]) -> Any:
@@ -267,50 +311,6 @@ def _tree(values: dict[str, tf.Variable]) -> Any:
         node[last] = value
     holder = tf.train.Checkpoint(tree=tree)
     return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
-
-
-def resources(model: Any) -> list[Any]:
-    """Returns the tables of words of a model, and its variables that are no weights, such as states of generators."""
-    inside = tf.train.TrackableView(model).descendants()
-    tables = [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
-    weights = {id(each) for each in model.weights}
-    others = [each.value for each in model.variables if id(each) not in weights]
-    return [*tables, *others, *(generator.state.value for generator in generators(model))]
-
-
-def averages(model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
-    """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
-    weights = {name: each for name, each in named(model, trainable=trainable_only) if each.dtype.is_floating}
-    values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
-    return Averages([*weights.values()], [*values.values()], {"average": _tree(values)})
-
-
-def build_optimizer(optimizer_config: Any, runtime_config: Any) -> Any:
-    """Returns the optimizer of a config, by the same words as for tf_keras."""
-    from official_trainer.tasks.keras import optimizers3
-
-    return optimizers3.build_optimizer(optimizer_config, runtime_config)
-
-
-def build_slots(optimizer: Any, trainable: Sequence[Any]) -> None:
-    """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
-
-    Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So results
-    would depend on the number of replicas, and an infinite gradient of one of them would reach the weights.
-    """
-    if not optimizer.built:
-        optimizer.build(list(trainable))
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1 and inner.gradient_accumulation_steps:
-        raise AccumulationError(
-            f"{type(inner).__name__} has gradient_accumulation_steps={inner.gradient_accumulation_steps}, and Keras "
-            "cannot accumulate on several replicas (keras#20582): leave it out, and set "
-            f"trainer.gradient_accumulation_steps={inner.gradient_accumulation_steps}"
-        )
-    clips = any(getattr(inner, name, None) for name in ("clipnorm", "clipvalue", "global_clipnorm"))
-    checks = inner is not optimizer
-    if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
 
 
 class AccumulationError(UserError, ValueError):
@@ -334,73 +334,3 @@ def _shares(pairs: Pairs) -> Pairs:
     keeps = tf.logical_or(is_first, tf.logical_not(is_finite))
     shares = [tf.where(keeps, each, tf.zeros_like(each)) for each in summed]
     return [(share, variable) for share, (_, variable) in zip(shares, given, strict=True)]
-
-
-def intercept(optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
-    """Has `take` called in place of `apply`, which `apply_gradients` calls, too."""
-    before = vars(optimizer).get("apply")
-    original = optimizer.apply
-
-    def apply_pairs(pairs: Pairs) -> Any:
-        gradients, of_gradients = zip(*pairs, strict=True)
-        return original(list(gradients), list(of_gradients))
-
-    @tf.autograph.experimental.do_not_convert
-    def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        known = optimizer._trainable_variables if trainable_variables is None else trainable_variables  # as Keras does
-        return take(apply_pairs, list(zip(grads, known, strict=True)))
-
-    object.__setattr__(optimizer, "apply", apply)  # Keras would track the function
-
-    def take_back() -> None:
-        if before is None:
-            object.__delattr__(optimizer, "apply")
-        else:
-            object.__setattr__(optimizer, "apply", before)
-
-    return take_back
-
-
-def scale_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-    """Returns the loss times the scale of the optimizer, if it has one."""
-    return optimizer.scale_loss(loss)
-
-
-def unscale(optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any]:
-    """Returns the gradients: the optimizer divides them itself."""
-    return gradients
-
-
-@do_not_convert
-def apply(optimizer: Any, pairs: Pairs, *, after: tf.Tensor) -> None:
-    """Updates weights in a traced step."""
-    with tf.control_dependencies([after]):
-        convert(optimizer.apply_gradients)(pairs)
-
-
-def settings(optimizer: Any) -> list[tf.Variable]:
-    """Returns the learning rate, if it is a variable."""
-    held = rate(optimizer)
-    return [held] if isinstance(held, tf.Variable) else []
-
-
-def rate(optimizer: Any) -> Any:
-    """Returns the variable or the schedule of a learning rate."""
-    holder = getattr(optimizer, "inner_optimizer", optimizer)
-    held = holder._learning_rate  # the public attribute is a value
-    return held.value if isinstance(held, keras.Variable) else held
-
-
-def set_schedule(optimizer: Any, scaled: Callable[[Any], Any]) -> None:
-    """Replaces the schedule of a learning rate."""
-    schedule = rate(optimizer)
-
-    class Scaled(keras.optimizers.schedules.LearningRateSchedule):
-        def __call__(self, step: tf.Tensor) -> tf.Tensor:
-            return scaled(step)
-
-        def get_config(self) -> dict[str, Any]:
-            config: dict[str, Any] = schedule.get_config()
-            return config
-
-    optimizer.learning_rate = Scaled()

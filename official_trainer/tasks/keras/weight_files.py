@@ -158,7 +158,7 @@ def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> An
     """Returns the one layer of a model, or the model, that is of the class that a config names."""
     config = files.read_json(files.join(path, name))
     wanted, module = str(config.get("class_name")), str(config.get("module") or "")
-    found = [each for each in keras3.layers(model) if wanted in (cls.__name__ for cls in type(each).__mro__)]
+    found = [each for each in keras3.KERAS.layers(model) if wanted in (cls.__name__ for cls in type(each).__mro__)]
     if len(found) == 1 or (found and found[0] is model):
         return found[0]
     if not is_needed:
@@ -169,7 +169,7 @@ def _layer_of(path: str, name: str, model: Any, *, is_needed: bool = True) -> An
             f"{path} is a preset of {wanted}, and keras_hub is not installed. Install it with: pip install keras-hub; "
             f"and build the model with keras_hub.models.{wanted}"
         )
-    held = first_few(sorted({type(each).__name__ for each in keras3.layers(model)}))
+    held = first_few(sorted({type(each).__name__ for each in keras3.KERAS.layers(model)}))
     many = f"{len(found)} layers" if found else "no layer"
     raise CheckpointError(f"{path} is of a {wanted}, and the model has {many} of that class: it is made of {held}")
 

@@ -66,7 +66,7 @@ def by_keras(optimizer, loss, weights, tape):
 
 def by_gradients(optimizer, loss, weights, tape):
     gradients = tape.gradient(loss, weights)
-    keras2.apply(optimizer, list(zip(gradients, weights, strict=True)), after=loss)
+    keras2.KERAS.apply(optimizer, list(zip(gradients, weights, strict=True)), after=loss)
 
 
 def check_alike(create, ways):

@@ -8,7 +8,7 @@ from official_trainer.lazy import keras as keras2
 from official_trainer.tasks import Task, variables
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.keras import keras3
-from official_trainer.tasks.returned import TaskError, check_one_keras
+from official_trainer.tasks.returned import TaskError, check_one_keras, model_of
 
 
 def build():
@@ -41,23 +41,23 @@ def test_a_checkpoint_holds_values_by_name(tmp_path):
         return [key for key, _ in tf.train.list_variables(prefix) if key.startswith("part/")]
 
     model, optimizer = build(), keras.optimizers.Adam(0.1)
-    keras3.build_slots(optimizer, model.trainable_variables)
-    assert "part/block_7/kernel/.ATTRIBUTES/VARIABLE_VALUE" in keys(keras3.trackable(model))
-    of_optimizer = [key.split("/.ATTR")[0] for key in keys(keras3.trackable_optimizer(optimizer, model))]
+    keras3.KERAS.build_slots(optimizer, model.trainable_variables)
+    assert "part/block_7/kernel/.ATTRIBUTES/VARIABLE_VALUE" in keys(keras3.KERAS.trackable(model))
+    of_optimizer = [key.split("/.ATTR")[0] for key in keys(keras3.KERAS.trackable_optimizer(optimizer, model))]
     assert "part/slots/dense_1/kernel/momentum" in of_optimizer
     assert "part/slots/block_7/bias/velocity" in of_optimizer
     assert {"part/iteration", "part/learning_rate"} <= {*of_optimizer}
     assert len(of_optimizer) == 2 + 2 * 8
     metric = keras.metrics.SparseCategoricalAccuracy(name="hits")
-    assert [key.split("/")[1] for key in keys(keras3.trackable(metric))] == ["count", "total"]
+    assert [key.split("/")[1] for key in keys(keras3.KERAS.trackable(metric))] == ["count", "total"]
 
 
 def test_random_layers_and_draws_without_a_seed_have_generators():
     """N37: each once, in the same order in each process."""
     model = build()
-    found = keras3.generators(model)
+    found = keras3.KERAS.generators(model)
     assert len(found) == 2  # of the dropout, and of keras.random.normal(shape)
-    assert found == keras3.generators(model)
+    assert found == keras3.KERAS.generators(model)
 
 
 def test_a_step_can_be_kept_from_updating():

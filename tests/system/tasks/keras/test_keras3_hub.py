@@ -51,7 +51,7 @@ def test_lora_trains_its_matrices_and_the_head(workspace, preset):
     done = run_command(WORDS, cwd=workspace, folder=workspace)
     assert done.code == ExitCode.DONE, done.err
     start = keras_hub.models.TextClassifier.from_preset(str(preset), preprocessor=None)
-    before = {f"model/{name}": value.numpy() for name, value in keras3.named(start)}
+    before = {f"model/{name}": value.numpy() for name, value in keras3.KERAS.named(start)}
     found = {
         key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE"): each for key, each in values(workspace / "run", 2).items()
     }
