@@ -79,6 +79,8 @@ def first_line(error: BaseException) -> str:
         text = behind_trace[1]
     text = re.sub(r"^\s*(\([^)]*\)\s*)?(\w+: )?\{\{function_node [^}]*\}\}\s*", "", text)
     text = re.sub(r"^\s*\(\d+\) [A-Z_]+:\s+", "", text)
+    # Of Keras 3, around what a layer raises while a model is made of it.
+    text = re.sub(r"^Could not automatically infer .* Error encountered:\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"^Error in user-defined function passed to .*? with iterator: [\w:\[\]]+: ", "", text)
     text = re.sub(r" for '?\{\{node .*?' with input shapes: (.*?)\.?$", r", for input shapes \1", text, flags=re.DOTALL)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -124,14 +124,27 @@ def model_of(task: Any) -> Any:
     is_model = isinstance(model, tf.Module) or hasattr(type(model), "trainable_variables")  # of several tasks
     if isinstance(model, type) or not is_model or other_library(model):
         raise _error(task, "build_model", "a model", model, "return a keras.Model")
-    for variable in () if kerases.is_3(model) else _variables_of_others(model):
+    for variable in _beside_layers(model) if kerases.is_3(model) else _variables_of_others(model):
         what = f"the model computes with {variable.name!r}, which is no variable of its layers"
         what = f"{what}, so it would be neither trained nor saved"
         fix = "create it in a layer, with add_weight"
-        if kerases.is_3(variable):
+        if kerases.is_2(variable):
+            fix = f"{type(variable).__name__} is of tf_keras, and the model of Keras 3: take all from one of them"
+        elif kerases.is_3(variable):
             fix = "its layer is of Keras 3, and the model of tf_keras: take all from one of them"
         raise TaskError(at_method(type(task), "build_model", what, fix))
     return model
+
+
+def _beside_layers(model: Any) -> Iterator[Any]:
+    """Yields variables of TensorFlow and layers of tf_keras that layers of Keras 3 hold, and Keras 3 does not see."""
+    seen = {id(variable) for variable in kerases.of(model).variables(model)}
+    for layer in kerases.of(model).layers(model):
+        for held in vars(layer).values():
+            for value in held if isinstance(held, list | tuple) else [held]:
+                is_variable = isinstance(value, tf.Variable) and value.trainable and id(value) not in seen
+                if is_variable or (kerases.is_2(value) and "Layer" in kerases.kinds(value)):
+                    yield value
 
 
 def _variables_of_others(model: Any) -> Iterator[Any]:

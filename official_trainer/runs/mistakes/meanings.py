@@ -143,9 +143,11 @@ _CODE = (
         "A metric is called as update_state(y_true, y_pred); others, and sample_weight, need defaults.",
     ),
     (
-        r"<class 'keras\.src|'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
-        "A layer is of Keras 3, and the model of Keras 2, that is tf_keras: take all of them from `import keras`, or "
-        "all from `from official_trainer.lazy import keras`.",
+        r"must be an instance of class Layer\. Received: layer=.* of type <class 'keras\.|<tf_keras\.\S+ object at|"
+        r"must be KerasTensors\. .*<class 'tf_keras\.|"
+        r"'tuple' object has no attribute 'rank'|'KerasTensor' object has no attribute 'node'",
+        "Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model: take all of them from `import keras`, "
+        "or all from `from official_trainer.lazy import keras`.",
     ),
     (
         r"None values not supported|to be differentiated, but received None|"
@@ -163,13 +165,15 @@ _CODE = (
         "functions of TensorFlow.",
     ),
     (
-        r"Can ?not squeeze dim\[[-\d]+\], expected a dimension of 1, got \d+|"
+        r"Can ?not squeeze dim\[[-\d]+\], expected a dimension of 1, got \d+|`output` must have rank|"
+        r"`target` and `output` must have the same (?:rank|shape\. )|"
         r"Shapes \(.*?\) and \(.*?\) are incompatible",
         "Labels and outputs do not fit: `sparse_…` takes class numbers [batch] and outputs [batch, classes]; without "
         "`sparse_`, both have the same shape.",
     ),
     (
-        r"`?logits`? and `?labels`? must have the same (first dimension|shape)|`labels.shape` must equal",
+        r"`?logits`? and `?labels`? must have the same (first dimension|shape)|`labels.shape` must equal|"
+        r"`target` and `output` must have the same shape up until",
         "Labels and outputs do not fit: compare their shapes below.",
     ),
     (

@@ -160,3 +160,19 @@ def test_a_checkpoint_of_a_program_is_read_again(tmp_path):
     for ours, theirs in zip(other.model.get_weights(), program.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     other.load_weights(saving.kept[0])
+
+
+def test_a_layer_that_is_not_registered_is_named_without_the_config_of_the_model(tmp_path):
+    """N38: which Keras 3 prints twice."""
+
+    class Doubling(keras3.layers.Layer):
+        def call(self, inputs):
+            return 2 * inputs
+
+    Program(keras3.Sequential([keras3.Input([2]), Doubling()])).save(tmp_path / "program.keras")
+    with pytest.raises(ArgumentError) as caught:
+        load_program(tmp_path / "program.keras")
+    said = str(caught.value)
+    assert "cannot be read: Could not locate class 'Doubling'. " in said
+    assert said.endswith("Layers and functions of your own have to be registered, or named in custom_objects")
+    assert "config" not in said.replace("from_config", "")

@@ -123,7 +123,7 @@ RETURNED = [
             "text, age = keras.Input([32]": "text, age = other.Input([32]",
         },
         at="keras.layers.Concatenate()",
-        words=("A layer is of Keras 3, and the model of Keras 2",),
+        words=("Layers of Keras 2, that is tf_keras, and of Keras 3 are in one model",),
     ),
     Mistake(
         name="no_dataset_returned",

@@ -1,5 +1,7 @@
 """Keras 3 as the engine needs it: names, what a checkpoint holds, and one Keras for a run."""
 
+import re
+
 import keras
 import pytest
 import tensorflow as tf
@@ -83,3 +85,33 @@ def test_a_model_and_an_optimizer_of_two_kerases_are_refused(of_3):
     assert "Adam is of Keras" in str(caught.value)
     place = "`import keras`" if of_3 else "`from official_trainer.lazy import keras`"
     assert f"take both from {place}" in " ".join(str(caught.value).split())
+
+
+class Holding(keras.Model):
+    """Computes with something that Keras 3 does not see."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.held = held
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: tf.Variable(1.0, name="scale"), "'scale:0', .* neither trained nor saved; create it in a layer"),
+        (lambda: [keras2.layers.Dense(1, name="of_2")], "'of_2', .*; Dense is of tf_keras, and the model of Keras 3"),
+    ],
+)
+def test_what_a_model_holds_beside_its_layers_is_refused(make, said):
+    """N37: a variable of TensorFlow, and a layer of the other Keras; not what nothing would train."""
+
+    class HoldingTask(Task):
+        def build_model(self):
+            return Holding(make())
+
+    with pytest.raises(TaskError) as caught:
+        model_of(HoldingTask(None))
+    assert re.search(said, " ".join(str(caught.value).split()))
+    make = lambda: [keras.Variable(1.0), tf.Variable(0, trainable=False), None]  # noqa: E731
+    assert isinstance(model_of(HoldingTask(None)), Holding)
