@@ -4,8 +4,9 @@ Owns: when the address and the file are there, and where a scraper finds them. D
 (`run_metrics.py`), how questions are answered (`scraping.py`), prometheus_client, an optional extra.
 
 The address opens when training begins and closes with the process. A file names it meanwhile, in the form of
-Prometheus's `file_sd_configs`, so that runs which take free ports are found. After a kill that file is still there, and
-Prometheus says of its target that it is down.
+Prometheus's `file_sd_configs`, so that runs which take free ports are found; its label `instance` is the run's, so that
+the series of a run go on after a restart. After a kill that file is still there, and Prometheus says of its target that
+it is down.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ class PrometheusTracker(MetricsTracker):
         host = socket.gethostname() if is_any else f"[{address}]" if ":" in address else address
         target = f"{host}:{self._server.port}"
         _logger.info("Prometheus can scrape this run at http://%s/metrics", target)
-        self._target = json.dumps([{"targets": [target]}]) + "\n"
+        # Without it, each restart at another free port would begin new series.
+        labels = {"instance": self._metrics.label}
+        self._target = json.dumps([{"targets": [target], "labels": labels}]) + "\n"
         files.write_text_atomically(self._target_path, self._target, durable=False)
 
     def _write(self) -> None:

@@ -242,6 +242,7 @@ def test_a_run_that_is_killed_once_as_prometheus_sees_it(tmp_path):
         job = start("trainer.train_steps=100000000", "--allow_config_change")
         has("official_trainer_restarts_total == 1")
         assert server.number("official_trainer_step") >= saved_step
+        assert server.number("count(count_over_time(official_trainer_step[1h]))") == 1  # one line, also at a new port
         until(lambda: server.query('up{job="official-trainer"}')[-1][1] == 1, "only the new address")
         os.kill(job.process.pid, signal.SIGTERM)
         assert job.wait().code == 143
