@@ -16,6 +16,7 @@ import orbit
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
 from official_trainer.engine.coordinator import AsyncWorkers
+from official_trainer.engine.flops import StepFlops
 from official_trainer.engine.step_times import StepTimes
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
@@ -79,6 +80,7 @@ class StepContext:
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
       step_times: what this process's own part of steps takes, where others take part.
+      flops: those of a training step.
       workers: run the training steps, each at its own speed; None without a coordinator.
       train_options: whether training steps, and the loop over those of a window, are traced.
       eval_options: the same of evaluation steps.
@@ -131,6 +133,9 @@ class StepContext:
             kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
         is_shared = not self.process_group.is_alone and not self.enables_xla
         self.step_times = StepTimes(self.optimizer, is_used=is_shared)
+        self.flops = StepFlops(
+            self.strategy, processes=self.process_group.peers.count, is_asynchronous=coordinator is not None
+        )
 
     def whole_losses(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for steps in which losses of Keras are those of a replica, unless a step divides them."""

@@ -20,7 +20,7 @@ from official_trainer import files
 from official_trainer.actions.action import LoopState
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.distributed import devices, parameter_server, peers, tpu
+from official_trainer.distributed import devices, parameter_server, peak_flops, peers, tpu
 from official_trainer.engine.events import LoopObserver
 from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
@@ -43,7 +43,7 @@ from official_trainer.runs.resume import comparison, config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
-from official_trainer.tracking import json_lines, monitored
+from official_trainer.tracking import json_lines, monitored, run_metrics
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import numbers_of, read_rows
@@ -180,7 +180,9 @@ class TrainingProcess:
         traces = None if self._trainer is None else self._trainer.context.traces
         counts = {kind: 0 if traces is None else traces.count(kind) for kind in kinds}
         seconds = 0.0 if traces is None else sum(map(traces.seconds, kinds))
+        memory = run_metrics.peak_memory(of_gpus=traces is not None)  # not before the strategy is built
         attempt = self.account.report() | {"traces": counts, "trace_seconds": round(seconds, 4)}
+        attempt["peak_memory_bytes"] = memory
         try:
             return self._earlier.with_attempt(attempt)
         except (LookupError, TypeError, AttributeError):
@@ -228,6 +230,7 @@ class RunObserver(LoopObserver):
         self._next_status_seconds = 0.0
         self._num_traces = 0
         self._slow_workers = SlowWorkers()
+        self._peak_flops = peak_flops.per_device(job.config.runtime, trainer.strategy)
         self._phase, self._phase_began = "", 0.0
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
@@ -420,7 +423,7 @@ class RunObserver(LoopObserver):
         self._process.lock.check_held()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
-        self._process.account.window(num_steps, seconds, examples=examples, has_traced=has_traced)
+        self._account_window(num_steps, seconds, examples, has_traced=has_traced)
         if has_traced:
             now, trackers = time.time(), self._process.trackers.all
             trackers.enter("trace", state.step - num_steps, now - seconds)
@@ -433,6 +436,20 @@ class RunObserver(LoopObserver):
         if (now := time.monotonic()) >= self._next_status_seconds:
             self._next_status_seconds = now + _STATUS_SECONDS
             self._record.phase("train", state.step)
+
+    def _account_window(self, num_steps: int, seconds: float, examples: int, *, has_traced: bool) -> None:
+        flops, peak = self._trainer.context.flops, self._peak_flops
+        self._process.account.window(
+            num_steps,
+            seconds,
+            examples=examples,
+            has_traced=has_traced,
+            flops=None if flops.per_step is None else num_steps * flops.per_step,
+            peak_flops=None if peak is None else flops.num_devices * peak,
+        )
+        if has_traced:
+            found = {"per_step": flops.per_step, "devices": flops.num_devices, "peak_per_device": peak}
+            self._record.note(flops={**found, "unknown": flops.unknown})
 
     def _tell_of_slow_worker(self) -> None:
         found = self._slow_workers.found

@@ -203,7 +203,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            **{name: before.get(name) for name in ("init_checkpoint", "input", "bad_records")},
+            **{name: before.get(name) for name in ("init_checkpoint", "input", "bad_records", "flops")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],

@@ -38,6 +38,8 @@ HELP: Mapping[str, str] = {
     "remaining_seconds": "How long the steps that are left take at the speed since the last summary.",
     "steps_per_second": "Steps since the last summary by all time but starting and tracing.",
     "examples_per_second": "Examples that steps trained on since the last summary, by the time of these steps.",
+    "model_flops_per_second": "FLOPs of the model in a second of these steps, on all devices together.",
+    "mfu_ratio": "How much of the FLOPs that the devices can do these steps did.",
     "step_seconds": "How long a step took since the last summary, by percentile.",
     "input_wait_ratio": "How much of the time in steps since the last summary waited for data.",
     "goodput_ratio": "How much time trained: since the last summary, or since the first start of the run.",
@@ -63,6 +65,8 @@ _READ_SECONDS = 1.0  # a scraper waits ten seconds
 _KEPT_SECONDS = 1.0  # what a flood of questions gets meanwhile
 _OF_A_ROW: tuple[tuple[str, Mapping[str, str], str], ...] = (  # of the split `time`
     ("examples_per_second", {}, "examples_per_second"),
+    ("model_flops_per_second", {}, "model_flops_per_second"),
+    ("mfu_ratio", {}, "mfu"),
     ("input_wait_ratio", {}, "input_fraction"),
     *(("step_seconds", {"percentile": percent}, f"step_seconds_p{percent}") for percent in ("50", "90", "95")),
 )
@@ -269,6 +273,23 @@ def _memory() -> Iterator[Sample]:
     except (OSError, ValueError, IndexError):  # not Linux
         return
     yield "memory_bytes", {}, float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
+def peak_memory(*, of_gpus: bool) -> dict[str, int]:
+    """Returns the most bytes that this process and TensorFlow on each GPU have used, by `process` and `GPU:0`.
+
+    Asking for GPUs starts TensorFlow's runtime, whose devices cannot be configured after that.
+    """
+    try:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    except ImportError:  # Windows
+        found = {}
+    samples = _gpu_memory() if of_gpus else []
+    peaks = [(labels["device"], value) for _, labels, value in samples if labels["kind"] == "peak"]
+    return found | {device: int(value) for device, value in peaks}
 
 
 def _gpu_memory() -> list[Sample]:

@@ -203,7 +203,8 @@ def test_a_run_that_is_killed_once_as_prometheus_sees_it(tmp_path):
     targets.mkdir()
     tracker = f"trainer.trackers=[{{type: prometheus, port: 0, targets_dir: {targets}}}]"
     steps = ["trainer.train_steps=10000000", "trainer.summary_interval=1000", "trainer.checkpoint_interval=5000"]
-    sets = [*steps, "trainer.validation_interval=5000", "trainer.export.at_end=false", tracker]
+    more = ["trainer.validation_interval=5000", "trainer.export.at_end=false", "runtime.peak_flops_per_device=1e11"]
+    sets = [*steps, *more, tracker]
 
     def start(*more):
         words = ["--experiment=digits_mlp", f"--model_dir={run_dir}", *sets, *more]

@@ -64,6 +64,7 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "devices": [],
         "init_checkpoint": None,
         "bad_records": None,
+        "flops": None,
         "input": None,
         "gin": None,
         "git_revision": None,

@@ -80,10 +80,14 @@ def test_where_the_time_went(place):
     now = [1100.0]
     recorded(place).set_span(0, 400)
     metrics = began(place, clock=lambda: now[0])
-    metrics.log("time", 100, {**ROW, "examples_per_second": 50.0, "input_fraction": 0.2, "step_seconds_p50": 0.03})
+    more = {"model_flops_per_second": 4e12, "mfu": 0.4}
+    metrics.log(
+        "time", 100, {**ROW, **more, "examples_per_second": 50.0, "input_fraction": 0.2, "step_seconds_p50": 0.03}
+    )
     found = told(metrics)
     assert found["steps_per_second",] == 100 / 5
     assert found["examples_per_second",] == 50
+    assert (found["model_flops_per_second",], found["mfu_ratio",]) == (4e12, 0.4)
     assert found["input_wait_ratio",] == 0.2
     assert found["step_seconds", "50"] == 0.03
     assert found["goodput_ratio", "summary"] == 0.4
