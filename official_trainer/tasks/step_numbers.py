@@ -47,9 +47,12 @@ def beside_loss(task: Any, logs: Mapping[str, Any], taken: Mapping[str, str]) ->
     Raises:
       StepLogsError: a step of ours returns a name that is taken.
     """
+    is_ours = isinstance(task, Task)
+    if not is_ours:  # what it returns for a metric may be several numbers, as by those of Model Garden's YOLO
+        logs = {name: value for name, value in logs.items() if name not in taken}
     found = {}
     for name, value in _leaves(logs, ""):
-        if name == task.loss or (name in taken and not isinstance(task, Task)):
+        if name == task.loss or (name in taken and not is_ours):
             continue
         if name in taken:
             raise StepLogsError(

@@ -87,6 +87,24 @@ def test_results_are_nested_and_off_the_device(tmp_path):
     assert json.loads((tmp_path / "best_ckpt" / "info.json").read_text())["best_ckpt_global_step"] == 10
 
 
+def test_a_metric_with_several_results_is_recorded_once(tmp_path):
+    """T5: a step returns them, too, in Model Garden's way; its YOLO has one such metric for each level."""
+    from official.projects.yolo.tasks.task_utils import ListMetrics
+
+    class Grouped(GardenTask):
+        def build_metrics(self, training=True):
+            return [ListMetrics(["mean", "most"], name="outputs")]
+
+        def process_metrics(self, metrics, labels, model_outputs, **kwargs):
+            metrics[0].update_state({"mean": tf.reduce_mean(model_outputs), "most": tf.reduce_max(model_outputs)})
+
+    params = params_of()
+    call(tmp_path, params=params, task=Grouped(params.task))
+    rows = [row for row in read_rows(str(tmp_path / "metrics.jsonl")) if row["split"] in ("train", "validation")]
+    assert len(rows) > 2
+    assert all(row["outputs/mean"] < row["outputs/most"] for row in rows), rows
+
+
 # Arguments.
 
 
