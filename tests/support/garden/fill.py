@@ -2,11 +2,13 @@
 
     python -m tests.support.garden.fill [PATTERN…] [--again]
 
-It can be killed at any time, and goes on with the cells that are empty then. What is tried is in `tried.py`, what makes
-an experiment small in `small.py`; of an experiment that is not there, only `shows` and `model` are tried.
+It can be killed at any time, and goes on with the cells that are empty then; two may run, on different rows. What is
+tried is in `tried.py`, what makes an experiment small in `small.py`; of one that is not there, only `shows` and `model`
+are tried.
 """
 
 import argparse
+import fcntl
 import fnmatch
 import os
 import re
@@ -74,6 +76,12 @@ def _settings(name):
 
 def _write(name, row, seconds):
     """Puts a row into the page, and what it says about all rows."""
+    with open(__file__) as lock:  # another one may be filling other rows
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _rewrite(name, row, seconds)
+
+
+def _rewrite(name, row, seconds):
     page = PAGE.read_text()
     line = f"| `{name}` | {' | '.join(row.values())} |"
     page = _ROW.sub(lambda match: line if match[1] == name else match[0], page)

@@ -62,7 +62,7 @@ _OPTIMIZER = (
 )
 _MOBILENET = _backbone("mobilenet", "{model_id: MobileNetV2, filter_size_scale: 0.1}")
 _CROP = ("task.model.decoder.aspp.pool_kernel_size=null", "task.train_data.crop_size=[32,32]")
-_DILATED = _backbone("dilated_resnet", "{model_id: 50}")
+_RESNET = _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}")
 _SPINENET = (
     _backbone("spinenet", "{model_id: 49S, min_level: 3, max_level: 7}"),
     "task.model={input_size: [128, 128, 3], max_level: 7}",
@@ -71,6 +71,7 @@ _SPINENET_MOBILE = (
     _backbone("spinenet_mobile", "{model_id: 49XS, min_level: 3, max_level: 7}"),
     "task.model={input_size: [128, 128, 3], max_level: 7}",
 )
+_FPN = (_RESNET, "task.model.decoder={type: fpn, fpn: {num_filters: 16}}")  # SpineNet has fifty layers of convolution
 _MAXVIT = _backbone(
     "maxvit",
     "{stem_hsize: [8, 8], block_type: [maxvit, maxvit, maxvit, maxvit], num_blocks: [1, 1, 1, 1], "
@@ -91,15 +92,27 @@ def _boxes(*settings):
     )
 
 
-def _yolo(*sets):
+def _yolo(*sets, parser="max_num_instances: 8"):
     decoder = "decoder: {simple_decoder: {coco91_to_80: false}}"
     common = (
-        *_boxes("dtype: float32", decoder, "parser: {max_num_instances: 8}"),
+        *_boxes("dtype: float32", decoder, f"parser: {{{parser}}}"),
+        "task.train_data.parser.mosaic={mosaic_frequency: 0, mixup_frequency: 0}",
         "task.annotation_file=null",
         "task.model={input_size: [64, 64, 3], num_classes: 4}",
         _FLOAT32,
     )
     return Small("", "detection", _YOLO_SERVING, (*common, *sets))
+
+
+def _darknet(*sets):
+    """Returns how one with YOLO v4 is made small: each slot has a box, as its loss writes the others to index -1."""
+    return _yolo(
+        _backbone("darknet", "{model_id: cspdarknettiny, width_scale: 0.25}"),
+        "task.model.decoder={type: yolo_decoder, yolo_decoder: {version: v4, type: tiny}}",
+        *sets,
+        parser="max_num_instances: 1, anchor_thresh: 1000, area_thresh: 0, aug_scale_min: 1, aug_scale_max: 1, "
+        "aug_rand_translate: 0, jitter: 0",
+    )
 
 
 _DETR = (
@@ -108,8 +121,7 @@ _DETR = (
     "num_decoder_layers: 1, backbone: {resnet: {model_id: 10, depth_multiplier: 0.25}}}",
     "task.init_checkpoint=''",
 )
-_DARKNET = _backbone("darknet", "{model_id: cspdarknettiny, width_scale: 0.25}")
-_NANO = (_backbone("yolov7", "{model_id: yolov7-nano}"), "task.model.decoder.yolov7.model_id=yolov7-nano")
+_PICO = (_backbone("yolov7", "{model_id: yolov7-pico}"), "task.model.decoder.yolov7.model_id=yolov7-pico")
 
 _TINY_BERT = (
     "{vocab_size: 31, hidden_size: 16, num_layers: 2, num_attention_heads: 2, intermediate_size: 32, "
@@ -159,16 +171,14 @@ SMALL = {
     ),
     **dict.fromkeys(
         ("seg_deeplabv3_pascal", "seg_deeplabv3plus_pascal", "seg_deeplabv3plus_cityscapes"),
-        _after("mobilenet_segmentation", _DILATED, *_CROP),
+        _after("mobilenet_segmentation", _RESNET, *_CROP),
     ),
     "seg_resnetfpn_pascal": _after(
         "mobilenet_segmentation",
-        _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}"),
+        _RESNET,
         "task.model.decoder.fpn.num_filters=16",
     ),
-    "semantic_segmentation": _after(
-        "mobilenet_segmentation", *_OPTIMIZER, _backbone("resnet", "{model_id: 10, depth_multiplier: 0.25}")
-    ),
+    "semantic_segmentation": _after("mobilenet_segmentation", *_OPTIMIZER, _RESNET),
     **dict.fromkeys(
         ("maxvit_seg_coco", "maxvit_seg_pascal"),
         _after(
@@ -191,19 +201,19 @@ SMALL = {
     "deep_mask_head_rcnn_resnetfpn_coco": _served(_after("maskrcnn", _FLOAT32), _DEEP_MASK_SERVING),
     "fasterrcnn_resnetfpn_coco": _after("maskrcnn", _FLOAT32, "trainer.best_checkpoint_eval_metric=AP"),
     "maskrcnn_mobilenet_coco": _after("maskrcnn", _FLOAT32, _MOBILENET),
-    **dict.fromkeys(("maskrcnn_spinenet_coco", "cascadercnn_spinenet_coco"), _after("maskrcnn", _FLOAT32, *_SPINENET)),
-    "deep_mask_head_rcnn_spinenet_coco": _served(_after("maskrcnn", _FLOAT32, *_SPINENET), _DEEP_MASK_SERVING),
+    **dict.fromkeys(("maskrcnn_spinenet_coco", "cascadercnn_spinenet_coco"), _after("maskrcnn", _FLOAT32, *_FPN)),
+    "deep_mask_head_rcnn_spinenet_coco": _served(_after("maskrcnn", _FLOAT32, *_FPN), _DEEP_MASK_SERVING),
     "rcnn_maxvit_coco": _after("maskrcnn", _FLOAT32, _MAXVIT),
     "centernet_hourglass_coco": _alone(
         "detection",
         *_boxes("dtype: float32"),
         "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
-        _backbone("hourglass", "{input_channel_dims: 8}"),
+        _backbone("hourglass", "{model_id: 10, input_channel_dims: 8, num_hourglasses: 1}"),
         "task.model={input_size: [128, 128, 3], num_classes: 4}",
     ),
-    **dict.fromkeys(("yolo_darknet", "scaled_yolo"), _yolo(_DARKNET)),
-    "yolo": _yolo(_DARKNET, *_OPTIMIZER),
-    "yolov7": _yolo(*_NANO, *_OPTIMIZER),
+    **dict.fromkeys(("yolo_darknet", "scaled_yolo"), _darknet()),
+    "yolo": _darknet(*_OPTIMIZER),
+    "yolov7": _yolo(*_PICO, *_OPTIMIZER),
     **dict.fromkeys(
         (
             "coco_yolov7",
@@ -213,7 +223,7 @@ SMALL = {
             "coco_yolov7_pico",
             "coco_yolov7x",
         ),
-        _yolo(*_NANO),
+        _yolo(*_PICO),
     ),
     "detr_coco_tfrecord": _served(
         _alone("detection", *_boxes("dtype: float32"), *_DETR), "detr.serving.export_module:DETRModule"
