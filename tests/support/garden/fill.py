@@ -1,6 +1,6 @@
 """Tries the cells of docs/project/model_garden.md that are empty, and writes each as soon as it is known.
 
-    python -m tests.support.garden.fill [PATTERN…] [--again]
+    python -m tests.support.garden.fill [PATTERN…] [--again] [--only=COLUMN]…
 
 It can be killed at any time, and goes on with the cells that are empty then; two may run, on different rows. What is
 tried is in `tried.py`, what makes an experiment small in `small.py`; of one that is not there, only `shows` and `model`
@@ -38,8 +38,8 @@ def rows(page):
     return found
 
 
-def fill(name, folder):
-    """Tries the empty cells of an experiment in their order; writes each."""
+def fill(name, folder, only=()):
+    """Tries the empty cells of an experiment in their order, of all columns or only of some; writes each."""
     small = SMALL.get(name)
     trial = Trial(name, small, NEEDED.get(name, ()), folder)
     if small and small.data:
@@ -48,8 +48,10 @@ def fill(name, folder):
     reasons = dict(re.findall(rf"({'|'.join(COLUMNS)}): (.*?)(?=; (?:{'|'.join(COLUMNS)}): |$)", row["seen"]))
     for number, (column, function) in enumerate(COLUMNS.items()):
         stopped = any(row[each] == "–" for each in list(COLUMNS)[:number] if each in ENDS)
-        if row[column] or (small is None and column not in WITHOUT_DATA and not stopped):
+        can_be_tried = small is not None or column in WITHOUT_DATA or stopped
+        if row[column] or not can_be_tried or column not in (only or COLUMNS):
             continue
+        reasons.pop(column, None)
         before, row[column] = trial.cpu_seconds, "–"
         if not stopped:
             try:
@@ -101,14 +103,15 @@ def main(argv):
         "patterns", nargs="*", default=["*"], metavar="PATTERN", help="of experiments, such as 'bert/*'"
     )
     parser.add_argument("--again", action="store_true", help="tries filled cells too")
+    parser.add_argument("--only", action="append", choices=COLUMNS, help="a column to try; may be given again")
     arguments = parser.parse_args(argv)
     names = [name for each in arguments.patterns for name in index.entries() if fnmatch.fnmatchcase(name, each)]
     found = rows(PAGE.read_text())
     for name in dict.fromkeys(names):  # in the order of the patterns
         if arguments.again:
-            _write(name, dict.fromkeys(found[name], ""), 0)
+            _write(name, {**found[name], **dict.fromkeys(arguments.only or found[name], "")}, 0)
         with tempfile.TemporaryDirectory(prefix="garden") as folder:
-            fill(name, Path(folder))
+            fill(name, Path(folder), arguments.only)
 
 
 if __name__ == "__main__":
