@@ -449,7 +449,8 @@ class RunObserver(LoopObserver):
         )
         if has_traced:
             found = {"per_step": flops.per_step, "devices": flops.num_devices, "peak_per_device": peak}
-            self._record.note(flops={**found, "unknown": flops.unknown})
+            of_others = "the Trainer has steps of its own" if flops.per_step is None else None
+            self._record.note(flops={**found, "unknown": flops.unknown or of_others})
 
     def _tell_of_slow_worker(self) -> None:
         found = self._slow_workers.found

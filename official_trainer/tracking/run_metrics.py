@@ -13,6 +13,7 @@ import datetime
 import logging
 import math
 import os
+import resource
 import sys
 import threading
 import time
@@ -280,13 +281,8 @@ def peak_memory(*, of_gpus: bool) -> dict[str, int]:
 
     Asking for GPUs starts TensorFlow's runtime, whose devices cannot be configured after that.
     """
-    try:
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-    except ImportError:  # Windows
-        found = {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
     samples = _gpu_memory() if of_gpus else []
     peaks = [(labels["device"], value) for _, labels, value in samples if labels["kind"] == "peak"]
     return found | {device: int(value) for device, value in peaks}
