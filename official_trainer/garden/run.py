@@ -72,9 +72,11 @@ def _module_of(program: str) -> str:
 
     Python looks beside a file that it runs for what the file imports, such as packages `configs` and `tasks`.
     """
+    if not program.endswith(".py"):
+        return program
     file = Path(program).resolve()
-    if not (program.endswith(".py") and file.is_file()):
-        return program.removesuffix(".py").replace(os.sep, ".") if program.endswith(".py") else program
+    if not file.is_file():
+        return program.removesuffix(".py").replace(os.sep, ".")
     root = file.parent
     while (root / "__init__.py").is_file():
         root = root.parent

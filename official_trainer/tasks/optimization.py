@@ -109,7 +109,7 @@ class RateScale:
             self._scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
             kind.set_schedule(optimizer, lambda step: rate(step) * tf.cast(self._scale, tf.float32))
         else:
-            name = type(getattr(optimizer, "inner_optimizer", optimizer)).__name__  # of a LossScaleOptimizer
+            name = type(kerases.inner(optimizer)).__name__
             raise FixedRateError(
                 f"trainer.recovery_learning_rate_scale: the learning rate of {name} cannot be scaled, because it is "
                 "neither a variable nor a LearningRateSchedule; give the optimizer one, or set this to 1"

@@ -111,16 +111,15 @@ class _Tally:
         """Returns examples per second and percentiles of the step time, of the windows that did not trace."""
         if not self.timed_steps:
             return {}
-        return {
+        found = {
             "examples_per_second": self.timed_examples / max(self.timed_seconds, 1e-9),
             **{f"step_seconds_p{percent}": self.timed_steps.percentile(percent / 100) for percent in (50, 90, 95)},
-            **(
-                {"model_flops_per_second": self.timed_flops / max(self.timed_seconds, 1e-9)}
-                if self.timed_flops > 0
-                else {}
-            ),
-            **({"mfu": mfu} if (mfu := self.timed_flops / (self.timed_peak_flops or math.nan)) > 0 else {}),
         }
+        if self.timed_flops > 0:
+            found["model_flops_per_second"] = self.timed_flops / max(self.timed_seconds, 1e-9)
+            if self.timed_peak_flops > 0:
+                found["mfu"] = self.timed_flops / self.timed_peak_flops
+        return found
 
 
 class InputSampler:
