@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import resource
 import statistics
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from official_trainer import files
@@ -23,6 +20,7 @@ from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import SIGNATURE, FormatError, refuse_missing
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
+from official_trainer.tracking.run_metrics import peak_bytes
 
 Arrays = Mapping[str, Any]
 """NumPy arrays `[batch, …]` by the names of inputs or outputs."""
@@ -147,7 +145,7 @@ def measured(path: str, batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[s
     outputs, latency = [function(batch) for batch in batches], {}
     for size in sorted({1, len(next(iter(batches[0].values())))}):
         latency[str(size)] = _latency_ms(function, {name: value[:size] for name, value in batches[0].items()})
-    return outputs, {"latency_ms": latency, "peak_memory_bytes": _peak_bytes()}
+    return outputs, {"latency_ms": latency, "peak_memory_bytes": peak_bytes()}
 
 
 def _latency_ms(function: Function, batch: Arrays) -> float:
@@ -158,12 +156,3 @@ def _latency_ms(function: Function, batch: Arrays) -> float:
         function(batch)
         times.append(time.perf_counter() - began)
     return round(statistics.median(times) * 1000, 3)
-
-
-def _peak_bytes() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():  # `getrusage` counts the process that started this one, too
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        if found:
-            return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

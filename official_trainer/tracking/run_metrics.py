@@ -13,11 +13,13 @@ import datetime
 import logging
 import math
 import os
+import re
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from official_trainer import files
@@ -276,13 +278,22 @@ def _memory() -> Iterator[Sample]:
     yield "memory_bytes", {}, float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
+def peak_bytes() -> int:
+    """Returns the most bytes that this process has used."""
+    status = Path("/proc/self/status")
+    if status.exists():  # `getrusage` counts the process that started this one, too
+        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        if found:
+            return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def peak_memory(*, of_gpus: bool) -> dict[str, int]:
     """Returns the most bytes that this process and TensorFlow on each GPU have used, by `process` and `GPU:0`.
 
     Asking for GPUs starts TensorFlow's runtime, whose devices cannot be configured after that.
     """
-    unit = 1 if sys.platform == "darwin" else 1024
-    found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    found = {"process": peak_bytes()}
     samples = _gpu_memory() if of_gpus else []
     peaks = [(labels["device"], value) for _, labels, value in samples if labels["kind"] == "peak"]
     return found | {device: int(value) for device, value in peaks}
