@@ -454,11 +454,11 @@ class RunObserver(LoopObserver):
 
     def _tell_of_slow_worker(self) -> None:
         found = self._slow_workers.found
-        self._record.note(slow_worker=None if found is None else dataclasses.asdict(found))
         if found is None:
             self._console.message("no worker makes the others wait any more")
         else:
             _logger.warning("%s", found)
+        self._record.note(slow_worker=None if found is None else dataclasses.asdict(found))
 
     def on_summary(self, step: int) -> None:
         self._process.trackers.all.log("time", step, self._process.account.end_stretch())

@@ -230,4 +230,4 @@ def check_record(found):
     """Asserts that `run.json` and `status.json` of a run that failed hold the message of its error."""
     for name in ("run.json", "status.json"):
         content = json.loads((found.model_dir / name).read_text())
-        assert f"error: {content['error']}" == found.message.rstrip(), name
+        assert f"error: {content['error']}\n" in found.text, f"{name}: {content['error']}\n\n{found.text}"
