@@ -147,6 +147,7 @@ def test_a_run_and_its_check_write_formats(tmp_path):
     assert whole(tmp_path / "run" / "export" / "20") == {"keras", "onnx"}
 
 
+@pytest.mark.full
 def test_a_float32_file_that_is_not_the_model_fails_too(tmp_path):
     """N46: here because the model draws, so that no two calls are alike."""
     words = ["formats_pair", f"--model_dir={tmp_path / 'run'}", "trainer.export.formats=[keras, onnx]"]

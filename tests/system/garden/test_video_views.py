@@ -20,12 +20,6 @@ def train(folder, directory, *more):
     assert done.code == 0, done.err
 
 
-def test_clips_with_two_views_train(tmp_path):
-    """T14: a batch has twice as many rows as labels."""
-    train(tmp_path, "run", "--until_step=2")
-    assert list(committed_steps(str(tmp_path / "run"))) == [2]
-
-
 @pytest.mark.full
 def test_clips_with_two_views_go_on(tmp_path):
     """T14, T11: a run in two parts has the weights of one, and is exported."""

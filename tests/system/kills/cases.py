@@ -304,7 +304,7 @@ CAMPAIGNS = [
 
 BEFORE_CHANGES = table(
     Strikes(DIGITS, (Part, 1), sets=(STEP_BY_STEP,), is_quick=True),
-    Strikes(STOPPED_EARLY, [Part(0.95, leaves=21)], is_quick=True),
+    Strikes(STOPPED_EARLY, [Part(0.95, leaves=21)]),
     *(Strikes(other, (Part, 12), sets=("trainer.steps_per_loop=3",)) for other in (ACTING, XLA)),
     *(campaign(at=(Part, 3)) for campaign in CAMPAIGNS),
     *(
@@ -354,7 +354,7 @@ MOMENTS = {
 }
 
 AT_MOMENTS = table(
-    *(Strikes(FIT, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
+    *(Strikes(FIT, [at], name=moment) for moment, at in MOMENTS.items()),
     *(Strikes(OF_KERAS_3, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
     Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7"),
     Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
@@ -367,7 +367,7 @@ AT_MOMENTS = table(
         Strikes(case, [Step(23, leaves=0), Step(45, leaves=24)], sets=(STEP_BY_STEP, AT_ONCE), is_quick=is_quick)
         for case, is_quick in ((EVALUATED_OFTEN, False), (ACTING, True), (XLA, True))
     ),
-    Strikes(GIN, [Step(30, leaves=20)], is_quick=True),
+    Strikes(GIN, [Step(30, leaves=20)]),
 )
 
 STOPS = table(
