@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-from official_trainer.config import Config, ConfigError, ExperimentConfig, OneOf, fields
+from official_trainer.config import Config, ExperimentConfig, OneOf, fields
 from official_trainer.config.multitask import (
     AnnealingSampleConfig,
     MultiTaskConfig,
@@ -52,13 +52,15 @@ class GardenExperiment(ExperimentConfig):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
+        # A choice that is not selected has no say: it builds nothing, and the params.yaml of a run leaves it out.
+        values = dict(fields.in_force(self)) if self.RESTRICTIONS else {}
         for match in filter(None, map(_RESTRICTION.fullmatch, self.RESTRICTIONS)):
             left, relation, right = match.groups()
             try:
-                value = _operand(left, self)
-                holds = _RELATIONS[relation](value, _operand(right, self))
-            except (ConfigError, TypeError):
-                continue  # a mistake in the experiment, with which Model Garden would fail too
+                value = _operand(left, values)
+                holds = _RELATIONS[relation](value, _operand(right, values))
+            except (LookupError, TypeError):
+                continue  # not selected, or a mistake in the experiment, with which Model Garden would fail too
             if not holds:
                 yield left, f"must be {relation} {right}, as the experiment requires, got {fields.show(value)}"
 
@@ -219,13 +221,13 @@ _RESTRICTION = re.compile(r"\s*(\S+?)\s*(==|!=|<=|>=|<|>)\s*(\S+)\s*")
 """Such as `task.train_data.is_training != None`."""
 
 
-def _operand(word: str, config: Config) -> Any:
+def _operand(word: str, values: Mapping[str, Any]) -> Any:
     if word == "None":
         return None
     try:
         return float(word)
     except ValueError:
-        return fields.find(config, word)
+        return values[word]
 
 
 # How a run differs from one by Model Garden, beside the fields without effect.

@@ -285,6 +285,17 @@ def test_a_restriction_of_the_experiment_is_held(capsys):
     )
 
 
+def test_a_restriction_on_a_choice_that_is_not_selected_has_no_say(tmp_path, capsys):
+    """T20: here SpineNet's levels, which the params.yaml of a run with another backbone leaves out."""
+    changed = ["task.model.max_level=4", "task.model.backbone.type=resnet"]
+    params = tmp_path / "params.yaml"
+    params.write_text(configuration.dump(resolved("maskrcnn_spinenet_coco", sets=changed), origins=True))
+    assert resolved("maskrcnn_spinenet_coco", config_files=[str(params)]).config.task.model.max_level == 4
+    code, _, err = said(capsys, "show", "maskrcnn_spinenet_coco", f"--set={changed[0]}")
+    assert code == 2
+    assert "task.model.max_level: must be == task.model.backbone.spinenet.max_level, as the experiment" in err
+
+
 def test_names_are_offered_and_must_be_one(capsys, monkeypatch):
     """T14: the nearest of their names too; one that both have is refused."""
     _, _, err = said(capsys, "show", "resnet_imagnet")
