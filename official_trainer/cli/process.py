@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import io
 import os
 import signal
@@ -27,7 +28,7 @@ def prepare() -> None:
 
     Ctrl-C ends it silently from here to the verb, as there is nothing to tidy up. Standard streams that are closed are
     opened, because the next file to be opened would take their place and receive what is printed. What cannot be
-    written to stderr is dropped.
+    written to stderr is dropped. Where compiled code ends the process, the lines of Python that led to it are printed.
     """
     if _is_main_thread() and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -38,6 +39,9 @@ def prepare() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lasts
     sys.stderr = _unbroken(sys.stderr or open(os.devnull, "w"))  # noqa: SIM115
+    faulthandler.enable(2)
+    if _is_main_thread():  # TensorFlow says itself why it aborts: mostly because another process of the run has ended
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
