@@ -76,6 +76,31 @@ def detection(path, examples, seed):
     path.with_suffix(".json").write_text(json.dumps(_coco(found)))
 
 
+def coco(path, examples, seed):
+    """COCO 2017 as TensorFlow Datasets prepares it: the folder is a `tfds_data_dir`; also in COCO's JSON."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder("coco/2017", data_dir=path.parent)
+    rng, features, found = np.random.default_rng([seed, 3]), builder.info.features, []
+    split, _, shard = path.stem.partition("-")
+    builder.data_path.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(builder.data_path / f"coco-{split}.tfrecord-{shard}")) as writer:
+        for index in range(examples):
+            image, masks = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
+            number, objects = 1000 * seed + index + 1, []
+            found.append((number, [(label, _box(mask)) for label, mask in masks]))
+            for label, (left, right, top, bottom) in found[-1][1]:
+                box = tfds.features.BBox(top / SIZE, left / SIZE, bottom / SIZE, right / SIZE)
+                area = int((right - left) * (bottom - top))
+                objects.append({"area": area, "bbox": box, "id": len(objects), "is_crowd": False, "label": label - 1})
+            example = {"image": image, "image/filename": f"{number}.jpg", "image/id": number, "objects": objects}
+            writer.write(features.serialize_example(features.encode_example(example)))
+    path.with_suffix(".json").write_text(json.dumps(_coco(found)))
+    if split == "validation":  # the last file
+        tfds.folder_dataset.write_metadata(data_dir=str(builder.data_path), features=features)
+
+
 def _coco(found):
     """Returns (image, [(class, box)]) as COCO's annotations."""
     annotations = []
@@ -264,7 +289,7 @@ def clicks(path, examples, seed):
 
 
 _ALL = (
-    *(images, segmentation, detection, videos, volumes),
+    *(images, segmentation, detection, coco, videos, volumes),
     *(sentences, tagging, masked_words, texts, questions, translation),
     clicks,
 )

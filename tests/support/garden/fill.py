@@ -25,7 +25,7 @@ from tests.support.garden.tried import COLUMNS, ENDS, WITHOUT_DATA, FailedError,
 
 PAGE = ROOT / "docs" / "project" / "model_garden.md"
 _ROW = re.compile(r"^\| `(.+?)` \| (.*) \|$", re.M)
-_COUNT = re.compile(r"^\d+ cells are empty: not tried yet\. The others took ([\d.]+) minutes of a core\.$", re.M)
+_COUNT = re.compile(r"^Tried: \d+ of \d+ cells, in ([\d.]+) minutes of a core\.$", re.M)
 _LONGEST = 250
 
 
@@ -87,9 +87,9 @@ def _rewrite(name, row, seconds):
     page = PAGE.read_text()
     line = f"| `{name}` | {' | '.join(row.values())} |"
     page = _ROW.sub(lambda match: line if match[1] == name else match[0], page)
-    empty = sum(not cell for each in rows(page).values() for column, cell in each.items() if column != "seen")
-    said = "{} cells are empty: not tried yet. The others took {:.1f} minutes of a core."
-    page = _COUNT.sub(lambda match: said.format(empty, float(match[1]) + seconds / 60), page)
+    cells = [each[column] for each in rows(page).values() for column in COLUMNS]
+    said = f"Tried: {sum(map(bool, cells))} of {len(cells)} cells, in {{:.1f}} minutes of a core."
+    page = _COUNT.sub(lambda match: said.format(float(match[1]) + seconds / 60), page)
     written = PAGE.with_suffix(".new")
     written.write_text(page)
     written.replace(PAGE)
