@@ -60,16 +60,14 @@ def segmentation(path, examples, seed):
 
 def detection(path, examples, seed):
     """JPEGs with boxes, classes, areas and instance masks; the boxes also in COCO's JSON, beside them."""
-    rng = np.random.default_rng([seed, 3])
     built, found = [], []
-    for index in range(examples):
-        image, masks = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
-        boxes, number = [_box(mask) for _, mask in masks], 1000 * seed + index + 1
-        found.append((number, [(label, box) for (label, _), box in zip(masks, boxes, strict=True)]))
+    for number, image, masks, objects in _images_of_objects(examples, seed):
+        found.append((number, objects))
+        labels, boxes = zip(*objects, strict=True)
         builder = _vision()
         builder.add_image_matrix_feature(image, image_format="JPEG", image_source_id=str(number).encode())
-        builder.add_boxes_feature(*(np.array(boxes) / SIZE).T.tolist(), labels=[label for label, _ in masks])
-        builder.add_instance_mask_matrices_feature(np.stack([mask for _, mask in masks]).astype(np.uint8))
+        builder.add_boxes_feature(*(np.array(boxes) / SIZE).T.tolist(), labels=list(labels))
+        builder.add_instance_mask_matrices_feature(np.stack(masks).astype(np.uint8))
         builder.add_ints_feature("image/object/is_crowd", [0] * len(masks))
         built.append(builder.example)
     _write(path, built)
@@ -82,23 +80,31 @@ def coco(path, examples, seed):
     import tensorflow_datasets as tfds
 
     builder = tfds.builder("coco/2017", data_dir=path.parent)
-    rng, features, found = np.random.default_rng([seed, 3]), builder.info.features, []
+    features, built, found = builder.info.features, [], []
+    for number, image, _, objects in _images_of_objects(examples, seed):
+        found.append((number, objects))
+        described = []
+        for label, (left, right, top, bottom) in objects:
+            box = tfds.features.BBox(top / SIZE, left / SIZE, bottom / SIZE, right / SIZE)
+            area = int((right - left) * (bottom - top))
+            described.append({"area": area, "bbox": box, "id": len(described), "is_crowd": False, "label": label - 1})
+        example = {"image": image, "image/filename": f"{number}.jpg", "image/id": number, "objects": described}
+        built.append(tf.train.Example.FromString(features.serialize_example(features.encode_example(example))))
     split, _, shard = path.stem.partition("-")
     builder.data_path.mkdir(parents=True, exist_ok=True)
-    with tf.io.TFRecordWriter(str(builder.data_path / f"coco-{split}.tfrecord-{shard}")) as writer:
-        for index in range(examples):
-            image, masks = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
-            number, objects = 1000 * seed + index + 1, []
-            found.append((number, [(label, _box(mask)) for label, mask in masks]))
-            for label, (left, right, top, bottom) in found[-1][1]:
-                box = tfds.features.BBox(top / SIZE, left / SIZE, bottom / SIZE, right / SIZE)
-                area = int((right - left) * (bottom - top))
-                objects.append({"area": area, "bbox": box, "id": len(objects), "is_crowd": False, "label": label - 1})
-            example = {"image": image, "image/filename": f"{number}.jpg", "image/id": number, "objects": objects}
-            writer.write(features.serialize_example(features.encode_example(example)))
+    _write(builder.data_path / f"coco-{split}.tfrecord-{shard}", built)
     path.with_suffix(".json").write_text(json.dumps(_coco(found)))
     if split == "validation":  # the last file
         tfds.folder_dataset.write_metadata(data_dir=str(builder.data_path), features=features)
+
+
+def _images_of_objects(examples, seed):
+    """Yields number, image, masks and [(class, box)] of two objects."""
+    rng = np.random.default_rng([seed, 3])
+    for index in range(examples):
+        image, masks = _scene(rng, [1 + index % (CLASSES - 1), 1 + (index + 1) % (CLASSES - 1)])
+        objects = [(label, _box(mask)) for label, mask in masks]
+        yield 1000 * seed + index + 1, image, [mask for _, mask in masks], objects
 
 
 def _coco(found):

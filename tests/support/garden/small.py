@@ -84,13 +84,14 @@ _DEEP_MASK_SERVING = "deepmac_maskrcnn.serving.detection:DetectionModule"
 _YOLO_SERVING = "official.projects.yolo.serving.export_module_factory:get_export_module"
 
 
+def _sections(where, *settings):
+    """Returns settings for sections of data that no overlay fits; `{name}` in `where` is train or validation."""
+    common = ", ".join([where, "global_batch_size: 4", "shuffle_buffer_size: 24", *settings])
+    return tuple(f"task.{name}_data={{{common.replace('{name}', name)}}}" for name in ("train", "validation"))
+
+
 def _boxes(*settings):
-    """Returns settings for sections of data that no overlay fits."""
-    common = ", ".join(["global_batch_size: 4", "shuffle_buffer_size: 24", *settings])
-    return tuple(
-        f"task.{name}_data={{input_path: 'tiny_data/detection/{name}*.tfrecord', {common}}}"
-        for name in ("train", "validation")
-    )
+    return _sections("input_path: 'tiny_data/detection/{name}*.tfrecord'", *settings)
 
 
 def _yolo(*sets, parser="max_num_instances: 8"):
@@ -116,24 +117,20 @@ def _darknet(*sets):
     )
 
 
-_DETR = (
-    "task.annotation_file=tiny_data/detection/validation-00000-of-00001.json",
-    "task.model={input_size: [64, 64, 3], num_classes: 4, hidden_size: 16, num_queries: 100, num_encoder_layers: 1, "
-    "num_decoder_layers: 1, backbone: {resnet: {model_id: 10, depth_multiplier: 0.25}}}",
-    "task.init_checkpoint=''",
-)
+def _detr(data, *sets):
+    small = (
+        f"task.annotation_file=tiny_data/{data}/validation-00000-of-00001.json",
+        "task.model={input_size: [64, 64, 3], num_classes: 4, hidden_size: 16, num_queries: 100, "
+        "num_encoder_layers: 1, num_decoder_layers: 1, backbone: {resnet: {model_id: 10, depth_multiplier: 0.25}}}",
+        "task.init_checkpoint=''",
+    )
+    return _served(_alone(data, *sets, *small), "detr.serving.export_module:DETRModule")
+
+
+_TFDS = "tfds_data_dir: tiny_data/coco"
 _PICO = (_backbone("yolov7", "{model_id: yolov7-pico}"), "task.model.decoder.yolov7.model_id=yolov7-pico")
-_BOXES = "[12,16],[19,36],[40,28],[36,75],[76,55],[72,146],[142,110],[192,243],[459,401]"
-_ANCHORS = f"task.model.anchor_boxes.boxes=[{', '.join(f'{{box: [{box}]}}' for box in _BOXES[1:-1].split('],['))}]"
-
-
-def _prepared(*settings):
-    """Returns how DETR is made small that reads from TensorFlow Datasets."""
-    common = ", ".join(["tfds_data_dir: tiny_data/coco", "global_batch_size: 4", "shuffle_buffer_size: 24", *settings])
-    sections = (f"task.{name}_data={{{common}}}" for name in ("train", "validation"))
-    annotations = "task.annotation_file=tiny_data/coco/validation-00000-of-00001.json"
-    return _served(_alone("coco", *sections, *_DETR, annotations), "detr.serving.export_module:DETRModule")
-
+_SIZES = "12,16", "19,36", "40,28", "36,75", "76,55", "72,146", "142,110", "192,243", "459,401"
+_ANCHORS = f"task.model.anchor_boxes.boxes=[{', '.join(f'{{box: [{size}]}}' for size in _SIZES)}]"
 
 _TINY_BERT = (
     "{vocab_size: 31, hidden_size: 16, num_layers: 2, num_attention_heads: 2, intermediate_size: 32, "
@@ -235,11 +232,9 @@ SMALL = {
         ("coco_yolov7", "coco_yolov7tiny", "coco91_yolov7tiny", "coco_yolov7_nano", "coco_yolov7x"),
         _yolo(*_PICO, _NO_AVERAGES),
     ),
-    "detr_coco_tfrecord": _served(
-        _alone("detection", *_boxes("dtype: float32"), *_DETR), "detr.serving.export_module:DETRModule"
-    ),
-    "detr_coco": _prepared("output_size: [64, 64]"),
-    "detr_coco_tfds": _prepared(),
+    "detr_coco_tfrecord": _detr("detection", *_boxes("dtype: float32")),
+    "detr_coco": _detr("coco", *_sections(_TFDS, "output_size: [64, 64]")),
+    "detr_coco_tfds": _detr("coco", *_sections(_TFDS)),
     **dict.fromkeys(  # modules that they need are not in the release
         (
             "panoptic_deeplab_mobilenetv3_large_coco",
