@@ -97,7 +97,8 @@ class _Scope:
     def flops(self, outputs: Collection[int]) -> float:
         """Returns the FLOPs of what changes a state, and of what these returned values depend on."""
         live = self._live(outputs)
-        return math.fsum(self._flops_of(self.nodes[name], live[name]) for name in live.keys() & self.nodes.keys())
+        # In the order of the graph, so that the first that is not known is the same in every process.
+        return math.fsum(self._flops_of(node, live[name]) for name, node in self.nodes.items() if name in live)
 
     def _live(self, outputs: Collection[int]) -> dict[str, set[int]]:
         """Returns the operations and arguments that are needed, each with its values that are."""

@@ -124,6 +124,11 @@ def in_python(inputs):
     weights().assign(tf.ensure_shape(tf.numpy_function(lambda x: x, [inputs], tf.float32), [4, 4]))
 
 
+def often_in_python(inputs):
+    for _ in range(9):
+        in_python(inputs)
+
+
 def sparse(inputs):
     weights().assign(tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(inputs), weights()))
 
@@ -134,6 +139,7 @@ def sparse(inputs):
         (loop_to_convergence, [4, 4], "how often the loop while turns is not known before it runs"),
         (one_or_another, [4, 4], r"cond \(If\) decides at each step what is computed"),
         (in_python, [4, 4], r"what PyFunc \(PyFunc\) computes is not known"),
+        (often_in_python, [4, 4], r"what PyFunc \(PyFunc\) computes is not known"),  # the first of them
         (sparse, [4, 4], r"SparseTensorDenseMatMul\) computes is not known"),
         (product, [None, 4], "the shape of .* is not known before it runs; drop_remainder, or padding"),
     ],
