@@ -1,5 +1,6 @@
 """Projects as others write them on Model Garden (`tests/support/projects`), each in processes of its own."""
 
+import functools
 import json
 import os
 import re
@@ -15,21 +16,30 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 from tests.support import runs
+from tests.support.docs import children
+from tests.support.forked import Child, Command
 
 PROJECTS = ROOT / "tests/support/projects"
 
 
-def run(folder, *words, **environment):
-    """Returns how `python WORDS…` ends in `folder`, with no other package of tests on the path than the folder's."""
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(folder), **environment}
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=400, check=False)
-
-
-def done(*words, **environment):
-    ended = run(*words, **environment)
+def python(folder, *words):
+    """Returns what `python WORDS…` prints in `folder`, with no other package of tests on the path than the folder's."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(folder)}
+    options = {"capture_output": True, "text": True, "timeout": 400, "check": False}
+    ended = subprocess.run([sys.executable, *words], cwd=folder, env=environ, **options)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
     return ended.stdout
+
+
+def trainer(folder, *argv, **environment):
+    """Returns how `official-trainer ARGV…` ends in `folder`; forked, as it imports nothing that is there already."""
+    return Command(argv, cwd=folder, folder=folder.parent, env=environment).wait()
+
+
+def done(*argv, **environment):
+    ended = trainer(*argv, **environment)
+    assert ended.code == 0, ended.out[-2000:] + ended.err[-4000:]
+    return ended.out
 
 
 # Packages `configs` and `tasks` at the root of the project.
@@ -45,24 +55,23 @@ QUICK = ["--experiment=tide_level", "--config_file=configs/quick.yaml"]
 
 def test_packages_at_the_root_train_here_and_go_on_there(tides):
     """T20, T25: their program, and a run of either driver evaluates under the other to the same number."""
-    done(tides, "-m", "official_trainer.garden.run", "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=ours")
+    python(tides, "-m", "official_trainer.garden.run", "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=ours")
     rows = [row for row in runs.rows(tides / "ours") if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
-    done(tides, "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=theirs")
+    python(tides, "train.py", *QUICK, "--mode=train_and_eval", "--model_dir=theirs")
     words = ["eval", *QUICK, "--import=configs", "--import=tasks", "--model_dir=theirs", "--checkpoint=best", "--json"]
-    best = json.loads(done(tides, "-m", "official_trainer", *words))
+    best = json.loads(done(tides, *words))
     assert best["error"] == json.loads((tides / "theirs" / "best" / "info.json").read_text())["error"]
 
 
 def test_packages_at_the_root_are_listed_and_shown(tides):
     """T25: `configs` is a package of the project here, and not the folder of a workspace's overlays."""
-    words = ["-m", "official_trainer"]
-    assert "tide_level" in done(tides, *words, "list", "--import=configs")
-    shown = done(tides, *words, "show", "tide_level", "--import=train", "--config_file=configs/quick.yaml")
+    assert "tide_level" in done(tides, "list", "--import=configs")
+    shown = done(tides, "show", "tide_level", "--import=train", "--config_file=configs/quick.yaml")
     assert re.search(r"type: recurrent", shown)
-    refused = run(tides, *words, "show", "tide_level", "--import=configs", "task.validation_data.hours=5")
-    assert refused.returncode == 2
-    assert "task.train_data.hours: must be == task.validation_data.hours, as the experiment" in refused.stderr
+    refused = trainer(tides, "show", "tide_level", "--import=configs", "task.validation_data.hours=5")
+    assert refused.code == 2
+    assert "task.train_data.hours: must be == task.validation_data.hours, as the experiment" in refused.err
 
 
 # A Trainer and a driver of the project's own.
@@ -83,7 +92,7 @@ def test_a_driver_with_stages_and_a_trainer(tides):
     source = source.replace("trainer=trainer,", "trainer=trainer, allow_config_change=True,")
     (tides / "in_stages_here.py").write_text(source)
     words = ["--settings=configs/quick.yaml", "--stages=4:0.05,8:0.01"]
-    theirs, ours = (done(tides, f"{name}.py", f"--out={name}", *words) for name in ("in_stages", "in_stages_here"))
+    theirs, ours = (python(tides, f"{name}.py", f"--out={name}", *words) for name in ("in_stages", "in_stages_here"))
     stages, kept = (re.findall(r"^stage .*$", said, re.MULTILINE) for said in (theirs, ours))
     assert [each.partition(":")[0] for each in kept] == ["stage 0", "stage 1"]
     assert kept[0] == stages[0]
@@ -93,10 +102,11 @@ def test_a_driver_with_stages_and_a_trainer(tides):
     assert compared
     for key in compared:
         np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
-    refused = run(tides, "refused.py", "--out=refused", *words)
-    assert "stage 0" in refused.stdout
-    assert "learning_rate.constant.learning_rate: 0.05 -> 0.01" in refused.stderr
-    assert refused.stderr.rstrip().endswith("In a program: run_experiment(…, allow_config_change=True)")
+    program = functools.partial(children.run_program, "refused.py", ["--out=refused", *words], is_module=False)
+    refused = Child(program, cwd=tides, folder=tides.parent).wait()
+    assert "stage 0" in refused.out
+    assert "learning_rate.constant.learning_rate: 0.05 -> 0.01" in refused.err
+    assert refused.err.rstrip().endswith("In a program: run_experiment(…, allow_config_change=True)")
 
 
 # A factory that reads the environment.
@@ -118,26 +128,26 @@ def survey(tmp_path):
 
 def test_a_factory_that_reads_the_environment(survey):
     """T25: each command reads it again; what is missing is named at its line, and what has changed is said."""
-    words = ["-m", "official_trainer", "train", "survey_answers", "--import=answers", "--model_dir=run"]
-    missing = run(survey, *words)
-    assert missing.returncode == 2
+    words = ["train", "survey_answers", "--import=answers", "--model_dir=run"]
+    missing = trainer(survey, *words)
+    assert missing.code == 2
     line = next(
         n for n, text in enumerate((survey / "answers.py").read_text().splitlines(), 1) if "SURVEY_DATA" in text
     )
-    assert re.search(rf"answers\.py:{line}\b", missing.stderr)
-    assert "SURVEY_DATA" in missing.stderr
+    assert re.search(rf"answers\.py:{line}\b", missing.err)
+    assert "SURVEY_DATA" in missing.err
     place = {"SURVEY_DATA": str(survey / "files")}
     done(survey, *words, **place)
     assert [row["step"] for row in runs.rows(survey / "run") if row["split"] == "validation"] == [3, 6]
-    shown = done(survey, "-m", "official_trainer", "show", "run")
+    shown = done(survey, "show", "run")
     assert str(survey / "files" / "train-*.tfrecord") in shown
     longer = done(survey, *words, **place, SURVEY_STEPS="9")
     assert "continuing from step 6" in longer
     (survey / "files").rename(survey / "moved")
     place = {"SURVEY_DATA": str(survey / "moved"), "SURVEY_STEPS": "12"}
-    refused = run(survey, *words, **place)
-    assert refused.returncode == 2
-    assert "task.train_data.input_path" in refused.stderr
+    refused = trainer(survey, *words, **place)
+    assert refused.code == 2
+    assert "task.train_data.input_path" in refused.err
     assert "continuing from step 9" in done(survey, *words, "--allow_config_change", **place)
 
 
