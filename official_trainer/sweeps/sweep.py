@@ -115,7 +115,7 @@ def _refuse_changes(directory: str, identity: Mapping[str, Any]) -> None:
         what = f"{old}, not {new}"
         if isinstance(old, dict):
             new = new or {}
-            changed = [key for key in [*old, *(new.keys() - old.keys())] if old.get(key) != new.get(key)]
+            changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
             what = first_few([f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed])
         raise SweepError(
             f"--model_dir={directory} holds a sweep with another {kind}: {what}. Its trials could not be compared; "

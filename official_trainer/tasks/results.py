@@ -197,7 +197,7 @@ class Results:
           TypeError: two parts with the same name have different classes.
         """
         merged = {**self.parts, **other.parts}
-        for name in self.parts.keys() & other.parts.keys():
+        for name in [each for each in self.parts if each in other.parts]:
             mine, theirs = self.parts[name], other.parts[name]
             if type(mine) is not type(theirs):
                 kinds = f"{type(mine).__name__} and {type(theirs).__name__}"

@@ -78,7 +78,7 @@ def compare(model_dir: str, trainer: Trainer, step: int, first_batch: int | None
     equal, differing = list[str](), list[dict[str, Any]]()
     for part, values in now.items():
         known = saved.get(part, {})
-        for name in values.keys() & known.keys():  # a fact that one side lacks says nothing
+        for name in [each for each in values if each in known]:  # a fact that one side lacks says nothing
             what = part if name == part else f"{part}.{name}"
             equal += [what] if values[name] == known[name] else []
             differing += [{"what": what, "saved": known[name], "now": values[name]}] if what not in equal else []
