@@ -37,7 +37,7 @@ class DataConfig(Config):
         examples does not depend on it.
       use_multiprocessing: whether processes read a `source` instead, for transforms that take long in Python.
       on_bad_record: what happens to an example of a `source` that cannot be read. `error` ends the run; `skip` leaves
-        it out: in training the next one takes its place, an evaluation has one less. All are in `bad_records.jsonl`.
+        it out: in training another one takes its place, an evaluation has one less. All are in `bad_records.jsonl`.
       max_bad_records: with `skip`, how many examples may be bad; one more ends the run. Unset means any number.
       max_bad_share: with `skip`, which share of the examples of the source may be bad, as well.
       input_path: file path or pattern, or a list of them; for file-based pipelines. Not with `tfds_name`.

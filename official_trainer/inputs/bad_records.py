@@ -9,6 +9,7 @@ step that needs it: then the list follows from the steps that were done, and fro
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import logging
 import threading
@@ -56,10 +57,12 @@ class BadRecords:
 
     def __init__(self, listed: Iterable[BadRecord] = ()) -> None:
         """Takes those that are listed already."""
-        self._found = {(record.section, record.where): record for record in listed}
+        self._found: dict[tuple[str, str], BadRecord] = {}
+        self._counts = collections.Counter[str]()  # of sections
+        self._lock = threading.Lock()
+        self.merge(listed)
         self._steps: dict[tuple[str, str], int] = {}  # of those that are not listed, the first that needs each
         self._allowed: dict[str, tuple[int, str]] = {}
-        self._lock = threading.Lock()
 
     @property
     def is_used(self) -> bool:
@@ -81,7 +84,7 @@ class BadRecords:
         with self._lock:
             is_new = key not in self._found
             if is_new or key in self._steps:
-                self._found.setdefault(key, record)
+                self._keep(record)
                 self._steps[key] = min(step, self._steps.get(key, step))
         if is_new:
             self._warn(record)
@@ -99,7 +102,12 @@ class BadRecords:
         """Adds what other processes have listed."""
         with self._lock:
             for record in records:
-                self._found.setdefault((record.section, record.where), record)
+                self._keep(record)
+
+    def _keep(self, record: BadRecord) -> None:
+        if (key := (record.section, record.where)) not in self._found:
+            self._found[key] = record
+            self._counts[record.section] += 1
 
     def listed(self) -> list[BadRecord]:
         """Returns those that are listed, in the order of their sections and numbers."""
@@ -109,13 +117,17 @@ class BadRecords:
     def excess(self) -> str:
         """Returns what to say of a section with more bad examples than its fields allow; empty if there is none."""
         for section, (most, why) in self._allowed.items():
-            found = self._of(section)
-            if len(found) > most:
+            if self._count(section) > most:
+                found = self._of(section)
                 more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
                 what = f"{len(found):,} examples cannot be read, and at most {most:,} may be bad ({why})"
                 place = f"{section}: " if section else ""
                 return "\n  ".join([f"{place}{what}:", *map(str, found[:_SHOWN]), *more])
         return ""
+
+    def _count(self, section: str) -> int:
+        with self._lock:
+            return self._counts[section]
 
     def _of(self, section: str) -> Sequence[BadRecord]:
         with self._lock:
@@ -123,7 +135,7 @@ class BadRecords:
 
     def _warn(self, record: BadRecord) -> None:
         """Warns of the first few, each on one line."""
-        count = len(self._of(record.section))
+        count = self._count(record.section)
         place = f"{record.section}: " if record.section else ""
         if count <= _SHOWN:
             _logger.warning("%sleft out, because it cannot be read: %s", place, record)

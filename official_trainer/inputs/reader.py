@@ -4,16 +4,20 @@ Owns: the transforms of an example, its padding, the check that all are alike, t
 and what takes its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
 (`source.py`).
 
-A bad example is found by reading it alone. Where bad ones are skipped, the next good one by its number takes its place
-in training; an evaluation has one example less. So which examples a batch has depends on nothing but the data.
+A bad example is found by reading it alone. Where bad ones are skipped, a good one that is drawn takes its place in
+training; an evaluation has one example less. It is drawn by the position, because bad ones often are neighbours: the
+next good one would stand for all of them. So which examples a batch has depends on nothing but the data and the seed.
 """
 
 from __future__ import annotations
 
+import bisect
 import concurrent.futures
 import dataclasses
 import errno
+import hashlib
 import inspect
+import itertools
 import multiprocessing
 import os
 import signal
@@ -33,7 +37,8 @@ from official_trainer.shown import first_few
 
 Transform = Callable[..., Any]
 
-_MOST_TRIED = 1000  # examples in a row that may be bad
+_MOST_TRIED = 1000  # examples for one place
+_TRIED_OF_GROUP = 8
 _COMPARED = 16  # of a source's samples
 
 
@@ -90,14 +95,15 @@ class Reader:
           padding: the fields that are padded to the length of their batch, by their paths, with their values for it.
 
         Raises:
-          ExampleError: the first example is bad, or with `skips` the first thousand are; or a sample has other fields.
+          ExampleError: the first example is bad, or with `skips` a thousand are; or a sample has other fields.
           UnreachableError: the reason is not the example.
           DataError: it has no field to pad.
         """
         self.source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
         self._padding = dict(padding)
+        self._ends = list(itertools.accumulate(source.groups or [len(source)]))
         self._transforms = [_as_function(transform) for transform in transforms]
-        for index in range(min(len(source), _MOST_TRIED if skips else 1)):
+        for index in (0, *(self._drawn(0, 0, number) for number in range(1, _MOST_TRIED if skips else 1))):
             try:
                 example = self._example(index, index)
                 self.first = arrays_of(example)
@@ -107,7 +113,7 @@ class Reader:
                 if _passes(error):
                     raise failed from error
         else:
-            raise failed
+            raise self._given_up(failed) if skips else failed
         if not self.first:
             raise DataError(f"{source.where(index)}: it has no field")
         self.structure = rebuilt(example, iter(range(len(self.first))))
@@ -197,12 +203,34 @@ class Reader:
                 return [self._batch(np.asarray([index]), np.asarray([position]), size)], bad
             except Exception as error:
                 failed = self._named(index, error)
-                if _passes(error) or not self._skips or len(bad) >= min(len(self.source), _MOST_TRIED):
+                if _passes(error) or not self._skips:
                     raise failed from error
                 bad.append(Bad(index, self.source.where(index), _reason(error), position))
+                if len(bad) == _MOST_TRIED:
+                    raise self._given_up(failed) from error
             if not self._repeats:
                 return [], bad
-            index = (index + 1) % len(self.source)
+            index = self._drawn(bad[0].index, position, len(bad))
+
+    def _drawn(self, bad: int, position: int, number: int) -> int:
+        """Returns the example that is tried in place of a bad one at a position, the first, second, and so on.
+
+        It is one of the same group, then of another one for all that are bad there, as a group may be decoded whole.
+        """
+        ends, turn = self._ends, number // _TRIED_OF_GROUP
+        group = bisect.bisect_right(ends, bad)
+        if turn:
+            group = self._hash("group", group, position // len(self.source), turn) % len(ends)
+        first = ends[group - 1] if group else 0
+        return first + self._hash("example", position, number) % (ends[group] - first)
+
+    def _hash(self, *parts: str | int) -> int:
+        text = "/".join(map(str, (self._seed, *parts)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+    def _given_up(self, failed: DataError) -> DataError:
+        what = f"{_MOST_TRIED:,} examples were tried in its place (on_bad_record: skip), and all are bad"
+        return ExampleError(f"{failed}; {what}").with_traceback(failed.__traceback__)
 
     def _batch(self, indices: Any, positions: Any, size: int | None) -> list[Any]:
         if self._transforms or self._padding:

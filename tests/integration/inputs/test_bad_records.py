@@ -66,14 +66,44 @@ def test_a_batch_of_bad_examples_is_no_batch_of_an_evaluation():
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_in_training_the_next_good_example_takes_the_place(processes):
+def test_in_training_good_examples_take_the_places(processes):
     """N45: so all batches are whole, and the others stay where they were; in threads and in processes."""
     good = ids(inputs.from_source([{"id": number} for number in range(COUNT)], data(is_training=True)), 14)
-    params = data(is_training=True, use_multiprocessing=processes, workers=2)
     damaged = [{"id": None if number in BAD else number} for number in range(COUNT)]
+    params = data(is_training=True, use_multiprocessing=processes, workers=2)
     read = ids(inputs.from_source(damaged, params), 14)
-    following = {0: 1, 7: 9, 8: 9, 21: 22, 52: 1}
-    assert read == [following.get(number, number) for number in good]
+    assert [after for before, after in zip(good, read, strict=True) if before not in BAD] == [
+        number for number in good if number not in BAD
+    ]
+    drawn = [after for before, after in zip(good, read, strict=True) if before in BAD]
+    assert len(drawn) >= 2 * len(BAD) and not BAD & set(drawn)
+    assert read == ids(inputs.from_source(damaged, data(is_training=True)), 14)  # the same in each run
+
+
+@pytest.mark.parametrize("groups", [(), [400] * 10])
+def test_a_thousand_bad_neighbours_are_replaced_by_many(groups, monkeypatch):
+    """N45: as where row groups are damaged; no good example stands for all, and few others are tried for each."""
+    tried = []
+    monkeypatch.setattr(Numbers, "__getitem__", lambda self, index: (tried.append(index), read_one(self, index))[1])
+    bad = set(range(1200))  # the first of all, too
+    params = data(is_training=True, max_bad_share=0.5, batch=500, workers=1)
+    read = ids(inputs.from_source(Numbers(4000, groups=groups, bad=bad), params), 8)
+    numbers, counts = np.unique(read, return_counts=True)
+    assert counts.sum() == 4000 and numbers.min() >= 1200
+    assert counts.max() < 20  # 1,200 places, and as many examples that may take them
+    assert sum(index in bad for index in tried) < 20 * len(bad)
+
+
+read_one = Numbers.__getitem__
+
+
+def test_an_epoch_is_given_up_where_all_is_bad():
+    """N45: after a thousand tries, with the place of the first, and the field that asked for them."""
+    said = (
+        r"^example \d+: its checksum is wrong; 1,000 examples were tried in its place \(on_bad_record: skip\), and all "
+    )
+    with pytest.raises(inputs.DataError, match=said):
+        inputs.from_source(Numbers(5000, bad=set(range(5000))), data(is_training=True, max_bad_share=1.0))
 
 
 def bad_of_steps(steps, *, pipelines=1, stops=()):
