@@ -31,7 +31,8 @@ _PART = 100_000
 class SqlConfig(SourceConfig):
     """Rows of a database, each a dict of its columns, in the order of a key; for example `sqlite:///data/examples.db`.
 
-    A batch is one query `WHERE key IN (…)` for each 1,000 of its rows. Integers become int64 and floats float32.
+    A batch is one query `WHERE key IN (…)` for each 1,000 of its rows. Integers become int64 and floats float64. A
+    column of SQLite that has both, which other databases do not allow, is float64.
 
     Attributes:
       url: of SQLAlchemy, without a password: `postgresql+psycopg://user@host/name`. Not with `url_env`.
@@ -89,6 +90,7 @@ class SqlRows(Batched):
                 check_names([config.key], names, self._what, "key")
                 check_names(self._columns, names, self._what, "columns")
                 self._keys = self._read_keys(connection)
+                self._of_floats = self._with_floats(connection)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
             raise DataError(self._shown(error), field="url" if config.url else "url_env") from None
 
@@ -131,6 +133,17 @@ class SqlRows(Batched):
             raise DataError(f"{what}; take a column that has another value in each row", field="key")
         return keys
 
+    def _with_floats(self, connection: Any) -> set[str]:
+        """Returns the columns in which SQLite, whose values have a type each, holds a float in any row."""
+        import sqlalchemy
+
+        if connection.dialect.name != "sqlite":
+            return set()
+        columns: list[Any] = [sqlalchemy.column(name) for name in self._columns]
+        tests = [sqlalchemy.func.max(sqlalchemy.func.typeof(column) == "real") for column in columns]
+        found = connection.execute(self._select(*tests)).one()
+        return {name for name, has_floats in zip(self._columns, found, strict=True) if has_floats}
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_engine"}
 
@@ -156,7 +169,12 @@ class SqlRows(Batched):
         if gone := [each for each in keys if each not in found]:
             raise ValueError(f"the row {self._config.key} = {gone[0]!r} is gone since the run began; put it back")
         rows = [found[each] for each in keys]
-        return {name: as_array([_plain(row[at]) for row in rows], name) for at, name in enumerate(self._columns)}
+        return {name: self._array([row[at] for row in rows], name) for at, name in enumerate(self._columns)}
+
+    def _array(self, values: Sequence[Any], name: str) -> Any:
+        """Returns values of a column as an array, which has the column's type also where all of them are integers."""
+        kind = float if name in self._of_floats else int
+        return as_array([kind(each) if type(each) is int else _plain(each) for each in values], name, floats="float64")
 
     def where(self, index: int) -> str:
         return f"{self._what}, {self._config.key} = {self._keys[[index]].tolist()[0]!r}"

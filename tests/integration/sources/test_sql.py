@@ -46,7 +46,7 @@ def test_rows_come_in_the_order_that_is_asked_for(tmp_path):
     assert [batch["id"].tolist() for batch in found] == [order, order[:7], [5, 5], order]
     again = pickle.loads(pickle.dumps(source)).take(order)
     assert again["text"].tolist() == [f"row {number}".encode() for number in order]
-    assert again["x"].dtype == np.float32 and again["id"].dtype == np.int64
+    assert again["x"].dtype == np.float64 and again["id"].dtype == np.int64
 
 
 def test_values_and_texts_as_keys(tmp_path):
@@ -61,6 +61,30 @@ def test_values_and_texts_as_keys(tmp_path):
     assert batch["k"].tolist() == [b"B", b"a:", b"b"] and batch["b"].tolist() == [b"b", b"c", b"a\0"]
     assert source.where(1) == "the query, k = 'a:'"
     assert failure(build(url, columns=("k",), table="", query="SELECT k FROM t LIMIT 0")).endswith("has no example")
+
+
+def test_numbers_keep_all_their_digits(tmp_path):
+    """N41: as in CSV; a column that has whole and other numbers is float64 also in a batch of whole ones."""
+    url = database(
+        tmp_path,
+        "CREATE TABLE t (k INTEGER, r REAL, mixed NUMERIC, n INTEGER)",
+        "INSERT INTO t VALUES (1, 1700000000.125, 16777217, 9007199254740993), (2, 1700000001.125, 0.5, 16777217)",
+    )
+    source = pickle.loads(pickle.dumps(build(url)))
+    batches = [source.take(each) for each in ([0, 1], [0], [1])]
+    assert [batch["r"].tolist() for batch in batches] == [
+        [1700000000.125, 1700000001.125],
+        [1700000000.125],
+        [1700000001.125],
+    ]
+    assert [batch["mixed"].tolist() for batch in batches] == [[16777217.0, 0.5], [16777217.0], [0.5]]
+    assert batches[0]["n"].tolist() == [9007199254740993, 16777217]
+    for batch in batches:
+        assert {name: str(array.dtype) for name, array in batch.items()} == {
+            **{"k": "int64", "r": "float64", "mixed": "float64", "n": "int64"}
+        }
+    whole = next(iter(inputs.from_source(build(url), DataConfig(global_batch_size=2, is_training=False))))
+    assert whole["r"].dtype == tf.float64 and whole["r"].numpy().tolist() == [1700000000.125, 1700000001.125]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ FIELDS = {
     "parquet": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
     "hf": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
     "csv": {"id": "int64", "text": "text", "x": "float32"},
-    "sql": {"id": "int64", "text": "text", "x": "float32"},
+    "sql": {"id": "int64", "text": "text", "x": "float64"},
     "npy": {"id": "int64", "value": "float32"},
     "images": {"image": "uint8", "label": "int64"},
     "tfrecord": {"(example)": "text"},
