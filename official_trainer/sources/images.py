@@ -9,6 +9,7 @@ Pillow decodes without holding the interpreter's lock, so threads decode at the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -109,8 +110,21 @@ class ImagesSource(Source):
         return [0, *(np.flatnonzero(np.diff(self._labels)) + 1).tolist()]  # one of each class
 
     def fingerprint(self) -> str:
-        """Returns a text that changes with the names of the classes and the files."""
-        return hashlib.blake2b("\0".join([*self.classes, "", *self._files]).encode(), digest_size=16).hexdigest()
+        """Returns a text that changes with the names of the classes and the files, and behind a `+` with their sizes.
+
+        Runs of earlier versions recorded the names alone.
+        """
+        return self._fingerprint
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        sizes = [_size_bytes(self.where(index)) for index in range(len(self))]
+        names = "\0".join([*self.classes, "", *self._files])
+        of_names, of_sizes = (
+            hashlib.blake2b(fact.encode(), digest_size=size).hexdigest()
+            for fact, size in ((names, 16), (repr(sizes), 8))
+        )
+        return f"{of_names}+{of_sizes}"
 
     def _image(self, path: str) -> Any:
         import numpy as np
@@ -126,6 +140,13 @@ class ImagesSource(Source):
             converted = image if image.mode == mode else image.convert(mode)
         pixels = np.asarray(converted if size is None else _resized(converted, size, self._section.resize))
         return pixels.reshape([*pixels.shape[:2], self._section.channels])
+
+
+def _size_bytes(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # when its turn comes, it is an example that cannot be read
+        return -1
 
 
 def _resized(image: Any, size: tuple[int, int], resize: Resize) -> Any:

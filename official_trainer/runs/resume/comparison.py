@@ -37,7 +37,7 @@ KEY = "next_step"
 _KEPT_RESUMES = 200
 _LISTED_TENSORS = 50
 _SHOWN = {"step", "checkpoint", "equal", "tensors", "differing"}
-_MOST_EXAMPLES = 1024  # of a batch: the order of these tells the order of the rest
+_MOST_EXAMPLES = 1024  # of a batch: the numbers of these tell the order of the rest; their content is not read
 
 
 def facts(trainer: Trainer, first_batch: int | None = None) -> dict[str, Any]:
@@ -122,9 +122,8 @@ def read(model_dir: str) -> list[dict[str, Any]]:
 def in_lines(resumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yields a line for each resume: the step, the checkpoint, what is equal, what differs."""
     for each in resumes:
-        equal = {name.partition(".")[0] for name in each["equal"]}
         differs = {str(found["what"]): found for found in each["differing"]}
-        equal -= {what.partition(".")[0] for what in differs}
+        equal = set(map(_fact, each["equal"])) - set(map(_fact, differs))
         same = [words for part, words in _WORDS.items() if part in equal]
         counts = {} if each["tensors"] is None else each["tensors"]["equal"]
         same += [_WORDS.get(part) or f"{count} tensor{'s' * (count != 1)} of {part}" for part, count in counts.items()]
@@ -136,7 +135,12 @@ def in_lines(resumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"step {each['step']} from {each['checkpoint']}: equal: {', '.join(same) or 'nothing'}; {said}"
 
 
+def _fact(name: str) -> str:
+    return name if name in _WORDS else name.partition(".")[0]
+
+
 _WORDS = {
-    **{"batch": "next batch", "learning_rate": "learning rate", "random": "random numbers"},
+    **{"batch": "number of the next batch", "batch.examples": "numbers of the next examples"},
+    **{"learning_rate": "learning rate", "random": "random numbers"},
     **{"global_step": "step", "training": "position in the data"},
 }

@@ -109,6 +109,22 @@ def test_data_that_has_changed_is_refused(change, message, tmp_path, monkeypatch
     assert f"evaluations before step 5 are of other data: {warned}" in caplog.text
 
 
+def test_a_run_that_recorded_no_sizes_of_images_goes_on(tmp_path, monkeypatch, caplog):
+    """N45: as those of earlier versions; from the next checkpoint on their sizes are compared, and always the names."""
+    names, sizes = "0123456789abcdef" * 2, "0123456789abcdef"
+    monkeypatch.setattr(bad_runs, "MARK", f"images 1 of 101 {names}; other")
+    do(tmp_path, until_step=5)
+    monkeypatch.setattr(bad_runs, "MARK", f"images 1 of 101 {names[::-1]}+{sizes}; other")
+    with pytest.raises(LayoutChangeError, match="fingerprint of the data"):
+        do(tmp_path, until_step=10)
+    monkeypatch.setattr(bad_runs, "MARK", f"images 1 of 101 {names}+{sizes}; other")
+    do(tmp_path, until_step=10)
+    assert "of other data" not in caplog.text
+    monkeypatch.setattr(bad_runs, "MARK", f"images 1 of 101 {names}+{sizes[::-1]}; other")
+    with pytest.raises(LayoutChangeError, match="fingerprint of the data"):
+        do(tmp_path)
+
+
 def test_another_version_of_what_orders_the_examples_is_refused(tmp_path, monkeypatch):
     """N45: Grain's own shuffle has changed between versions."""
     dataset = random_access._Pipeline.dataset

@@ -205,7 +205,7 @@ def test_mistakes_in_a_section_are_errors_of_the_configuration(fields, message):
 
 
 def test_the_fingerprint_changes_with_the_files(tmp_path):
-    """N45: another image, another class, not another place of the folder."""
+    """N45: another image, another class, another size of a file, not another place of the folder."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         write_images(tmp_path / name, 4)
@@ -213,3 +213,9 @@ def test_the_fingerprint_changes_with_the_files(tmp_path):
     assert build(tmp_path / "b").fingerprint() == before
     (tmp_path / "b" / "cat" / "000000.png").rename(tmp_path / "b" / "dog" / "000000.png")
     assert build(tmp_path / "b").fingerprint() != before
+    save(tmp_path / "a" / "dog" / "000003.png", np.random.default_rng(0).integers(0, 255, [4, 6, 3]))
+    changed = build(tmp_path / "a").fingerprint()
+    assert changed != before and changed.partition("+")[0] == before.partition("+")[0]
+    (tmp_path / "a" / "dog" / "000003.png").unlink()
+    (tmp_path / "a" / "dog" / "000003.png").symlink_to("nowhere")
+    assert build(tmp_path / "a").fingerprint() not in (before, changed)  # an example that cannot be read

@@ -44,7 +44,9 @@ def test_each_resume_is_compared_before_its_first_update(model_dir, monkeypatch,
     assert cli.main(["show", model_dir, "--resumes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"step {n} from ckpt-{n}" for n in (20, 40, 60)]
-    assert "equal: next batch, learning rate, random numbers, " in lines[0] and lines[0].endswith("; nothing differs")
+    assert "equal: number of the next batch, learning rate, random numbers, " in lines[0] and lines[0].endswith(
+        "; nothing differs"
+    )
     assert lines[1].endswith("/.OPTIMIZER_SLOT/optimizer/v (other values)")
     assert "learning_rate 0.0099" in lines[2] and "learning rate" not in lines[2]
     assert cli.main(["show", model_dir, "--resumes", "--json"]) == 0
