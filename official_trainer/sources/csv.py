@@ -28,6 +28,8 @@ from official_trainer.sources.columns import TableFiles, file_problems, opened
 
 _BLOCK_BYTES = 16 << 20  # the types of columns are found in the first block; a block is a part of the copy
 _NULLS = ("", "NA", "N/A", "NULL", "null", "None")  # not NaN, which is a number
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_FEW = 100  # text is a mistake where at least so many numbers are in the column for each value that is none
 
 Type = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string"
@@ -46,7 +48,8 @@ class CsvConfig(SourceConfig):
       delimiter: between fields.
       encoding: of the text.
       column_names: of files without a header; empty means that the first line has them.
-      column_types: of columns; the others' are found in the first 16 MiB of the first file.
+      column_types: of columns; the others' are found in the first 16 MiB of the first file, where a column of numbers
+        may not have a few values that are none: say that such a column is `string`.
       fill_null: for a column, the value of rows where it is empty or NA; without it such a row is an error.
       cache_dir: folder of the converted files; unset means `official_trainer/csv` in the user's cache. Nothing is
         removed from it.
@@ -122,7 +125,7 @@ def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
 
     # TensorFlow's files leave out what is below a second.
     changed = tf.io.gfile.stat(path).mtime_nsec if files.is_url(path) else os.stat(path).st_mtime_ns
-    options = [columns, config.delimiter, config.encoding, config.column_names, _BLOCK_BYTES, *types.items()]
+    options = [columns, config.delimiter, config.encoding, config.column_names, _BLOCK_BYTES, _FEW, *types.items()]
     key = repr([files.absolute(path), files.size_bytes(path), changed, *map(str, options)])
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = config.cache_dir or os.path.join(home, "official_trainer", "csv")
@@ -134,7 +137,8 @@ def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
     try:
         with _reader(config, path) as reader:
             names += reader.schema.names
-        check_names(columns or names, names, path, "columns" if config.columns else "files")
+            check_names(columns or names, names, path, "columns" if config.columns else "files")
+            types = {**_meant(reader, columns or names, types), **types}
         with (
             _reader(config, path, include_columns=list(columns), column_types=types) as reader,
             files.written_atomically(copy) as temporary,
@@ -148,9 +152,34 @@ def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
         said, is_of_field = re.subn(
             r"In CSV column #(\d+)", lambda found: f"field '{names[int(found[1])]}'", str(error)
         )
-        fix = "say its type in column_types, or correct it" if is_of_field else "correct or copy the file"
+        fix = "correct or copy the file"
+        if "invalid UTF8" in said or isinstance(error, UnicodeError):
+            fix = f"the file is not {config.encoding}: say its encoding, such as encoding: latin1"
+        elif is_of_field:
+            fix = "correct it, or say the type of the column, such as string, in column_types"
         raise DataError(f"{path}: {said}; {fix}", field="files") from error
     return copy
+
+
+def _meant(reader: Any, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns types for columns that Arrow takes for other ones because of a few values, which are errors of these.
+
+    One value that is no number makes text of all numbers of a block, and one that is not of the encoding makes bytes of
+    its text.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: dict[str, Any] = {}
+    of_text = [n for n in names if n not in given and pa.types.is_string(reader.schema.field(n).type)]
+    block = reader.read_next_batch().select(of_text) if of_text else ()
+    for name, column in zip(of_text, block, strict=True):
+        known = column.filter(pc.invert(pc.is_in(column, pa.array(_NULLS))))
+        numbers = pc.sum(pc.match_substring_regex(known, _NUMBER)).as_py() or 0
+        if 0 < _FEW * (len(known) - numbers) <= numbers:
+            found[name] = pa.float64()
+    others = [n for n in names if n not in given and pa.types.is_binary(reader.schema.field(n).type)]
+    return found | dict.fromkeys(others, pa.string())
 
 
 @contextlib.contextmanager

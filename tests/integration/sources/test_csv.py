@@ -106,7 +106,7 @@ def test_files_are_copied_once(tmp_path):
             "{path}: field 'id': Row #3: CSV conversion error to",
         ),
         ("id,t\n1,a\n2\n", {}, "{path}: CSV parse error: Row #3: Expected 2 columns, got 1: 2; correct"),
-        ("id,t\n1,a\nx,b\n", {"column_types": {"id": "int8"}}, "say its type in column_types, or correct it"),
+        ("id,t\n1,a\nx,b\n", {"column_types": {"id": "int8"}}, "correct it, or say the type of the column, such as"),
         ("id,t\n1,a\n", {"columns": ("tt",)}, "columns: {path} has no column 'tt'; there are id, t"),
         ("id,id\n1,2\n", {}, "files: {path} has 2 columns 'id'; rename them"),
         ("id,t\n1,2020-01-01\n", {}, "{path}: column 't' is date32[day], which no tensor holds"),
@@ -119,7 +119,13 @@ def test_files_are_copied_once(tmp_path):
         ),
         ("", {}, "{path}: Empty CSV file; correct"),
         ("id,t\n", {}, "{path}: column 'id' is null, which no tensor holds"),
-        ("id\n1\n", {"encoding": "utf-16"}, "{path}: "),
+        ("id\n1\n", {"encoding": "utf-16"}, "the file is not utf-16: say its encoding, such as encoding: latin1"),
+        (
+            "id\n" + "1\n" * 90 + "abc\n" + "NA\n-1.5e3\n" * 10,
+            {},
+            "{path}: field 'id': Row #92: CSV conversion error to double: invalid value 'abc'; correct it, or say the "
+            "type of the column, such as string, in column_types",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, text, fields, message):
@@ -128,6 +134,34 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, text, fields, message):
     with pytest.raises(inputs.DataError) as caught:
         build(path, **fields)
     assert message.format(path=path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["abc\n" + "1\n" * 99, "NA\n" * 99 + "abc\n", "1a\n" + "1\n" * 9])
+def test_a_column_of_text_stays_text(tmp_path, text):
+    """N41: also with numbers in it, unless they are nearly all; `column_types` makes text of those."""
+    assert build(written(tmp_path / "a.csv", f"t\n{text}"))[0] == {"t": text.split()[0].encode()}
+
+
+def test_numbers_with_a_mistake_can_be_text(tmp_path, monkeypatch):
+    """N41: of a code that is nearly always a number."""
+    monkeypatch.setattr(csv, "_BLOCK_BYTES", 4000)
+    path = written(tmp_path / "a.csv", "t,n\nA1,1\n" + "1,1\n" * 150)
+    with pytest.raises(inputs.DataError, match=r"field 't': Row #2: .* invalid value 'A1'"):
+        build(path)
+    assert build(path, columns=("n",))[0] == {"n": 1}
+    assert build(path, column_types={"t": "string"})[0] == {"t": b"A1", "n": 1}
+
+
+def test_text_of_another_encoding_is_refused(tmp_path):
+    """N45: in the first file as in a later one, with file, row and field, and in the header."""
+    good, bad = written(tmp_path / "a.csv", "t\nü\n"), written(tmp_path / "b.csv", "t\nu\nü\n", "latin1")
+    message = f"{bad}: field 't': Row #3: .* invalid UTF8 data; the file is not utf8: say its encoding, such as enc"
+    for files in ([bad], [good, bad]):
+        with pytest.raises(inputs.DataError, match=message):
+            build(*files)
+    with pytest.raises(inputs.DataError, match="the file is not utf8: say its encoding, such as encoding: latin1"):
+        build(written(tmp_path / "c.csv", "ü\n1\n", "latin1"))
+    assert build(bad, encoding="latin1")[1] == {"t": "ü".encode()}
 
 
 def test_a_later_file_has_the_types_of_the_first(tmp_path):
