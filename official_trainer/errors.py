@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 
 class ExitCode(enum.IntEnum):
@@ -50,11 +51,12 @@ class UserError(Exception):
 
     Attributes:
       exit_code: of the process.
-      names_line: whether the line of the user's code that led to it stands in front of the message.
+      names_line: where the line of the user's code that led to it stands: before the message; behind it, if the message
+        has a place in a file of data; or nowhere.
     """
 
     exit_code: ExitCode = ExitCode.FAILED
-    names_line: bool = False
+    names_line: Literal["", "before", "behind"] = ""
 
 
 def describe_error(error: BaseException) -> str:

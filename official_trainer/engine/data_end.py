@@ -27,7 +27,7 @@ TIMES_TRAINING = 10
 class EndlessError(DataError):
     """Data that is read to its end has none."""
 
-    names_line = True
+    names_line = "before"
 
 
 def length_of(dataset: Any) -> float | None:

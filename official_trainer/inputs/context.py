@@ -40,14 +40,14 @@ class DataError(UserError, ValueError):
 class ArraysError(DataError):
     """What the code that builds the data has read is not there, or does not belong together."""
 
-    names_line = True
+    names_line = "before"
 
 
 class BatchesError(DataError):
     """What `build_inputs` returned is no dataset of batches, which is a bug in the task."""
 
     exit_code = ExitCode.FAILED
-    names_line = True
+    names_line = "before"
 
 
 class TooManyBadError(DataError):

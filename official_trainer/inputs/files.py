@@ -93,7 +93,7 @@ def find_files(input_path: str | Sequence[str], *, field: str = "input_path") ->
 class UnparsedError(DataError):
     """A file holds what the task's pipeline cannot parse."""
 
-    names_line = True
+    names_line = "behind"
 
 
 def explain(

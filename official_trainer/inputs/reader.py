@@ -45,7 +45,7 @@ _COMPARED = 16  # of a source's samples
 class ExampleError(DataError):
     """An example that cannot be read, transformed or made part of a batch; the message has its place."""
 
-    names_line = True
+    names_line = "behind"
 
 
 class UnreachableError(DataError):

@@ -19,6 +19,7 @@ from official_trainer.inputs.source import as_array, flat
 from official_trainer.lazy import tf
 from official_trainer.runs import run
 from official_trainer.runs.job import Job, check_ready, say_place
+from official_trainer.user_code import during
 
 _SECONDS = 0.5  # that a part is measured, so this says which is slow, and not how fast a run will be
 _READ, _SHOWN = 64, 3  # examples
@@ -68,10 +69,12 @@ def look(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
                 what, fix = "is not set, so there is nothing to show", "set it; of several tasks, try each alone"
                 raise ConfigError([Problem(what, f"task.{name}", fix=fix)])
             try:
-                yield _seen(task, section, f"task.{name}", job.config.runtime.seed)
+                with during(f"reading {name}", task=task, method="build_inputs"):
+                    seen = _seen(task, section, f"task.{name}", job.config.runtime.seed)
             except DataError as error:
                 say_place(error, job)
                 raise
+            yield seen
 
 
 def _seen(task: Any, section: Any, path: str, seed: int) -> SeenData:

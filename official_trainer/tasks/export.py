@@ -67,7 +67,7 @@ _ATTEMPTS = 10
 class NoSignaturesError(UserError, ValueError):
     """The inputs of a SavedModel of this task are unknown."""
 
-    names_line = True
+    names_line = "before"
 
 
 def predict_step_of(task: Any) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ _PREDICT_LOG, _REQUEST, _MODEL_SPEC, _SIGNATURE_NAME, _INPUTS, _KEY, _VALUE = 6,
 class WarmupError(UserError, ValueError):
     """A warm-up request does not fit the exported model."""
 
-    names_line = True
+    names_line = "before"
 
 
 def write(directory: str, requests: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -57,7 +57,7 @@ _DATA = (
     (
         r"Cast string to (\w+) is not supported|Unable to cast.*string|Value for attr 'T' of string",
         "The data holds strings where numbers are needed: map them in build_inputs, for example with a StringLookup "
-        "layer or tf.strings.to_number.",
+        "layer or tf.strings.to_number. With the type of a column in column_types, CSV says which row is no number.",
         True,
     ),
     (

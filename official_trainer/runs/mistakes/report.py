@@ -47,8 +47,8 @@ _MOST_SHAPES = 4
 _REPORT = "_official_trainer_report"
 _NOTED = "_official_trainer_noted"
 
-_READS = re.compile(r"(\{\{node |\[\[|Op:)[\w/]*IteratorGetNext\w*(\}\}|\])")
-"""In the text of an error of a graph: the operation that reads the data."""
+_READS = re.compile(r"(\{\{node |\[\[|Op:)[\w/]*(IteratorGetNext|MakeIterator)\w*(\}\}|\])")
+"""In the text of an error of a graph: the operation that reads the data, or begins to."""
 _TASK = os.path.join("tasks", "task.py")
 _MADE_BY = {
     "process_metrics": "build_metrics",
@@ -133,7 +133,13 @@ def _report(error: BaseException, directory: str) -> Report | None:
         if (bug := getattr(error, "bug", None)) is not None:
             return report_of(bug, directory)
         frames = _frames(error, notes) if error.names_line else []  # which led to an error that is meant for users
-        return Report((*_place(frames, notes), *_short(str(error), 6)), error.exit_code) if frames else None
+        if not frames:
+            return None
+        place, text = _place(frames, notes), str(error)
+        lines = [*place, *_short(text, 6)]
+        if error.names_line == "behind":
+            lines = [*_short(text, 6, indent=""), f"  {place[0]}", *place[1:]]
+        return Report(tuple(lines), error.exit_code)
     if not _frames(error, notes) and not (is_of_graph(error) and notes):
         return None
     lines, code = _lines(error, notes)

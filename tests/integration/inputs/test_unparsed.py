@@ -44,7 +44,7 @@ def test_the_line_and_the_field_are_named(row, function, said, tmp_path):
     params = DataConfig(input_path=f"{tmp_path}/*.csv", is_training=True)
     found = inputs.explain_data_error(error_of(str(path), function), params, "task.train_data")
     assert str(found).startswith(f"task.train_data: {path}:16: {said}; TensorFlow says: ")
-    assert found.names_line
+    assert found.names_line == "behind"
 
 
 def test_a_header_that_is_read_as_a_row_is_line_one(tmp_path):

@@ -1,14 +1,19 @@
 """What `data` reads of the data of an experiment."""
 
+import dataclasses
+import re
+
 import pytest
 
 from official_trainer import config as configuration
 from official_trainer import inputs
 from official_trainer.config import ConfigError, DataConfig, schema
+from official_trainer.errors import ExitCode
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.runs import seen_data
 from official_trainer.runs.job import Job
+from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
 from tests.support import bad_runs, several_tasks, toy  # noqa: F401  two register experiments
 
@@ -65,6 +70,80 @@ def test_bad_examples(tmp_path):
     assert [each.tolist() for each in seen.fields["source"][0][3]] == toy.FEATURES[1:3].tolist(), "example 0 is bad"
     with pytest.raises(DataError, match="example 0: its checksum is wrong"):
         look("bad_run", f"task.folder={tmp_path}", "task.train_data.on_bad_record=error", names=["train_data"])
+
+
+def cast(batch, seeds):
+    return tf.cast(batch["x"], tf.float32)[:, None], batch["y"]
+
+
+def misspelt(batch, seeds):
+    return batch["x"], batch["z"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailingConfig(schema.TaskConfig):
+    """A function of the user's, by its name."""
+
+    function: str = "cast"
+
+
+@registry.register_task_cls(FailingConfig)
+class FailingTask(toy.ToyTask):
+    """A text where a number is expected."""
+
+    def build_inputs(self, params, input_context=None):
+        examples = [{"x": "abc", "y": 1.0}] * 20
+        function = globals()[self.task_config.function]
+        return inputs.from_source(examples, params, input_context, transform_fn=function)
+
+
+@registry.register_config_factory("seen_failing")
+def seen_failing():
+    return toy.experiment().replace(task=FailingConfig(train_data=DataConfig(global_batch_size=20)))
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "lines"),
+    [
+        (
+            "cast",
+            ExitCode.DATA,
+            [
+                r"\S*test_seen_data.py:\d+ in cast, while reading train_data",
+                r'    return tf.cast\(batch\["x"\], .*',
+                "  UnimplementedError: Cast string to float is not supported",
+                "  The data holds strings .* With the type of a column in column_types, CSV says which row is .*",
+            ],
+        ),
+        (
+            "misspelt",
+            ExitCode.FAILED,
+            [
+                r"\S*test_seen_data.py:\d+ in misspelt, while building train_data",
+                r'    return batch\["x"\], .*',
+                "  KeyError: 'z'",
+                "  variables: batch .*",
+            ],
+        ),
+    ],
+)
+def test_an_error_in_the_users_code_is_told_as_by_train(function, code, lines):
+    """N28: with its line, what was done, and what it means, also where it is found while data are read."""
+    with pytest.raises((tf.errors.UnimplementedError, KeyError)) as caught:
+        look("seen_failing", f"task.function={function}", names=["train_data"])
+    report = report_of(caught.value)
+    assert report.exit_code == code
+    assert re.fullmatch("\n".join([*lines, "  traceback: .*"]), "\n".join(report.lines))
+
+
+def test_an_error_in_an_example_begins_with_its_place(tmp_path):
+    """N45: what reads the data comes behind it."""
+    with pytest.raises(DataError) as caught:
+        look("bad_run", f"task.folder={tmp_path}", "task.train_data.on_bad_record=error", names=["train_data"])
+    place, line, code = report_of(caught.value).lines
+    assert place == "example 0: its checksum is wrong"
+    assert re.fullmatch(r"  \S*bad_runs.py:\d+ in (__getitem__|build_inputs), while building train_data", line)
+    assert code.startswith("    ")
 
 
 def test_what_is_not_there_is_refused():
