@@ -120,6 +120,9 @@ def _cause(section: Config, path: str, place: str, text: str, trail: Trail) -> d
     names = [word.rpartition(".")[2] for word in _words(text)]
     names += ["type"] if isinstance(section, Component) else []  # of a field that it needs, and that is not set
     others = [fields.join(path, name) for name in names if name in fields.hints(type(section))]
+    entry = place.rpartition(".")[0]
+    if entry != path:  # a part of the section: whatever has made it
+        others = [each for each in trail.touched() if is_inside(each, entry)] + others
     for other in [] if origin.by_user else others:
         if trail.origin(other).by_user:
             return _spot(trail.origin(other))
@@ -137,7 +140,7 @@ def _spot(origin: Origin) -> dict[str, Any]:
 
 
 def _words(text: str) -> list[str]:
-    return [word.strip(".,;:()'`=").partition("=")[0] for word in text.split()]
+    return [word.strip(".,;:(){}'`=").partition("=")[0] for word in text.split()]
 
 
 def _sibling(path: str, name: str) -> str:

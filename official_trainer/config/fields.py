@@ -389,7 +389,7 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
         return Problem("this field was removed", join(path, key), fix=cls.REMOVED[str(key)], origin=origin)
     ours = other_names.ours(str(key))
     near = next((name for name in ours if name in parts), "")
-    elsewhere = "" if near else _elsewhere(root, str(key), ours)
+    elsewhere = "" if near else _inside(cls, str(key), path) or _elsewhere(root, str(key), ours)
     if not near and not (ours and elsewhere):
         near = best_match(str(key), parts)
     where = f" of {cls.__name__}" if is_section_type(cls) and path else ""
@@ -413,6 +413,14 @@ def _elsewhere(root: Any, key: str, ours: Sequence[str]) -> str:
             return f"{key} exists at {' and '.join(places[:3])}"
         if places:
             return f"{key} is called {' or '.join(places[:3])} here"
+    return other_names.OF_ITEMS.get(key.lower(), "")
+
+
+def _inside(cls: Any, key: str, path: str) -> str:
+    """Says that a field `key` is one of a section in this one, which may not be there yet, as `type` of `source`."""
+    for name, tp in hints(cls).items() if is_section_type(cls) else ():
+        if NoneType in arms(tp) and any(is_section_type(arm) and key in hints(arm) for arm in arms(tp)):
+            return f"put it under {name}, as {join(join(path, name), key)}"
     return ""
 
 

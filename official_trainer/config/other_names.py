@@ -32,6 +32,15 @@ THEIRS: Mapping[str, str] = {
 }
 """Our name, or two of ours for one thing, and the names that it has elsewhere."""
 
+OF_ITEMS: Mapping[str, str] = {
+    "metrics_port": "add {type: prometheus, port: …} to trainer.trackers",
+    "prometheus_port": "add {type: prometheus, port: …} to trainer.trackers",
+    "wandb_project": "add {type: wandb, project: …} to trainer.trackers",
+    "patience": "add {type: early_stopping, monitor: …, patience: …} to trainer.actions",
+    "early_stopping_patience": "add {type: early_stopping, monitor: …, patience: …} to trainer.actions",
+}
+"""Where a name leads to an item of a list: the item, which is in no configuration yet."""
+
 EARLIER_VALUES: Mapping[tuple[str, str], str] = {
     (
         "runtime.enable_xla",

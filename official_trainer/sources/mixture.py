@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from official_trainer.config import Config, FrozenDict, PositiveFloat, SourceConfig
 from official_trainer.inputs import Source
+from official_trainer.nearest import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class MixtureConfig(SourceConfig):
             yield "parts", "is not set; for example parts: {news: {weight: 0.7, source: {type: parquet, …}}, …}"
         for name, part in self.parts.items():
             if part.source is None:
-                yield f"parts.{name}.source", "is not set; for example source: {type: parquet, …}"
+                near = did_you_mean(name, [each for each, other in self.parts.items() if other.source is not None])
+                yield f"parts.{name}.source", f"is not set; for example source: {{type: parquet, …}}{near}"
 
     def build(self) -> Source:
         from official_trainer.inputs import Mixture

@@ -1,5 +1,7 @@
 """N7: a name from Keras, Model Garden's flags or another trainer leads to the field that it means."""
 
+import re
+
 import pytest
 
 from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, fields, other_names, resolve
@@ -36,6 +38,18 @@ def refused(item, schedule="cosine"):
         ("trainer.gpus=1", "unknown field of TrainerConfig; gpus is called runtime.num_gpus here"),
         ("trainer.mixed_precision=1", "mixed_precision is called runtime.mixed_precision_dtype here"),
         ("Batch_Size=8", "Batch_Size is called task.train_data.global_batch_size or "),
+        (
+            "runtime.metrics_port=9400",
+            "unknown field of RuntimeConfig; add {type: prometheus, port: …} to trainer.trackers",
+        ),
+        (
+            "trainer.patience=3",
+            "unknown field of TrainerConfig; add {type: early_stopping, monitor: …, patience: …}",
+        ),
+        (
+            "task.train_data.type=csv",
+            "unknown field of DataConfig; put it under source, as task.train_data.source.type",
+        ),
     ],
 )
 def test_a_name_from_elsewhere(item, said):
@@ -67,3 +81,11 @@ def test_every_name_leads_to_a_field():
     """N7: of the experiment that has all of them."""
     known = {place.rpartition(".")[2] for place, _ in fields.walk(ExperimentConfig())}
     assert not {name for name in other_names.THEIRS for name in name.split() if name not in known}
+
+
+@pytest.mark.parametrize("name", sorted(other_names.OF_ITEMS))
+def test_every_item_can_be_added(name):
+    """N7: what the message says to add, with a value."""
+    item, place = re.fullmatch(r"add (\{.*\}) to (\S+)", other_names.OF_ITEMS[name]).groups()
+    item = re.sub("(port|patience): …", r"\1: 1", item).replace("…", "mine")
+    assert resolve(ExperimentConfig(), sets=[f"{place}=[{item}]"])
