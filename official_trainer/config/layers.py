@@ -61,9 +61,9 @@ def resolve(
     base = values.normalise(base, type(base), "", found.append)
     trail = Trail(base, experiment)
     problems = [dataclasses.replace(each, origin=trail.origin(each.path)) for each in found]
-    decoder = Decoder(base, trail, problems)
+    decoder, reader = Decoder(base, trail, problems), Reader(problems)
     # One at a time: so the problems are in the order of the layers.
-    for node in _nodes(config_files, flags, params_overrides, sets, Reader(problems)):
+    for node in _nodes(config_files, flags, params_overrides, sets, reader):
         decoder.merge(node)
     if not references.settle(decoder):
         raise ConfigError(problems)
@@ -72,7 +72,8 @@ def resolve(
     problems += checks.too_large(decoder.root, trail)
     if problems:
         raise ConfigError(problems)
-    return Resolved(decoder.root, experiment, trail, tuple(checks.warnings(decoder.root, trail)))
+    warnings = (*reader.warnings, *checks.warnings(decoder.root, trail))
+    return Resolved(decoder.root, experiment, trail, warnings)
 
 
 def _nodes(

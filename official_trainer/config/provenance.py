@@ -143,7 +143,7 @@ class Resolved:
       config: the configuration, frozen.
       experiment: its name.
       trail: what set each value.
-      warnings: settings without effect, where they are allowed.
+      warnings: settings without effect, where they are allowed, and files that set nothing.
 
     Example:
       >>> from official_trainer.config import ExportConfig, resolve

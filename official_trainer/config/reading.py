@@ -113,10 +113,12 @@ class Reader:
 
     Attributes:
       problems: receives what is wrong, and what is too much.
+      warnings: receives files that set nothing.
     """
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
+        self.warnings: list[Problem] = []
         self._size = 0
         self._files = 0
 
@@ -164,6 +166,8 @@ class Reader:
             return []
         root = None if text is None else self.text(text, Origin("file", name, 1, 1, text))
         if root is None or (root.kind == "scalar" and not root.value and not root.quoted):
+            what = "sets nothing: it is empty, or holds only comments"
+            self.warnings.append(Problem(what, origin=Origin("file", name)))
             return []
         if root.kind != "mapping":
             held = "a list" if root.kind == "list" else "one value"

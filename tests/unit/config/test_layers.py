@@ -114,7 +114,11 @@ def test_base_must_name_files(write):
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "{}\n"])
 def test_an_empty_file_changes_nothing(write, text):
-    assert resolved(config_files=[write(text)]).config == resolved().config
+    """N7: a warning names it, as one that was cut off looks the same, but for `{}`, which says so."""
+    found = resolved(config_files=[write(text)])
+    assert found.config == resolved().config
+    said = "a.yaml: sets nothing: it is empty, or holds only comments"
+    assert [str(each) for each in found.warnings] == ([] if text == "{}\n" else [said])
 
 
 def test_a_byte_order_mark_and_tabs_in_json_are_read(write):
