@@ -119,7 +119,8 @@ class Recovery:
 
         Args:
           error: what happened.
-          good_step: the last step known to be good; the failure came after it.
+          good_step: the last step whose loss was seen to be good. Its weights were not checked: a unit that is 0 in
+            the forward pass can hide a NaN of a batch from the loss, and not from the gradient.
           failed_step: the step at which the failure was seen.
           run_to: runs windows of steps up to a step, and does not check the loss.
 
@@ -192,27 +193,56 @@ class Recovery:
         if record.learning_rate_scale != 1 or before != 1:
             self._trainer.checkpoint_state.scale_learning_rate(record.learning_rate_scale)
 
+    def _checked_step(self) -> int:
+        """Returns the last step whose weights were checked, by a save; without one, that at which the process began."""
+        saved = self._store.latest_step()
+        return self._state.start_step if saved is None else saved
+
+    def _first_looked_at(self, failed_step: int) -> int:
+        """Returns the step after which batches are looked at: as early as `MAX_REPEAT_SECONDS` of steps allow."""
+        most = MAX_REPEAT_SECONDS / max(self._state.median_step_seconds or 0.0, 1e-6)
+        return max(self._checked_step(), failed_step - int(most))
+
     def _find(self, good_step: int, failed_step: int, run_to: Callable[[int], None]) -> tuple[int | None, bool]:
         """Returns the step whose batch brings up the failure again, with the trainer just before it.
 
         Returns:
           The step, None if there is none, and whether the steps were repeated to find it.
         """
-        start, step_seconds = self._store.latest_step(), self._state.median_step_seconds or 0.0
-        can_repeat = start is not None and start >= self._actions.assigned_until
-        if not can_repeat or (failed_step - start) * step_seconds > MAX_REPEAT_SECONDS:
+        start, looked = self._store.latest_step(), self._first_looked_at(failed_step)
+        if start is None or start < self._actions.assigned_until or looked > start:
             has_report = bool(self._model_dir)
-            return non_finite.first_bad_batch(self._trainer, good_step, failed_step) if has_report else None, False
-        self.restore()
-        run_to(max(good_step, start))
-        for step in range(max(good_step, start) + 1, failed_step + 1):
+            return non_finite.first_bad_batch(self._trainer, looked, failed_step) if has_report else None, False
+        finite_step = self._repeat_to_finite(start, max(good_step, start), run_to)
+        for step in range(finite_step + 1, failed_step + 1):
             run_to(step)
-            if self.loss_problem():
+            if self.loss_problem() or self._trainer.checkpoint_state.non_finite_weights():
                 self.restore()
                 run_to(step - 1)
                 self.leave_out_if_due(step - 1)
                 return step, True
         return None, True
+
+    def _repeat_to_finite(self, start: int, good_step: int, run_to: Callable[[int], None]) -> int:
+        """Repeats steps to the last one up to `good_step` whose weights are seen to be finite, and returns it.
+
+        Where those of `good_step` are not, weights are checked at about the square root of the steps between.
+        """
+        has_problem = self._trainer.checkpoint_state.non_finite_weights
+        self.restore()
+        run_to(good_step)
+        if not has_problem():
+            return good_step
+        finite_step, stride = start, math.isqrt(good_step - start) + 1
+        self.restore()
+        for step in range(start + stride, good_step, stride):
+            run_to(step)
+            if has_problem():
+                break
+            finite_step = step
+        self.restore()
+        run_to(finite_step)
+        return finite_step
 
     def _describe(self, culprit: int | None, good_step: int, failed_step: int, *, was_repeated: bool) -> str:
         is_culprit = culprit is not None
@@ -223,7 +253,8 @@ class Recovery:
         if is_culprit:
             found = f"the batch of step {step} did it; it and its tensors are in {where}"
             return "\n  ".join([found, *(non_finite.origin(self._trainer, step) if where else ())])
-        came = f"it came between steps {good_step} and {failed_step}"
+        checked, looked = self._checked_step(), self._first_looked_at(failed_step)
+        came = f"it came between steps {checked} and {failed_step}"
         if was_repeated and int(self._trainer.global_step.numpy()) == failed_step and not self.loss_problem():
             return (
                 f"{came}, and not again when they were repeated: the machine, or an operation that is not "
@@ -231,8 +262,10 @@ class Recovery:
             )
         if self._model_dir and not was_repeated and self._trainer.context.workers is None:
             # The steps cannot be repeated without a checkpoint before them. Their batches were looked at.
-            came = f"{came}, whose batches hold finite values"
-            if lines := non_finite.origin_in_new_model(self._trainer, good_step, failed_step):
+            finite = ", whose batches" if looked == checked else f"; the batches after step {looked}"
+            came = f"{came}{finite} hold finite values"
+            since = checked if failed_step - checked <= non_finite.MAX_REPLAYED else good_step
+            if lines := non_finite.origin_in_new_model(self._trainer, since, failed_step):
                 return "\n  ".join([f"{came}; the tensors are in {where}", *lines])
             came = f"{came}: either updates are too large (lower the learning rate, "
             came = f"{came}for which official-trainer find-lr suggests a value, or clip the gradients)"

@@ -36,6 +36,26 @@ def test_a_batch_that_fails_before_the_first_checkpoint_is_found_by_its_values(m
     assert "gradients" not in report
 
 
+def model_that_hides_nan(task):
+    """Returns a model whose first layer is 0 for a NaN: the loss stays finite, the gradient of the weights does not."""
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(4, activation=lambda values: tf.where(values > 0, values, 0.0))(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3)(hidden))
+
+
+@pytest.mark.parametrize(("interval", "failed", "last_good"), [(30, 60, "ckpt-30"), (50, 50, "none")])
+def test_a_batch_whose_nan_only_the_weights_show_is_found_later(interval, failed, last_good, model_dir, monkeypatch):
+    """G8, N28: the loss of the summaries after it is finite, so neither the learning rate nor the machine is blamed."""
+    monkeypatch.setattr(BadBatchTask, "build_model", model_that_hides_nan)
+    monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
+    message = (
+        rf"weights are not finite at step {failed}: dense.*; the last good checkpoint is .*{last_good}\n"
+        rf"the batch of step {BAD_STEP} did it; .*\n  features float32\[10,6\]: 1 value is nan in column 2, in row 3"
+    )
+    with pytest.raises(NonFiniteError, match=message):
+        do(model_dir, f"trainer.checkpoint_interval={interval}", "trainer.summary_interval=3")
+
+
 @pytest.mark.parametrize(("interval", "began"), [(10, rf"batch of step {BAD_STEP} did it;"), (50, "between steps")])
 def test_the_line_at_which_a_loss_stops_being_finite_is_named(interval, began, model_dir, stream, monkeypatch):
     """G8, N28: the batch is finite; a checkpoint brings it back, and without one a new model shows it too."""
