@@ -302,7 +302,13 @@ class Loop:
     def _recover(self, error: NonFiniteError, good_step: int) -> None:
         """Goes back and prepares to continue from there, or raises what cannot be recovered from."""
         self._no_state_while = "while steps were repeated to find one that failed"  # also after an error here
-        report = self._recovery.recover(error, good_step, self.state.step, self.repeat_to)
+        failed_step = self.state.step
+        try:
+            report = self._recovery.recover(error, good_step, failed_step, self.repeat_to)
+        except NonFiniteError:  # the run ends at the step that it came to, not at one that was repeated
+            self.state.step = failed_step
+            self.observer.on_phase("train", failed_step)
+            raise
         self._no_state_while = self._saved_step = None  # later steps will be saved again
         step = self._read_step()
         self.metric_writer.rewind(step)

@@ -433,6 +433,7 @@ class RunObserver(LoopObserver):
             self._tell_of_slow_worker()
         self._console.set_end_step(state.end_step)
         self._console.progress(state.step, loss=loss, examples_per_second=examples / max(seconds, 1e-9))
+        self._record.take_step(state.step)
         if (now := time.monotonic()) >= self._next_status_seconds:
             self._next_status_seconds = now + _STATUS_SECONDS
             self._record.phase("train", state.step)

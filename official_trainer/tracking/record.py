@@ -268,11 +268,16 @@ class RunRecord:
             return datetime.datetime.fromisoformat(updated).timestamp()
         return None
 
+    def take_step(self, step: int | None) -> None:
+        """Takes the step that was done last, which the next write records; None keeps the one before."""
+        if step is not None:
+            self._status["step"] = self._run["steps"]["current"] = step
+
     def phase(self, name: str, step: int | None = None) -> None:
         """Records the current phase; without `step` the last one stays."""
         self._status["phase"] = name
         json_lines.note(phase=name, step=step)
-        self._set_step(step)
+        self.take_step(step)
         self._write_status()
 
     def checkpoint(self, step: int, *, is_new: bool = True) -> None:
@@ -280,7 +285,7 @@ class RunRecord:
         if is_new:
             self._status |= {"last_saved": self._now(), "saves": self._status["saves"] + 1}
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
-        self._set_step(step)
+        self.take_step(step)
         self._write_status()
         self._take_code()
         self._write_run()
@@ -338,10 +343,6 @@ class RunRecord:
                 files.write_text_atomically(path, code.changes, durable=False)
             elif self._before:
                 files.remove(path)
-
-    def _set_step(self, step: int | None) -> None:
-        if step is not None:
-            self._status["step"] = self._run["steps"]["current"] = step
 
     def _write_run(self) -> None:
         self._check()

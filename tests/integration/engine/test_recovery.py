@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_trainer import config as configuration
+from official_trainer import files
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.lazy import keras
@@ -45,7 +46,10 @@ def model_that_hides_nan(task):
 
 @pytest.mark.parametrize(("interval", "failed", "last_good"), [(30, 60, "ckpt-30"), (50, 50, "none")])
 def test_a_batch_whose_nan_only_the_weights_show_is_found_later(interval, failed, last_good, model_dir, monkeypatch):
-    """G8, N28: the loss of the summaries after it is finite, so neither the learning rate nor the machine is blamed."""
+    """G8, N28: the loss of the summaries after it is finite, so neither the learning rate nor the machine is blamed.
+
+    N5: the record of the run is at the step that it came to, not at one that was repeated.
+    """
     monkeypatch.setattr(BadBatchTask, "build_model", model_that_hides_nan)
     monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
     message = (
@@ -54,6 +58,8 @@ def test_a_batch_whose_nan_only_the_weights_show_is_found_later(interval, failed
     )
     with pytest.raises(NonFiniteError, match=message):
         do(model_dir, f"trainer.checkpoint_interval={interval}", "trainer.summary_interval=3")
+    run_json, status = (files.read_json(f"{model_dir}/{name}") for name in ("run.json", "status.json"))
+    assert (run_json["steps"]["current"], status["step"]) == (failed, failed)
 
 
 @pytest.mark.parametrize(("interval", "began"), [(10, rf"batch of step {BAD_STEP} did it;"), (50, "between steps")])
