@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.checkpoints import manifest, restore
 from official_trainer.lazy import tf
-from official_trainer.shown import first_few
 from official_trainer.tasks import optimization
 from official_trainer.tracking.jsonl import encode
 
@@ -36,6 +35,7 @@ KEY = "next_step"
 
 _KEPT_RESUMES = 200
 _LISTED_TENSORS = 50
+_MOST_SHOWN = 20
 _SHOWN = {"step", "checkpoint", "equal", "tensors", "differing"}
 _MOST_EXAMPLES = 1024  # of a batch: the numbers of these tell the order of the rest; their content is not read
 
@@ -120,7 +120,7 @@ def read(model_dir: str) -> list[dict[str, Any]]:
 
 
 def in_lines(resumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a line for each resume: the step, the checkpoint, what is equal, what differs."""
+    """Yields lines for each resume: the step, the checkpoint, what is equal, what differs; several have a line each."""
     for each in resumes:
         differs = {str(found["what"]): found for found in each["differing"]}
         equal = set(map(_fact, each["equal"])) - set(map(_fact, differs))
@@ -131,8 +131,12 @@ def in_lines(resumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{what} {found['saved']} -> {found['now']}" if "now" in found else f"{what} ({found['saved']})"
             for what, found in differs.items()
         ]
-        said = f"differs: {first_few(changes)}" if changes else "nothing differs"
+        said = f"differs: {changes[0]}" if len(changes) == 1 else "these differ:" if changes else "nothing differs"
         yield f"step {each['step']} from {each['checkpoint']}: equal: {', '.join(same) or 'nothing'}; {said}"
+        if len(changes) > 1:
+            yield from (f"  {change}" for change in changes[:_MOST_SHOWN])
+        if len(changes) > _MOST_SHOWN:
+            yield f"  and {len(changes) - _MOST_SHOWN} more, in --json"
 
 
 def _fact(name: str) -> str:

@@ -43,14 +43,25 @@ def test_each_resume_is_compared_before_its_first_update(model_dir, monkeypatch,
     capsys.readouterr()
     assert cli.main(["show", model_dir, "--resumes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == [f"step {n} from ckpt-{n}" for n in (20, 40, 60)]
+    assert [line.split(":")[0] for line in lines[:3]] == [f"step {n} from ckpt-{n}" for n in (20, 40, 60)]
     assert "equal: number of the next batch, learning rate, random numbers, " in lines[0] and lines[0].endswith(
         "; nothing differs"
     )
     assert lines[1].endswith("/.OPTIMIZER_SLOT/optimizer/v (other values)")
-    assert "learning_rate 0.0099" in lines[2] and "learning rate" not in lines[2]
+    assert lines[2].endswith("; these differ:") and "learning rate" not in lines[2]
+    assert [line.split()[0] for line in lines[3:]] == [found["what"] for found in changed["differing"]]
+    assert "  batch.size 10 -> 20" in lines and any(line.startswith("  learning_rate 0.0099") for line in lines)
     assert cli.main(["show", model_dir, "--resumes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [unbroken, damaged, changed]
+
+
+def test_many_differences_are_shown_up_to_twenty():
+    """N51: a line each; the rest is in the JSON."""
+    differing = [{"what": f"tensor {n}", "saved": "other values"} for n in range(23)]
+    resume = {"step": 20, "checkpoint": "ckpt-20", "equal": [], "tensors": None, "differing": differing}
+    lines = list(comparison.in_lines([resume]))
+    assert lines[0] == "step 20 from ckpt-20: equal: nothing; these differ:"
+    assert lines[1:] == [*(f"  tensor {n} (other values)" for n in range(20)), "  and 3 more, in --json"]
 
 
 def test_a_comparison_that_fails_costs_no_run(model_dir, monkeypatch, caplog):
