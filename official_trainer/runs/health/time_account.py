@@ -477,7 +477,9 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     wall, gaps = total["wall_seconds"], {part: s for part, s in total.get("outside", {}).items() if s}
     elapsed = max(total.get("elapsed_seconds", wall), 1e-9)
     over = f", over {duration_text(elapsed)}" if gaps else ""
-    lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {total['steps']:,} steps"]
+    steps = f"{total['steps']:,} step{'s' * (total['steps'] != 1)}"
+    steps += ", without those that a kill has lost" if gaps.get("lost") else ""
+    lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {steps}"]
     spent = {part: total["seconds"][part] for part in PARTS} | gaps
     for part, seconds in sorted(spent.items(), key=lambda item: -(item[1] or 0)):
         known = "unknown" if seconds is None else f"{duration_text(seconds):>12} {100 * seconds / elapsed:4.0f} %"

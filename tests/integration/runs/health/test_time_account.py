@@ -121,7 +121,7 @@ def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     assert text.endswith(
         "importing TensorFlow 1.5 s, building the model 2 s, restoring 3 s, building the data 6 s, all else 8.5 s"
     )
-    assert text.startswith("25 s in 1 process, 1 steps\nstart              21 s   84 %\n")
+    assert text.startswith("25 s in 1 process, 1 step\nstart              21 s   84 %\n")
 
 
 def test_parts_sum_to_the_wall_time():
@@ -384,7 +384,7 @@ def test_time_outside_of_processes_is_shown():
     assert outside(time, began=1100, last_sign=None) == {"lost": 0, "between": 100}
     found = outside(time, began=1100, last_sign=1030)
     time = over_attempts(time, attempt(outside=found, until=1200.0))
-    assert in_lines(time)[0] == "3 min 20 s in 2 processes, over 5 min, 202 steps"
+    assert in_lines(time)[0] == "3 min 20 s in 2 processes, over 5 min, 202 steps, without those that a kill has lost"
     lines = [" ".join(line.split()) for line in in_lines(time)]
     assert {"between 1 min 10 s 23 %", "lost 30 s 10 %", "start 30 s 10 %"} <= set(lines)
 
