@@ -182,7 +182,8 @@ class Notifier(Action):
             self.abort()
             self._worker.wait(_LAST_SECONDS)
             if num_cancelled:
-                message = f"{num_cancelled} more events were not sent, because the run has ended"
+                events = "event was" if num_cancelled == 1 else "events were"
+                message = f"{num_cancelled} more {events} not sent, because the run has ended"
                 self._errors.append(NotificationError(message))
         self._worker.close()
         self._raise_errors()

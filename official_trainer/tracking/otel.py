@@ -21,7 +21,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from official_trainer.config import PositiveFloat, TrackerConfig
 from official_trainer.threads import RepeatingThread, run_bounded
@@ -139,10 +139,8 @@ class OtelTracker(MetricsTracker):
     def _warn(self, signal: str, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = (
-                "OpenTelemetry's collector does not take the %s of this run: %s; the run goes on, and no more is said"
-            )
-            _logger.warning(text, signal, problem)
+            what = f"OpenTelemetry's collector{_place(signal)} does not take the {signal} of this run: {problem}"
+            _logger.warning("%s; the run goes on, and no more is said", what)
 
     def _metrics_message(self) -> Any:
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -175,6 +173,16 @@ class OtelTracker(MetricsTracker):
             more: dict[str, Any] = {"status": status, "start_time": began, "end_time": ended}
             made.append(ReadableSpan(name, context(span_id), parent, attributes=known, **self._about, **more))
         return encode_spans(made)
+
+
+def _place(signal: str) -> str:
+    """Returns ` at SCHEME://HOST:PORT` of the collector; the rest of its address may be secret. Empty without."""
+    try:
+        address = urlsplit(_destination(signal)["url"])
+        port = "" if address.port is None else f":{address.port}"
+        return f" at {address.scheme}://{address.hostname}{port}" if address.hostname else ""
+    except ValueError:  # it is no URL
+        return ""
 
 
 def _destination(signal: str) -> dict[str, Any]:

@@ -256,9 +256,21 @@ def test_a_collector_that_takes_nothing_is_said_once(how, recorded, collector, m
         told.log("train", step, {"loss": 0.5})
     told.end(Outcome())
     told.close()
-    text = "OpenTelemetry's collector does not take the metrics of this run: {}; the run goes on, and no more is said"
-    assert caplog.messages == [text.format(said)]
+    at = "" if how is has_no_scheme else f" at {collector.url}"
+    text = f"OpenTelemetry's collector{at} does not take the metrics of this run: {said}"
+    assert caplog.messages == [f"{text}; the run goes on, and no more is said"]
     assert SECRET.strip("=") not in caplog.text
+
+
+def test_of_the_address_of_a_collector_only_the_host_is_said(recorded, monkeypatch, caplog):
+    """N48: its user, path and query may be secret."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://me:{SECRET}@127.0.0.1:9/{SECRET}?key={SECRET}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    told = began(recorded)
+    told.end(Outcome())
+    told.close()
+    (said,) = caplog.messages
+    assert "collector at http://127.0.0.1:9 does not take" in said and SECRET.strip("=") not in said
 
 
 def test_what_is_turned_off_or_only_evaluates_sends_nothing(recorded, collector, monkeypatch):
@@ -331,6 +343,6 @@ def test_a_run_that_is_stopped_and_goes_on_is_one_trace(collector, tmp_path):
     until(lambda: step() > before + 2000, "steps go on")
     os.kill(job.process.pid, signal.SIGTERM)
     assert job.wait().code == 143
-    assert job.err.count("OpenTelemetry's collector does not take the metrics of this run") == 1
+    assert job.err.count(f"OpenTelemetry's collector at {collector.url} does not take the metrics of this run") == 1
     paths = [path for folder in (run_dir, *folders) for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in paths if SECRET.strip("=").encode() in path.read_bytes()]
