@@ -12,7 +12,7 @@ import dataclasses
 import os
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from official_trainer import files
@@ -196,7 +196,7 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
       mode: of the processes that train or predict.
       check: refuses a job that cannot be trained.
     """
-    from official_trainer.launch.spec import training_job
+    from official_trainer.launch.spec import local_paths, training_job
     from official_trainer.runs.job import Job
 
     experiment, resolved, model_dir, gin = target.from_flags(arguments)
@@ -224,20 +224,8 @@ def check_job(arguments: argparse.Namespace, profile: Profile, mode: str, check:
     gpus = {role: profile.resources_of(role).gpus for role in counts}
     job = training_job(counts, _words(arguments, train.add_flags), grace_seconds=grace, gpus=gpus)
     strategy = resolved.config.runtime.distribution_strategy
-    paths = tuple(_relative_paths(resolved.config.as_dict()))
+    paths = tuple(local_paths(resolved.config.as_dict()))
     return dataclasses.replace(job, model_dir=model_dir, cwd=os.getcwd(), strategy=strategy, paths=paths)
-
-
-def _relative_paths(value: object, field: str = "") -> Iterator[tuple[str, str]]:
-    """Yields field and text of each value that may be a relative path: it has a slash, and is no URL."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _relative_paths(part, f"{field}.{name}".removeprefix("."))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _relative_paths(part, field)
-    elif isinstance(value, str) and "/" in value and value[0] not in "/~" and not files.is_url(value):
-        yield field, value
 
 
 def _words(arguments: argparse.Namespace, add_flags: Callable[[flags.Parser], None]) -> list[str]:

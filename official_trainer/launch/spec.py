@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.distributed.cluster import EVALUATOR, GIVEN_GPUS, ROLES, WORKER
 from official_trainer.processes.job import DATA_WORKER, DISPATCHER, JobProcesses, Role
@@ -19,6 +20,9 @@ from official_trainer.tracking.code_files import Snapshot
 _EVALUATOR_MODE = "continuous_eval"
 
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=((?:(?:\./)*\.\.)?/.*)")
+
+_READS = re.compile(r"task\.(?:.*[._])?(?:files?|paths?|folder|dir|checkpoint)(?:\.\w+)?")
+_WRITES = ("index_folder", "cache_dir")  # made again where they are absent
 
 PLACE = ".launch"
 """The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""
@@ -35,7 +39,7 @@ class JobSpec(JobProcesses):
       strategy: its `runtime.distribution_strategy`.
       is_sweep: whether its workers do not train together: each works on the trials of a sweep.
       code: the snapshot that it runs; None for what the scheduler or the profile has.
-      paths: field and value of each text in its config that may be a path relative to `cwd`.
+      paths: field and value of each text in its config that may be a local path; a relative one starts at `cwd`.
     """
 
     name: str = ""
@@ -129,6 +133,23 @@ def files_of_this_machine(job: JobSpec) -> dict[str, str]:
     """Returns the flags with an absolute path of a file, which other machines may not have, each with that path."""
     words = dict.fromkeys(word for role in job.roles for word in role.argv)
     return {word: match[1] for word in words if (match := _FILE_WORD.fullmatch(word)) and match[1].startswith("/")}
+
+
+def reads_files(field: str) -> bool:
+    """Whether a field of the config names files or a folder that a process reads, as its name says."""
+    return _READS.fullmatch(field) is not None and not field.endswith(_WRITES)
+
+
+def local_paths(value: object, field: str = "") -> Iterator[tuple[str, str]]:
+    """Yields field and text of each value that may be a local path: it has a slash or `reads_files`, and is no URL."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from local_paths(part, f"{field}.{name}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from local_paths(part, field)
+    elif isinstance(value, str) and value and ("/" in value or reads_files(field)) and not files.is_url(value):
+        yield field, value
 
 
 def with_code(job: JobSpec, code: Snapshot, folder: str) -> JobSpec:

@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     if problems := [*_unwritable(job, scheduler.profile.secrets_go), *scheduler.problems(job)]:
         raise UsageError("\n".join([f"launch {scheduler.name}: this job cannot be run as it is", *problems]))
     rendered = scheduler.render(job)
+    for warning in scheduler.warnings(job):
+        terminal.report_error(warning, "warning", "yellow")
     if not arguments.submit:
         _show(scheduler, job, rendered, folder)
         return int(ExitCode.DONE)
@@ -117,7 +119,8 @@ def _with_code(arguments: argparse.Namespace, scheduler: Target[Any], job: JobSp
 
 def _check_paths(job: JobSpec, code: Snapshot, *, is_archive: bool) -> None:
     """Refuses relative paths that lead elsewhere from a snapshot, and warns of what an archive does not hold."""
-    outside = [f"{field}={path}" for field, path in job.paths if not is_in(os.path.join(job.cwd, path), code.workspace)]
+    relative = [(field, path) for field, path in job.paths if path[0] not in "/~"]
+    outside = [f"{field}={path}" for field, path in relative if not is_in(os.path.join(job.cwd, path), code.workspace)]
     if outside:
         what = "leads out of the workspace, and the job runs in a copy of it, elsewhere"
         raise UsageError(f"{first_few(outside)} {what}; use an absolute path, or a URL")
@@ -127,7 +130,7 @@ def _check_paths(job: JobSpec, code: Snapshot, *, is_archive: bool) -> None:
         what = "the processes of the job start at the top of the code, where relative paths mean something else"
         raise UsageError(f"{what}; run this command in {code.workspace}, not in {job.cwd}")
     absent = []  # files or a folder in the current directory, of which none is code
-    for field, path in job.paths:
+    for field, path in relative:
         found = [os.path.normpath(each) for each in glob.glob(path)]
         if found and not any(each == name or each.startswith(f"{name}/") for name in found for each in code.sums):
             absent.append(f"{field}={path}")

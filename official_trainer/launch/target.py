@@ -127,6 +127,11 @@ class Target(abc.ABC, Generic[P]):
     def problems(self, job: JobSpec) -> Iterator[str]:
         """Yields what the scheduler would refuse or would not run as intended, each with its fix."""
 
+    def warnings(self, job: JobSpec) -> Iterator[str]:
+        """Yields what the job may lack where it runs, which cannot be known here, each with what to do."""
+        del job
+        yield from ()
+
     @abc.abstractmethod
     def render(self, job: JobSpec) -> Rendered:
         """Returns the files and commands of the job; pure."""

@@ -20,7 +20,7 @@ from official_trainer.distributed.cluster import CHIEF, EVALUATOR, LAYOUT, PS, W
 from official_trainer.errors import START_AGAIN, ExitCode
 from official_trainer.launch import fetch
 from official_trainer.launch.profile import SNAPSHOT, Resources
-from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in, literal
+from official_trainer.launch.spec import JobSpec, files_of_this_machine, is_in, literal, reads_files
 from official_trainer.launch.target import GONE, Argv, JobState, Phase, Rendered, Target, unknown
 from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes_profile import LABEL, LONGEST_LABEL, KubernetesProfile
@@ -92,6 +92,29 @@ class Kubernetes(Target[KubernetesProfile]):
         jobset = _rendered_jobset(job, profile)
         found += fragments.forbidden_changes("job", jobset, fragments.merged(jobset, profile.job))
         yield from dict.fromkeys(found)
+
+    def warnings(self, job: JobSpec) -> Iterator[str]:
+        pods = [each["template"]["spec"]["template"]["spec"] for each in self.jobset(job)["spec"]["replicatedJobs"]]
+        mounts = {
+            mount["mountPath"]
+            for pod in pods
+            for container in pod["containers"]
+            for mount in container.get("volumeMounts", ())
+        }
+        has_workspace = self.profile.source == SNAPSHOT  # whose copy is checked for relative paths
+        paths = dict.fromkeys(
+            (field, path)
+            for field, path in job.paths
+            if reads_files(field)
+            and not (has_workspace and path[0] not in "/~")
+            and not any(is_in(path, mount) for mount in mounts)
+        )
+        for field in dict.fromkeys(field for field, _ in paths):
+            found = [path for each, path in paths if each == field]
+            are, them = ("is", "it") if len(found) == 1 else ("are", "them")
+            what = f"{field}={first_few(found)} {are} in no volume, so pods have {them} only if the image holds {them}"
+            fix = f"put {them} on a volume and set the field to the path there, or copy {them} into the image"
+            yield f"{what}; {fix}"
 
     def render(self, job: JobSpec) -> Rendered:
         # Not `apply`: it leaves an existing job of this name as it is, even one that has ended, and reports success.

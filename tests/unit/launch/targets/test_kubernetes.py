@@ -16,6 +16,7 @@ from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
 from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job
+from official_trainer.launch.targets.kubeflow import Kubeflow
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission, pod_security
@@ -337,6 +338,53 @@ def test_files_of_this_machine_that_pods_would_look_for():
     )
     assert problems_of("volumes: [{claim: a, path: /home}]", "--gin_file=/home/me/x.gin") == []
     assert len(problems_of("workers: 2", "--gin_file=/a", "--params_override=/b.yaml", "--params_override=a.b=/c")) == 2
+
+
+SOURCE = ("task.train_data.source.files", "/mnt/elsewhere/x.parquet")
+
+
+def warnings_of(text, *paths, target=Kubernetes):
+    job = job_for(target(profile_of(f"{IMAGE}\n{text}")).profile)
+    return list(target(profile_of(f"{IMAGE}\n{text}")).warnings(dataclasses.replace(job, paths=paths)))
+
+
+@pytest.mark.parametrize("target", [Kubernetes, Kubeflow])
+def test_data_that_pods_would_not_find_is_a_warning(target):
+    """N20: with field, path and what to do; the image may hold it, so it is no error."""
+    relative = [("task.train_data.input_path", f"data/part-{n}.tfrecord") for n in range(5)]
+    absolute, several = warnings_of("volumes: [{claim: a, path: /mnt/data}]", SOURCE, *relative, target=target)
+    do = "so pods have it only if the image holds it; put it on a volume and set the field to the path"
+    assert absolute == f"{SOURCE[0]}={SOURCE[1]} is in no volume, {do} there, or copy it into the image"
+    first = ", ".join(path for _, path in relative[:3])
+    assert several.startswith(f"task.train_data.input_path={first} and 2 more are in no volume, so pods have them only")
+
+
+@pytest.mark.parametrize(
+    ("field", "is_data"),
+    [
+        ("task.init_checkpoint", True),
+        ("task.validation_data.source.folder", True),
+        ("task.train_data.source.npy.files.images", True),
+        ("task.train_data.tfds_data_dir", True),
+        ("task.tasks.glue.train_data.vocab_file", True),
+        ("task.train_data.source.index_folder", False),
+        ("task.train_data.source.csv.cache_dir", False),
+        ("task.model.hub_name", False),
+        ("trainer.best_checkpoint_export_subdir", False),
+        ("trainer.trackers.path", False),
+    ],
+)
+def test_fields_that_name_data(field, is_data):
+    assert bool(warnings_of("workers: 2", (field, "/a/b"))) == is_data
+
+
+def test_data_that_pods_find_is_no_warning():
+    """N20: on a volume, on a mount of a fragment; in a snapshot the copy is checked."""
+    mount = "pod: {spec: {containers: [{name: trainer, volumeMounts: [{name: x, mountPath: /mnt}]}]}}"
+    assert warnings_of("volumes: [{claim: a, path: /mnt/elsewhere}]", SOURCE) == []
+    assert warnings_of(mount, SOURCE) == []
+    assert warnings_of("source: snapshot", ("task.train_data.input_path", "data/x.tfrecord")) == []
+    assert len(warnings_of("source: snapshot", SOURCE)) == 1
 
 
 # The words for kubectl.
