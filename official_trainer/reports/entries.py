@@ -67,7 +67,11 @@ def find(paths: Sequence[str], *, now_seconds: float) -> list[Entry]:
     for path in paths:
         for run in opened.open_all(path, now_seconds=now_seconds):
             found.setdefault(os.path.realpath(run.directory), run)
-    runs = list(found.values())
+    return named(list(found.values()))
+
+
+def named(runs: Sequence[OpenedRun]) -> list[Entry]:
+    """Returns runs with their names, and the fields in which they differ."""
     names = differing.names([run.directory for run in runs])
     fields = differing.differing([run.recorded for run in runs])
     return [Entry(run=run, name=name, differs=each) for run, name, each in zip(runs, names, fields, strict=True)]

@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from official_trainer.cli import flags, target, terminal
@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             json.dumps(pair.as_json(two), indent=2, allow_nan=False) if as_json else "\n".join(pair.as_text(two))
         )
         return 0
+    found = found if arguments.where else _that_began(found, places)
     kept = measures.kept(found, arguments.where or ())
     if not kept:
         raise UsageError(f"none of {len(found)} runs is left by --where={' --where='.join(arguments.where)}")
@@ -96,6 +97,24 @@ def run(arguments: argparse.Namespace) -> int:
     write = {"csv": formats.as_csv, "json": formats.as_json, "markdown": formats.as_markdown, "latex": formats.as_latex}
     print(write[written](made).rstrip("\n"))
     return 0
+
+
+def _that_began(found: list[Entry], places: Sequence[str]) -> list[Entry]:
+    """Returns runs without those in folders that failed before a first step, and says so, if two others are left."""
+    from official_trainer.reports import entries
+
+    asked = set(map(os.path.realpath, places))
+    began = [
+        each.run
+        for each in found
+        if each.run.status != "failed" or each.run.recorded.step != 0 or os.path.realpath(each.run.directory) in asked
+    ]
+    if not 2 <= len(began) < len(found):
+        return found
+    count = len(found) - len(began)
+    what = f"{count} run{'s' * (count > 1)} that failed before the first step {'are' if count > 1 else 'is'} left out"
+    terminal.report_error(f"{what}; --where=status=failed shows what failed", "note", "dim")
+    return entries.named(began)
 
 
 def _now_seconds() -> float:

@@ -219,6 +219,21 @@ def test_the_best_is_bold_in_a_paper(seeds, capsys):
     assert f"\\textbf{{{kinds.accuracy(11, 40):.4f} $\\pm$ 0.0010}}" in latex
 
 
+def test_runs_that_never_began_are_left_out_of_a_folder(seeds, tmp_path, capsys):
+    """N22: a wrong path or a bad file leaves one each time; one that is named or asked for is there."""
+    for name in ("bad-1", "bad-2"):
+        kinds.write_run(tmp_path / "runs" / name, optimizer="lamb", code=3, step=0, error="DataError: no file")
+    assert cli.main(["compare", "runs"]) == 0
+    text, said = capsys.readouterr()
+    assert len(names(text)) == 7 and "bad" not in text and "lamb" not in text
+    assert said == (
+        "note: 2 runs that failed before the first step are left out; --where=status=failed shows what failed\n"
+    )
+    assert set(names(shown(capsys, "runs", "--where=status=failed"))) == {"sgd", "bad-1", "bad-2"}
+    assert {"bad-1"} == {name for name in names(shown(capsys, "runs", "runs/bad-1")) if name.startswith("bad")}
+    assert "bad-1" in names(shown(capsys, "runs/bad-1", "runs/sgd", "--metrics=accuracy"))
+
+
 @pytest.mark.parametrize("written", ["table", "csv", "json", "markdown", "latex"])
 def test_every_kind_of_directory_has_a_row_and_a_word_about_what_is_not_known(tmp_path, capsys, monkeypatch, written):
     """N22: running, failed, damaged, old, foreign, empty directories, and one that may not be read."""
