@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from official_trainer.config import fields, values
-from official_trainer.config.components import ActionConfig, Component, TrackerConfig
+from official_trainer.config.components import ActionConfig, Component, SourceConfig, TrackerConfig
 from official_trainer.config.declaration import Config, spelling
 from official_trainer.config.multitask import MultiEvalExperimentConfig, MultiTaskExperimentConfig, TaskRoutine
 from official_trainer.config.schema import ExperimentConfig
 from official_trainer.config.text import flow
 from official_trainer.config.when import ExponentialWhen, When
+from official_trainer.sources.mixture import PartConfig
 
 _OVERVIEW = """\
 # Configuration fields
@@ -31,6 +32,8 @@ field.
 _SEVERAL = """\
 A `MultiTaskExperimentConfig` has these sections instead of `task`, and these fields in addition to the other ones of
 `trainer`. A `MultiEvalExperimentConfig` has `eval_tasks`. See [several tasks](../../guides/several_tasks.md)."""
+
+_SOURCES = "A source is a field of a data section, or a part of a mixture; see [Sources](../../guides/sources.md)."
 
 _WHEN = "`when` says at which steps an action is called; see [`when`](#traineractionswhen) below."
 
@@ -65,6 +68,7 @@ def pages() -> dict[str, str]:
 
 _PAGES = {
     "task": ("Task and data", ""),
+    "sources": ("Types of `source`", _SOURCES),
     "trainer": ("Trainer", ""),
     "optimizers": ("Optimizers", ""),
     "learning_rates": ("Learning rates and warm-up", ""),
@@ -80,6 +84,7 @@ _PLACES = {
     "trainer.optimizer_config.warmup": "learning_rates",
     "trainer.optimizer_config": "optimizers",
     "trainer": "trainer",
+    "task.train_data.source": "sources",
     "task": "task",
     "runtime": "runtime",
 }
@@ -100,6 +105,7 @@ def _entries() -> dict[str, list[Entry]]:
     found["actions"] += [Entry("`trainer.actions[…].when`", When)]
     found["actions"] += [Entry("`trainer.actions[…].when.exponential`", ExponentialWhen)]
     found["trackers"] = [*_family(TrackerConfig), *_family_base(TrackerConfig, "trainer.trackers")]
+    found["sources"] = [*_family(SourceConfig), Entry("`parts[…]` of `mixture`", PartConfig), *found["sources"]]
     found["several_tasks"] = list(several())
     return found
 
@@ -173,7 +179,7 @@ def _lines(entry: Entry) -> Iterator[str]:
     for name in names:
         tp, shown = fields.hints(cls)[name], getattr(default, name, getattr(cls, name, None))
         has_table = fields.is_section(shown) and not shown.IS_WHOLE
-        chooses = cls in (ActionConfig, TrackerConfig) and name == "type"
+        chooses = cls in (ActionConfig, SourceConfig, TrackerConfig) and name == "type"
         text = "" if name in fields.required(cls) or has_table or chooses else f"; default `{flow(shown)}`"
         yield f"| `{spelling(name)}` | *{_described(tp)}{text}*<br>{_cell(docs.get(name, ''))} |"
 

@@ -8,6 +8,7 @@ import pytest
 from docs import generate
 from docs.extensions.links import relink
 from docs.generators import api, config, packages
+from official_trainer.config import SourceConfig
 from official_trainer.config.fields import docs, hints
 from official_trainer.config.schema import ExperimentConfig
 from tests import ROOT
@@ -35,6 +36,19 @@ def test_every_field_of_the_schema_is_documented():
     assert len(several) > 5
     for cls in [*(cls for _, cls in config.sections(ExperimentConfig)), *several]:
         assert [name for name in hints(cls) if not docs(cls).get(name)] == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, module in SourceConfig.names().items() if module.startswith("official_trainer.")]
+)
+def test_every_type_of_source_is_on_its_page(name):
+    """N41: with all its fields, each with its meaning; `type` has no default."""
+    cls, page = SourceConfig.named(name), PAGES["config/sources.md"]
+    (section,) = re.findall(rf"^## `{name}`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    own = [field for field in hints(cls) if field != "type"]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == own
+    assert [field for field in own if not docs(cls).get(field)] == []
+    assert "| `type` | *text*<br>" in page
 
 
 def test_every_public_name_is_described():
