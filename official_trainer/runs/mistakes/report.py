@@ -76,11 +76,11 @@ class Report:
     @property
     def message(self) -> str:
         """At most 15 lines of at most 120 characters, behind `error: `."""
-        return self.fitted(_WIDTH)
+        return self.fitted(None)
 
     def fitted(self, columns: int | None) -> str:
         """Returns the message with lines that end between words where a terminal, or the record, is too narrow."""
-        return _fitted(self.lines, min(columns or _WIDTH, _WIDTH))
+        return _fitted(self.lines, columns)
 
 
 def report_of(error: BaseException, directory: str = "") -> Report | None:
@@ -118,7 +118,7 @@ def noted() -> Iterator[None]:
     except Exception as error:
         if not isinstance(copies_of(error)[-1], UserError) and notes_on(error) and not hasattr(error, _NOTED):
             setattr(error, _NOTED, True)
-            error.add_note(_fitted(_lines(error, notes_on(error))[0], _WIDTH))
+            error.add_note(_fitted(_lines(error, notes_on(error))[0]))
         raise
 
 
@@ -238,9 +238,11 @@ def _short(text: str, most: int, indent: str = "  ") -> list[str]:
     return [indent + " ".join(lines)]
 
 
-def _fitted(lines: Sequence[str], columns: int) -> str:
-    """Returns lines that end between words; what has no indentation is left to what writes `error: ` before it."""
-    return "\n".join(wrapped(line, columns) if line.startswith(" ") else line for line in lines)
+def _fitted(lines: Sequence[str], columns: int | None = None) -> str:
+    """Returns lines that end between words; before what has no indentation, what prints it writes `error: `."""
+    rest = min(columns or _WIDTH, _WIDTH)
+    first = min(columns - len("error: "), _WIDTH) if columns else _WIDTH
+    return "\n".join(wrapped(line, rest if line.startswith(" ") else first) for line in lines)
 
 
 def _cut(line: str) -> str:
