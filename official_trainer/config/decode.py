@@ -173,13 +173,14 @@ class Decoder:
     def _list(self, node: Node, tp: Any, current: Any, path: str) -> Any:
         if node.kind == "scalar" and self._as_garden and node.value and str in typing.get_args(tp):
             return node.value
-        if node.kind != "list":
-            is_text = node.kind == "scalar" and node.value not in scalars.NULLS
-            fix = f"write {shorten(fields.as_list(node.value, tp, path))}" if is_text else ""
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=node.shown, fix=fix)
-        types = fields.item_types(tp, len(node.value))
+        types = fields.item_types(tp, len(node.value)) if node.kind == "list" else None
         if types is None:
-            return self._fail(node, path, f"must be {fields.describe(tp)}", got=f"{len(node.value)} items")
+            count = len(node.value) if node.kind == "list" else 0
+            alone = node.value[0] if count == 1 else node
+            is_text = alone.kind == "scalar" and alone.value not in scalars.NULLS
+            new = shorten(fields.as_list(alone.value, tp, path)) if is_text else ""
+            got = f"{count} item{'s' * (count != 1)}" if node.kind == "list" else node.shown
+            return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=f"write {new}" if new else "")
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))
         is_alike = len(now) == len(node.value) and all(item.kind == "mapping" for item in node.value)

@@ -196,8 +196,15 @@ def item_types(tp: Any, count: int) -> list[Any] | None:
 
 
 def as_list(text: str, tp: Any, path: str) -> str:
-    """Returns how a text at `path` is written as a list; inside a list of lists, its words become the items."""
-    items = item_types(tp, 1)
+    """Returns how a text at `path` is written as a list; empty if it has too few or too many words for one.
+
+    Inside a list of lists, its words become the items. One word is all items of a height and a width.
+    """
+    items, args = item_types(tp, 1), typing.get_args(tp)
+    if items is None:  # their number is fixed
+        found = text.replace(",", " ").split()
+        found *= len(args) if len(found) == 1 and len(set(args)) == 1 else 1
+        return f"[{', '.join(found)}]" if len(found) == len(args) else ""
     words = ", ".join(text.split())
     if items is not None and typing.get_origin(items[0]) in (list, tuple):
         return f"[[{words}]]"

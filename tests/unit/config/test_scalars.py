@@ -161,7 +161,7 @@ REFUSED = [
     ("filters", "32", "must be a list of integers at least 1, got '32'; write [32]"),
     ("filters", "[1, x]", "filters[1]: must be an integer, got 'x'"),
     ("filters", "[0]", "filters[0]: must be at least 1, got 0"),
-    ("window", "[1]", "must be a list of 2 items (an integer, a number), got 1 items"),
+    ("window", "[1]", "must be a list of 2 items (an integer, a number), got 1 item"),
     ("weights", "[1]", "must be a mapping to numbers, got a list"),
     ("weights", "{a: x}", "weights.a: must be a number, got 'x'"),
     ("nested", "[[x]]", "nested[0][0]: must be an integer, got 'x'"),
