@@ -111,8 +111,15 @@ def pick(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 
     of_arrow, found = pa.array(rows), {}
     for name, column in columns.items():
-        is_array = isinstance(column, np.ndarray)
-        found[name] = column.take(rows) if is_array else as_numpy(column.take(of_arrow), name)
+        if isinstance(column, np.ndarray):
+            found[name] = column.take(rows)
+            continue
+        picked = column.take(of_arrow)
+        if picked.null_count and (_is_number(picked.type) or _is_text(picked.type)):
+            value = "''" if _is_text(picked.type) else "false" if pa.types.is_boolean(picked.type) else "0"
+            fix = f"write what takes its place into the source, as in fill_null: {{{name}: {value}}}"
+            raise ValueError(f"{name} is null; {fix}, or leave such rows out of the data")
+        found[name] = as_numpy(picked, name)
     return found
 
 

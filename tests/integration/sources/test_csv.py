@@ -180,7 +180,8 @@ def test_a_missing_value_is_named_with_its_row(tmp_path):
     dataset = inputs.from_source(build(path), DataConfig(global_batch_size=2, is_training=False), context)
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(dataset)
-    assert str(context.failure()).startswith(f"{path}, row 3: id is null; fill in what is missing")
+    fix = "write what takes its place into the source, as in fill_null: {id: 0}, or leave such rows out of the data"
+    assert str(context.failure()) == f"{path}, row 3: id is null; {fix}"
 
 
 def test_the_fingerprint_is_that_of_the_files(tmp_path):

@@ -164,8 +164,12 @@ def test_what_no_tensor_holds_is_refused(tmp_path, column, message):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ([1, None, 3], "row 1: c is null; fill in what is missing"),
+        (
+            [1, None, 3],
+            "row 1: c is null; write what takes its place into the source, as in fill_null: {c: 0}, or leave",
+        ),
         ([[1], [1, 2], [1]], "row 1: c has shape [2], and in the first example [1]"),
+        (["a", None, "b"], "row 1: c is null; write what takes its place into the source, as in fill_null: {c: ''}"),
         ([{"d": 1}, {"d": None}, {"d": 1}], "row 1: c.d is null"),
         ([[1], [None], [1]], "row 1: c is null"),
         ([1, None, "fill_null"], None),
