@@ -76,18 +76,31 @@ class HfConfig(SourceConfig):
             what = f"{self.path} is no whole folder that save_to_disk wrote: {first_line(error)}{near_hint(self.path)}"
             raise DataError(what, field="path") from error
         if isinstance(found, datasets.Dataset):
-            if self.split and self.split != str(found.split):
-                raise DataError(f"is '{self.split}', and {self.path} holds '{found.split}' alone", field="split")
-            return found
-        return self._split_of(found, lambda: found[self.split])
+            if not self.split:
+                return found
+            if found.split is None:
+                what = f"is '{self.split}', and {self.path} holds one dataset, whose split has no name"
+                raise DataError(f"{what}; leave out the split", field="split")
+            found = {str(found.split): found}
+
+        def read() -> Any:
+            if self.split in found:
+                return found[self.split]
+            (part,) = datasets.ReadInstruction.from_spec(self.split).to_absolute(
+                {name: len(found[name]) for name in found}
+            )
+            return found[part.splitname].select(range(part.from_, part.to))
+
+        return self._split_of(found, read)
 
     def _split_of(self, splits: Any, read: Any) -> Any:
         name, names = self.split.partition("[")[0], sorted(splits)
-        if name not in names:
-            near = did_you_mean(name, names, otherwise=f"; there are {', '.join(names)}")
+        there = f"; there are {', '.join(names)}" if len(names) != 1 else f"; there is {names[0]} alone"
+        if name not in names and self.split not in names:
+            near = did_you_mean(name, names, otherwise=there)
             raise DataError(f"'{name}' is no split of {self.path or self.name}{near}", field="split")
         try:
             return read()
         except (KeyError, ValueError) as error:
-            what = f"'{self.split}' cannot be read: {first_line(error)}"
-            raise DataError(what, field="split") from error
+            what = f"'{self.split}' cannot be read: {first_line(error).rstrip('.')}{there}"
+            raise DataError(f"{what}, and a part is written as {name}[:90%]", field="split") from error

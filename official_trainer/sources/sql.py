@@ -21,7 +21,8 @@ from official_trainer.files import near_hint
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_names
 from official_trainer.inputs.source import Batched, as_array
-from official_trainer.shown import passwords_in, without_secrets
+from official_trainer.nearest import did_you_mean
+from official_trainer.shown import first_few, passwords_in, without_secrets
 
 _MOST_KEYS = 1000  # in one query; Oracle takes no more
 _PART = 100_000
@@ -56,6 +57,8 @@ class SqlConfig(SourceConfig):
     def problems(self) -> Iterator[tuple[str, str]]:
         if bool(self.url) == bool(self.url_env):
             yield "url", "or url_env must be set, one of the two; for example url: sqlite:///data/examples.db"
+        elif self.url and "://" not in self.url:
+            yield "url", f"is no URL: {self.url!r}; for a file of SQLite, write sqlite:///{self.url}"
         if passwords_in(self.url):
             what = "holds a password, which would be written to params.yaml"
             yield "url", f"{what}; put the URL into an environment variable, and name that in url_env"
@@ -92,7 +95,31 @@ class SqlRows(Batched):
                 self._keys = self._read_keys(connection)
                 self._of_floats = self._with_floats(connection)
         except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-            raise DataError(self._shown(error), field="url" if config.url else "url_env") from None
+            if wrong := "" if isinstance(error, ImportError) else self._lacks_table():
+                raise DataError(wrong, field="table") from None
+            is_of_query = isinstance(error, sqlalchemy.exc.DBAPIError) and config.query and self._tables() is not None
+            field = "query" if is_of_query else "url" if config.url else "url_env"
+            raise DataError(self._shown(error), field=field) from None
+
+    def _tables(self) -> list[str] | None:
+        """Returns the names of tables and views that there are beside the one that is wanted; None if none tells."""
+        import sqlalchemy
+
+        schema = self._config.table.rpartition(".")[0] or None
+        try:
+            found = sqlalchemy.inspect(self._engine)
+            return sorted([*found.get_table_names(schema), *found.get_view_names(schema)])
+        except (sqlalchemy.exc.SQLAlchemyError, ImportError):
+            return None
+
+    def _lacks_table(self) -> str:
+        """Returns that there is no such table, and which there are; empty if there is one, or if nothing tells."""
+        schema, dot, name = self._config.table.rpartition(".")
+        names = self._tables()
+        if not name or names is None or name in names:
+            return ""
+        near = did_you_mean(name, names, prefix=schema + dot, otherwise=f"; there are {first_few(names) or 'none'}")
+        return f"there is no table '{self._config.table}'{near}"
 
     @functools.cached_property
     def _engine(self) -> Any:
@@ -173,6 +200,9 @@ class SqlRows(Batched):
 
     def _array(self, values: Sequence[Any], name: str) -> Any:
         """Returns values of a column as an array, which has the column's type also where all of them are integers."""
+        if any(each is None for each in values):
+            fix = f"take COALESCE({name}, 0) in a query, or leave such rows out of the data"
+            raise ValueError(f"{name} is NULL; {fix}")
         kind = float if name in self._of_floats else int
         return as_array([kind(each) if type(each) is int else _plain(each) for each in values], name, floats="float64")
 

@@ -96,6 +96,20 @@ def test_a_folder_of_save_to_disk(tmp_path):
     assert evaluated(chosen)[0].keys() == {"x", "id"} and len(chosen) == 2
 
 
+def test_a_part_of_a_split_of_a_folder(tmp_path):
+    """N41: as of a dataset in the cache, also of a folder of one split; a name alone is the whole split."""
+    parts = {name: datasets.Dataset(tables.table(10), split=name) for name in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "parts")
+    parts["train"].save_to_disk(tmp_path / "one")
+    for folder in ("parts", "one"):
+        for split, ids in (("train[:50%]", range(5)), ("train[-2:]", range(8, 10)), ("train", range(10))):
+            section = HfConfig(path=str(tmp_path / folder), split=split)
+            assert column(evaluated(section), "id") == list(ids)
+            assert inputs.source.adopt(section).fingerprint() == inputs.source.adopt(section).fingerprint()
+    with pytest.raises(inputs.DataError, match=r"split: 'test' is no split of .*one; there is train alone"):
+        HfConfig(path=str(tmp_path / "one"), split="test").build()
+
+
 def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
     """N41: as load_dataset has prepared it, without a request."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -138,14 +152,20 @@ def test_a_dataset_in_the_cache(tmp_path, monkeypatch):
         ),
         (
             {"path": "{folder}/one", "split": "test"},
-            "split: is 'test', and {folder}/one holds 'None' alone",
+            "split: is 'test', and {folder}/one holds one dataset, whose split has no name; leave out the split",
+        ),
+        (
+            {"path": "{folder}/parts", "split": "train[:50x]"},
+            "split: 'train[:50x]' cannot be read: Unrecognized instruction format: train[:50x]; there are test, train, "
+            "and a part is written as train[:90%]",
         ),
     ],
 )
 def test_what_is_not_there_is_named(tmp_path, monkeypatch, fields, message):
     """N45: with the nearest name, or the command that prepares it."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.DatasetDict({"train": datasets.Dataset(tables.table(3))}).save_to_disk(tmp_path / "parts")
+    parts = {name: datasets.Dataset(tables.table(3)) for name in ("train", "test")}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "parts")
     datasets.Dataset(tables.table(3)).save_to_disk(tmp_path / "one")
     given = {key: value.format(folder=tmp_path) if isinstance(value, str) else value for key, value in fields.items()}
     with pytest.raises(inputs.DataError) as caught:

@@ -95,8 +95,9 @@ def test_numbers_keep_all_their_digits(tmp_path):
         ({"key": "s"}, "key: 's' is not unique: more than one row of t has 'x'"),
         ({"key": "n"}, "key: 'n' must have an integer or a text in each row, all of one type, and has NoneType"),
         ({"key": "f"}, "key: 'f' must have an integer or a text in each row, all of one type, and has float"),
-        ({"table": "tt_"}, "url: no such table: tt_"),
-        ({"table": "", "query": "SELEC 1"}, "url: near"),
+        ({"table": "tt_"}, "table: there is no table 'tt_'; there are t, view"),
+        ({"table": "viev"}, "table: there is no table 'viev'; did you mean view?"),
+        ({"table": "", "query": "SELEC 1"}, "query: near"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path, fields, message):
@@ -104,6 +105,7 @@ def test_what_cannot_be_read_is_refused(tmp_path, fields, message):
     url = database(
         tmp_path,
         "CREATE TABLE t (k INTEGER, n INTEGER, s TEXT, f REAL)",
+        "CREATE VIEW view AS SELECT k FROM t",
         "INSERT INTO t VALUES (1, NULL, 'x', 0.5), (2, 2, 'x', 0.25)",
     )
     with pytest.raises(inputs.DataError) as caught:
@@ -125,7 +127,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path):
         ("DELETE FROM t WHERE k = 7", "t, k = 7: the row k = 7 is gone since the run began"),
         (
             "UPDATE t SET v = NULL WHERE k = 7",
-            "t, k = 7: v is [None], which no tensor holds; fill in what is missing, or convert it to numbers or text",
+            "t, k = 7: v is NULL; take COALESCE(v, 0) in a query, or leave such rows out of the data",
         ),
         ("UPDATE t SET v = 'x' WHERE k = 7", "t, k = 7: v is text, and in the first example int64"),
         ("DROP TABLE t", "no such table: t"),
@@ -137,6 +139,17 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, change, message):
     source = build(url)
     database(tmp_path, change)
     assert message in failure(source)
+
+
+def test_a_path_is_no_url(tmp_path):
+    """N45: it is answered with the URL, by a config and by code; a file that is no database is a matter of the URL."""
+    wrong = SqlConfig(url="npy/t.db", table="t", key="k")
+    assert dict(wrong.problems()) == {"url": "is no URL: 'npy/t.db'; for a file of SQLite, write sqlite:///npy/t.db"}
+    with pytest.raises(ValueError, match=r"source.url: is no URL: 'npy/t.db'; .* write sqlite:///npy/t.db"):
+        inputs.from_source(wrong, DataConfig(is_training=False))
+    (tmp_path / "text.db").write_text("no database, " * 100)
+    with pytest.raises(inputs.DataError, match="url: file is not a database"):
+        build(f"sqlite:///{tmp_path}/text.db")
 
 
 def test_a_password_is_never_shown(tmp_path, monkeypatch):
