@@ -492,7 +492,7 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     elapsed = max(total.get("elapsed_seconds", wall), 1e-9)
     over = f", over {duration_text(elapsed)}" if gaps else ""
     steps = f"{total['steps']:,} step{'s' * (total['steps'] != 1)}"
-    steps += ", without those that a kill has lost" if gaps.get("lost") else ""
+    steps += ", without those in the time lost" if gaps.get("lost") else ""
     lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {steps}"]
     spent = {part: total["seconds"][part] for part in PARTS} | gaps
     for part, seconds in sorted(spent.items(), key=lambda item: -(item[1] or 0)):

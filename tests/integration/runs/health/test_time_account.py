@@ -414,7 +414,7 @@ def test_time_outside_of_processes_is_shown():
     assert outside(time, began=1100, last_sign=None) == {"lost": 0, "between": 100}
     found = outside(time, began=1100, last_sign=1030)
     time = over_attempts(time, attempt(outside=found, until=1200.0))
-    assert in_lines(time)[0] == "3 min 20 s in 2 processes, over 5 min, 202 steps, without those that a kill has lost"
+    assert in_lines(time)[0] == "3 min 20 s in 2 processes, over 5 min, 202 steps, without those in the time lost"
     lines = [" ".join(line.split()) for line in in_lines(time)]
     assert {"between 1 min 10 s 23 %", "lost 30 s 10 %", "start 30 s 10 %"} <= set(lines)
 
