@@ -39,6 +39,11 @@ _LAID_OUT = re.compile(r"\s+(\d+ )?\|")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|MB|GB|examples/s)(?!\w))")
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns `1 example`, `1,024 examples`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def first_few(names: Sequence[str]) -> str:
     """Returns the first names of what may be many, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -21,7 +21,7 @@ from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.expressions import Reference
 from official_trainer.config.provenance import Trail
 from official_trainer.config.reading import Node, node_at
-from official_trainer.shown import shorten
+from official_trainer.shown import counted, shorten
 
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""
@@ -179,7 +179,7 @@ class Decoder:
             alone = node.value[0] if count == 1 else node
             is_text = alone.kind == "scalar" and alone.value not in scalars.NULLS
             new = shorten(fields.as_list(alone.value, tp, path)) if is_text else ""
-            got = f"{count} item{'s' * (count != 1)}" if node.kind == "list" else node.shown
+            got = counted(count, "item") if node.kind == "list" else node.shown
             return self._fail(node, path, f"must be {fields.describe(tp)}", got=got, fix=f"write {new}" if new else "")
         pairs = enumerate(zip(node.value, types, strict=True))
         now = dict(fields.children(current))

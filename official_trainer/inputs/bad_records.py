@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 
-from official_trainer.shown import shorten
+from official_trainer.shown import counted, shorten
 
 _logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class BadRecords:
             if self._count(section) > most:
                 found = self._of(section)
                 more = [f"and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
-                what = f"{len(found):,} examples cannot be read, and at most {most:,} may be bad ({why})"
+                what = f"{counted(len(found), 'example')} cannot be read, and at most {most:,} may be bad ({why})"
                 place = f"{section}: " if section else ""
                 return "\n  ".join([f"{place}{what}:", *map(str, found[:_SHOWN]), *more])
         return ""

@@ -73,11 +73,11 @@ def find_files(input_path: str | Sequence[str], *, field: str = "input_path") ->
         except tf.errors.OpError as error:
             raise DataError(f"cannot list {pattern!r}: {first_line(error)}", field=field) from error
         if not matches:
-            where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)},"
+            where = "" if is_url(pattern) else f", which is {os.path.abspath(pattern)}"
             value = input_path if isinstance(input_path, str) else list(input_path)
             of = "" if value in (pattern, [pattern]) else f" of the value {value!r}"
             fix = near_hint(pattern) or "; check the path, or write an absolute path"
-            what = f"no file matches {pattern!r}{of}{where} (working directory {os.getcwd()}){fix}"
+            what = f"no file matches {pattern!r}{of}{where}{fix}"
             raise DataError(what, field=field)
         paths.update(matches)
     if not paths:

@@ -85,5 +85,5 @@ def _opened(path: str) -> tuple[int, str]:
         return reader.num_records(), reader.writer_options_string()
     except RuntimeError as error:
         what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"
-        said = f"{path}: {what}. Write or copy it again. array_record says: {first_line(error)}"
+        said = f"{path}: {what}; write or copy it again. array_record says: {first_line(error)}"
         raise DataError(said, field="files") from error

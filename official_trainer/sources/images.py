@@ -73,7 +73,7 @@ class ImagesConfig(SourceConfig):
         named = [f"{label} {name} ({len(files):,})" for label, (name, files) in enumerate(found.items())]
         paths.say_once(f"{folder}: images of {len(found)} classes: {first_few(named)}")
         if ignored:
-            said = f"{folder}: {len(ignored)} files are no images and not read: {first_few(ignored)}"
+            said = f"{folder}: not read, because they are no images: {first_few(ignored)}"
             paths.say_once(said, is_warning=True)
         return ImagesSource(self, found)
 
@@ -170,7 +170,7 @@ def _listed(folder: str, classes: Sequence[str]) -> tuple[dict[str, list[str]], 
     folders = [name for name in names if os.path.isdir(os.path.join(folder, name))]
     ignored = [name for name in names if name not in folders]
     if stray := list(filter(_is_image, ignored)):
-        what = f"{len(stray)} images lie in {folder!r} itself: {first_few(stray)}"
+        what = f"has images that lie in {folder!r} itself: {first_few(stray)}"
         raise DataError(f"{what}; move each into the folder of its class", field="folder")
     found: dict[str, list[str]] = {}
     for name in classes or folders:

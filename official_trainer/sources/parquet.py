@@ -122,7 +122,7 @@ class ParquetRows(TableFiles):
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # of the disk, not of the data
             what = f"its row group {group}, of {rows} rows, cannot be decoded"
-            return f"{what}: {first_line(error)}; write or copy the file again"
+            return f"{what}: {first_line(error).rstrip('.')}; write or copy the file again"
 
 
 def _footer(path: str) -> Any:
@@ -139,5 +139,5 @@ def _footer(path: str) -> Any:
                 raise ValueError("does not begin with PAR1, as a Parquet file does")
             return pyarrow.parquet.read_metadata(file)
     except Exception as error:
-        what = f"{path}: {first_line(error)}; write or copy the file again"
+        what = f"{path}: {first_line(error).rstrip('.')}; write or copy the file again"
         raise DataError(what, field="files") from error

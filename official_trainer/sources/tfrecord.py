@@ -101,7 +101,7 @@ class TfrecordSource(RecordFiles):
         return found
 
     def _damage(self, number: int, record: int, reason: str) -> DataError:
-        return DataError(f"{self.place(number, record)}: {reason}. Write or copy the file again")
+        return DataError(f"{self.place(number, record)}: {reason}; write or copy the file again")
 
 
 def _place(path: str, record: int, start: int) -> str:
@@ -179,7 +179,7 @@ def _starts(path: str) -> array.array[int]:
             is_whole = len(header) == _HEADER.size
             if is_whole and header != _header(_HEADER.unpack(header)[0]):
                 what = "its length does not fit its checksum"
-                hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "Write or copy the file again"
+                hint = "this may not be a TFRecord file at all" if len(starts) == 1 else "write or copy the file again"
                 if header.startswith(_GZIP) and len(starts) == 1:
                     hint = "it is compressed by gzip; write it without compression"
                 raise DataError(f"{_place(path, len(starts) - 1, end)}: {what}; {hint}", field="files")

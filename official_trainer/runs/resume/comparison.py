@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.checkpoints import manifest, restore
 from official_trainer.lazy import tf
+from official_trainer.shown import counted
 from official_trainer.tasks import optimization
 from official_trainer.tracking.jsonl import encode
 
@@ -126,7 +127,7 @@ def in_lines(resumes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         equal = set(map(_fact, each["equal"])) - set(map(_fact, differs))
         same = [words for part, words in _WORDS.items() if part in equal]
         counts = {} if each["tensors"] is None else each["tensors"]["equal"]
-        same += [_WORDS.get(part) or f"{count} tensor{'s' * (count != 1)} of {part}" for part, count in counts.items()]
+        same += [_WORDS.get(part) or f"{counted(count, 'tensor')} of {part}" for part, count in counts.items()]
         changes = [
             f"{what} {found['saved']} -> {found['now']}" if "now" in found else f"{what} ({found['saved']})"
             for what, found in differs.items()

@@ -159,6 +159,14 @@ def test_examples_that_are_listed_count_and_are_not_listed_again():
     assert indices(context.bad_records.take(before=None)) == [8, 21]
 
 
+def test_one_is_one_example():
+    """N45"""
+    records = BadRecords()
+    records.allow("", 0, "max_bad_records: 0")
+    said = records.add(BadRecord("", 7, "example 7", "its checksum is wrong"), step=0)
+    assert said.startswith("1 example cannot be read, and at most 0 may be bad (max_bad_records: 0):")
+
+
 def test_the_first_few_are_warned_of(caplog):
     """N45: one line each, then one line for all others."""
     ids(inputs.from_source(Numbers(COUNT, bad=BAD), data(is_training=False, workers=1), context_of()))

@@ -159,13 +159,17 @@ def test_files_that_are_no_images_are_said(tmp_path, caplog):
     (tmp_path / "list.csv").write_text("")
     (tmp_path / "cat" / "linked").symlink_to(tmp_path / "dog")
     assert len(build(tmp_path)) == 4
-    assert "3 files are no images and not read: list.csv, cat/linked, cat/notes.txt" in caplog.text
+    assert "not read, because they are no images: list.csv, cat/linked, cat/notes.txt" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("make", "fields", "message"),
     [
-        (lambda f: save(f / "1.png", halves(2, 2)), {}, r"1 images lie in .* itself: 1.png; move each into the folder"),
+        (
+            lambda f: save(f / "1.png", halves(2, 2)),
+            {},
+            r"has images that lie in .* itself: 1.png; move each into the folder",
+        ),
         (lambda f: (f / "empty").mkdir(), {}, "the class 'empty' has no image in .*; remove its folder, or name all"),
         (lambda f: None, {"classes": ("cot",)}, "source.classes: 'cot' is no folder in .*; did you mean cat"),
         (lambda f: None, {"classes": ("zebra",)}, "source.classes: 'zebra' is no folder in .*; it has cat, dog"),

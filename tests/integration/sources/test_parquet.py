@@ -286,3 +286,11 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
     os.truncate(path, 50_000)
     with pytest.raises(inputs.DataError, match=f"{path}, row .*its row group .* cannot be decoded"):
         evaluated(source, batch=1000)
+
+
+def test_what_the_reader_says_is_joined_by_one_mark(tmp_path):
+    """N45: it ends with a full stop."""
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(inputs.DataError, match=r"cut.parquet: .*[^.]; write or copy the file again$"):
+        build(path)

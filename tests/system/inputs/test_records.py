@@ -240,7 +240,7 @@ def test_no_file_matches(folder, monkeypatch):
     text = problem(section(folder, input_path=("part-0.tfrecord", "data/nope-*")))
     assert "input_path: no file matches 'data/nope-*'" in text
     assert "of the value ['part-0.tfrecord', 'data/nope-*']" in text
-    assert os.path.join(folder, "data/nope-*") in text and f"working directory {folder}" in text
+    assert os.path.join(folder, "data/nope-*") in text and "nope-*," not in text
 
 
 def test_no_path(folder):
