@@ -47,6 +47,14 @@ def did_you_mean(word: str, options: Iterable[str], *, prefix: str = "", otherwi
     return f"; did you mean {' or '.join(near)}?" if near else otherwise
 
 
+def no_choice(value: object, choices: Sequence[str]) -> str:
+    """Returns what is wrong with a value that is none of a few words; empty if it is one."""
+    if value in choices:
+        return ""
+    near = did_you_mean(str(value), choices)
+    return f"not one of the choices, got {value!r}; allowed: {', '.join(choices)}{near}"
+
+
 def _alike(a: str, b: str) -> bool:
     matcher = difflib.SequenceMatcher(None, a, b)
     return matcher.real_quick_ratio() >= 0.75 and matcher.quick_ratio() >= 0.75 and matcher.ratio() >= 0.75

@@ -18,7 +18,7 @@ import types
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from official_trainer.config import installed
+from official_trainer.config import installed, values
 from official_trainer.config.declaration import Config
 from official_trainer.config.errors import ConfigError, Problem, best_match
 from official_trainer.config.when import When
@@ -237,6 +237,17 @@ class SourceConfig(Component):
 
     FOLDER: ClassVar[str] = "sources"
     GROUP: ClassVar[str] = "official_trainer.sources"
+
+    def check_values(self) -> None:
+        """Refuses what a file could not set either: for a section that code gives to `inputs.from_source` itself.
+
+        Raises:
+          ConfigError: with all problems.
+        """
+        found: list[Problem] = []
+        values.normalise(self, type(self), "source", found.append)
+        if problems := found or [Problem(text, f"source.{name}") for name, text in self.problems()]:
+            raise ConfigError(problems)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from official_trainer.config import fields, limits
 from official_trainer.config.declaration import Config, FrozenDict, OneOf, spelling
-from official_trainer.config.errors import Problem, not_a_choice
+from official_trainer.config.errors import Problem, best_match, not_a_choice
 
 Report = Callable[[Problem], Any]
 
@@ -60,7 +60,8 @@ def normalise(value: Any, tp: Any, path: str, report: Report) -> Any:
         if not found:
             return result
     if fields.is_union(bare) or not _has_type(value, bare):
-        return _refuse(value, f"must be {fields.describe(bare)}", path, report)
+        words = [str(each) for each in typing.get_args(bare)] if typing.get_origin(bare) is Literal else []
+        return _refuse(value, f"must be {fields.describe(bare)}", path, report, near=best_match(str(value), words))
     for limit in ranges:
         if refused := limit.problem(value):
             return _refuse(value, refused, path, report)
@@ -117,6 +118,6 @@ def _has_type(value: Any, tp: Any) -> bool:
     return isinstance(value, tp) and not fields.is_section_type(tp)
 
 
-def _refuse(value: Any, what: str, path: str, report: Report) -> Any:
-    report(Problem(what, path, got=fields.show(value)))
+def _refuse(value: Any, what: str, path: str, report: Report, near: str = "") -> Any:
+    report(Problem(what, path, got=fields.show(value), near=near))
     return value

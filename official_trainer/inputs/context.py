@@ -17,6 +17,7 @@ from typing import Any, Literal
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs.bad_records import BadRecords
 from official_trainer.lazy import tf
+from official_trainer.nearest import no_choice
 
 
 class DataError(UserError, ValueError):
@@ -232,7 +233,13 @@ class InputContext:
         return self._promise("batch_stride")
 
     def promises(self, request: Literal["start_step", "batch_stride"]) -> bool:
-        """Whether the pipeline has read a request, and so starts or leaves out batches by itself."""
+        """Whether the pipeline has read a request, and so starts or leaves out batches by itself.
+
+        Raises:
+          ValueError: there is no such request.
+        """
+        if wrong := no_choice(request, list(self._requests)):
+            raise ValueError(f"InputContext.promises(): request: {wrong}")
         return request in self._promises
 
     def offer_blocks(self, batches: tf.data.Dataset, blocks: tf.data.Dataset) -> None:
@@ -295,7 +302,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
             error.field = f"{context.section}.{error.field}"
         raise
     skips = any(source.skips for source in context.sources if source.section == context.section)
-    if getattr(params, "on_bad_record", "error") == "skip" and not skips:
+    if skips_bad(params) and not skips:
         what = (
             "skip needs examples that are read by their number: build_inputs has to return inputs.from_source(…) and "
         )
@@ -304,6 +311,18 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset
+
+
+def skips_bad(params: Any) -> bool:
+    """Whether examples of a data section that cannot be read are left out.
+
+    Raises:
+      DataError: `on_bad_record` is another word than those that are allowed.
+    """
+    word = getattr(params, "on_bad_record", "error")
+    if wrong := no_choice(word, ("error", "skip")):
+        raise DataError(wrong, field="on_bad_record")
+    return bool(word == "skip")
 
 
 def with_training_flag(params: Any, training: bool) -> Any:

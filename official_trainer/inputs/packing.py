@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from official_trainer.inputs.context import DataError
 from official_trainer.inputs.source import Batched, Source, adopt, as_array
+from official_trainer.nearest import no_choice
 
 _logger = logging.getLogger(__name__)
 
@@ -95,10 +96,13 @@ class Packed(Batched):
           seed: of which examples share a row.
 
         Raises:
-          DataError: an example is too long or cannot be read, no example has a token, or the lengths are of other data.
+          DataError: an example is too long or cannot be read, no example has a token, the lengths are of other data, or
+            `too_long` is another word.
         """
         import numpy as np
 
+        if wrong := no_choice(too_long, ("error", "split")):
+            raise DataError(f"Packed(): too_long: {wrong}; to leave examples out, cut or filter the source before")
         if clash := [name for name in ("segment_ids", "positions") if name in fields]:
             raise DataError(f"Packed(): '{clash[0]}' is a field that packing adds; give yours another name")
         self._source, self._length, self._fields = without_weights(source, "Packed"), length, dict(fields)

@@ -21,7 +21,7 @@ from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
 from official_trainer.inputs.bad_records import BadRecord
 from official_trainer.inputs.buckets import BucketOrder, Buckets
-from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse, TooManyBadError
+from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse, TooManyBadError, skips_bad
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
 from official_trainer.inputs.source import Source, adopt
@@ -84,7 +84,7 @@ def from_source(
     if count == 0:
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
-    skips = getattr(params, "on_bad_record", "error") == "skip"
+    skips = skips_bad(params)
     if skips and buckets is not None:
         what = "skip would put other lengths into a batch of buckets; pack the examples, or leave bad ones out before"
         raise DataError(what, field="on_bad_record")

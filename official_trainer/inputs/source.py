@@ -142,9 +142,11 @@ def adopt(source: Any) -> Source:
 
     Raises:
       DataError: it has no length, or no examples by number.
+      ValueError: a field of the section has a value that is not allowed.
     """
     if hasattr(source, "build") and not hasattr(source, "__getitem__"):
         try:
+            getattr(source, "check_values", lambda: None)()
             source = source.build()
         except DataError as error:
             error.field = error.field and f"source.{error.field}"

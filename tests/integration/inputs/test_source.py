@@ -7,6 +7,9 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
+from official_trainer.sources.csv import CsvConfig
+from official_trainer.sources.images import ImagesConfig
+from official_trainer.sources.npy import NpyConfig
 
 
 def evaluation(batch=8, **fields):
@@ -107,3 +110,43 @@ def test_a_data_source_of_tfds_serves_as_it_is(tmp_path):
     batches = [*inputs.from_source(source, evaluation(6, workers=2)).as_numpy_iterator()]
     assert [batch["id"].tolist() for batch in batches] == [[0, 1, 2, 3, 4, 5], [6, 7, 8]]
     assert batches[1]["name"].tolist() == [b"6", b"7", b"8"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: inputs.Packed([{"tokens": [1]}], 4, too_long="drop"),
+            "Packed(): too_long: not one of the choices, got 'drop'; allowed: error, split; to leave examples out, cut",
+        ),
+        (
+            lambda: inputs.Packed([{"tokens": [1]}], 4, too_long="splt"),
+            "got 'splt'; allowed: error, split; did you mean split?",
+        ),
+        (
+            lambda: inputs.from_source([1], evaluation(on_bad_record="skp")),
+            "on_bad_record: not one of the choices, got 'skp'; allowed: error, skip; did you mean skip?",
+        ),
+        (
+            lambda: inputs.InputContext().promises("start"),
+            "InputContext.promises(): request: not one of the choices, got 'start'; allowed: start_step, batch_stride",
+        ),
+        (
+            lambda: inputs.from_source(ImagesConfig(folder="none", resize="strech"), evaluation()),
+            "source.resize: must be 'stretch', 'crop' or 'pad', got 'strech'; did you mean 'stretch'?",
+        ),
+        (
+            lambda: inputs.from_source(CsvConfig(files="none", column_types={"a": "flot32"}), evaluation()),
+            "source.column_types.a: must be ",
+        ),
+        (
+            lambda: inputs.from_source(NpyConfig(), evaluation()),
+            "source.files: is not set; write the file of each field",
+        ),
+    ],
+)
+def test_a_word_that_is_not_allowed_is_refused_in_code_too(call, message):
+    """N41, N45: with those that are; a file of the config has its own message."""
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert message in str(caught.value)
