@@ -273,12 +273,19 @@ def test_looks_are_worth_the_time_since_the_last():
     assert told.sampler.take() == pytest.approx((2.03, 0.03))
 
 
+@pytest.fixture
 def sampling():
-    """Returns the threads that sample the input."""
-    return [thread for thread in threading.enumerate() if thread.name == "input-sampler"]
+    """Returns a function that returns the threads that sample the input, but for those that other tests have left."""
+
+    def found():
+        return [each for each in threading.enumerate() if each.name == "input-sampler" and each not in before]
+
+    before = ()
+    before = found()
+    return found
 
 
-def test_the_input_is_sampled_while_the_run_trains_and_at_no_other_time():
+def test_the_input_is_sampled_while_the_run_trains_and_at_no_other_time(sampling):
     """N16: a thread that wakes ten times a second would take time from evaluations, saves and exports."""
     asked = threading.Event()
 
