@@ -101,7 +101,7 @@ class Reader:
         """
         self.source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
         self._padding = dict(padding)
-        self._ends = list(itertools.accumulate(source.groups or [len(source)]))
+        self._ends: dict[int, list[int]] = {}  # of the groups, by the number of the first example of a mixture's part
         self._transforms = [_as_function(transform) for transform in transforms]
         for index in (0, *(self._drawn(0, 0, number) for number in range(1, _MOST_TRIED if skips else 1))):
             try:
@@ -215,13 +215,17 @@ class Reader:
     def _drawn(self, bad: int, position: int, number: int) -> int:
         """Returns the example that is tried in place of a bad one at a position, the first, second, and so on.
 
-        It is one of the same group, then of another one for all that are bad there, as a group may be decoded whole.
+        It is one of the same part of a mixture, which so keeps its share, and of the same group, then of another one
+        for all that are bad there, as a group may be decoded whole.
         """
-        ends, turn = self._ends, number // _TRIED_OF_GROUP
+        part, start = self.source.part_of(bad)
+        if start not in self._ends:
+            self._ends[start] = list(itertools.accumulate(part.groups or [len(part)], initial=start))[1:]
+        ends, turn = self._ends[start], number // _TRIED_OF_GROUP
         group = bisect.bisect_right(ends, bad)
         if turn:
             group = self._hash("group", group, position // len(self.source), turn) % len(ends)
-        first = ends[group - 1] if group else 0
+        first = ends[group - 1] if group else start
         return first + self._hash("example", position, number) % (ends[group] - first)
 
     def _hash(self, *parts: str | int) -> int:

@@ -94,6 +94,18 @@ def test_a_thousand_bad_neighbours_are_replaced_by_many(groups, monkeypatch):
     assert sum(index in bad for index in tried) < 20 * len(bad)
 
 
+@pytest.mark.parametrize("groups", [(), [100] * 10])
+def test_a_mixture_keeps_its_shares(groups):
+    """N44, N45: what takes the place of a bad example is of the same part, in a mixture of a mixture too."""
+    bad = set(range(300))
+    half = inputs.Mixture({"half": (Numbers(1000, groups=groups, bad=bad), 1)})
+    mixed = inputs.Mixture({"good": ([{"id": -1, "text": "good"}] * 50, 3), "half": (half, 1)})
+    params = data(is_training=True, max_bad_share=0.9, batch=100, workers=1)
+    read = np.array(ids(inputs.from_source(mixed, params), 40))
+    assert [(batch >= 300).sum() for batch in read.reshape(40, 100)] == [25] * 40
+    assert (read == -1).sum() == 3000
+
+
 read_one = Numbers.__getitem__
 
 
