@@ -206,7 +206,7 @@ def as_list(text: str, tp: Any, path: str) -> str:
         found *= len(args) if len(found) == 1 and len(set(args)) == 1 else 1
         return f"[{', '.join(found)}]" if len(found) == len(args) else ""
     words = ", ".join(text.split())
-    if items is not None and typing.get_origin(items[0]) in (list, tuple):
+    if typing.get_origin(items[0]) in (list, tuple):
         return f"[[{words}]]"
     return f"[{words}]" if path.endswith("]") else f"[{text}]"
 

@@ -74,7 +74,7 @@ def _checked(
         known = signatures[name].inputs
         for number, inputs in enumerate(each):
             place = f"build_warmup_requests: request {number} of {name!r}"
-            for extra in [name for name in inputs if name not in known]:
+            for extra in [key for key in inputs if key not in known]:
                 raise WarmupError(f"{place}: {_unknown('input', extra, known)}")
             if missing := sorted(known.keys() - inputs.keys()):
                 raise WarmupError(f"{place} lacks {', '.join(missing)}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
+from official_trainer.shown import counted
 
 if TYPE_CHECKING:
     from official_trainer.reports.entries import Entry
@@ -112,7 +113,7 @@ def _that_began(found: list[Entry], places: Sequence[str]) -> list[Entry]:
     if not 2 <= len(began) < len(found):
         return found
     count = len(found) - len(began)
-    what = f"{count} run{'s' * (count > 1)} that failed before the first step {'are' if count > 1 else 'is'} left out"
+    what = f"{counted(count, 'run')} that failed before the first step {'are' if count > 1 else 'is'} left out"
     terminal.report_error(f"{what}; --where=status=failed shows what failed", "note", "dim")
     return entries.named(began)
 

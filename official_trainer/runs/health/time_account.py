@@ -22,6 +22,7 @@ from typing import Any
 from official_trainer import lazy
 from official_trainer.actions.durations import StepDurations
 from official_trainer.runs.recorded import duration_text, speed_text, step_time_text
+from official_trainer.shown import counted
 from official_trainer.threads import RepeatingThread
 
 _logger = logging.getLogger(__name__)
@@ -491,7 +492,7 @@ def in_lines(time: Mapping[str, Any]) -> list[str]:
     wall, gaps = total["wall_seconds"], {part: s for part, s in total.get("outside", {}).items() if s}
     elapsed = max(total.get("elapsed_seconds", wall), 1e-9)
     over = f", over {duration_text(elapsed)}" if gaps else ""
-    steps = f"{total['steps']:,} step{'s' * (total['steps'] != 1)}"
+    steps = counted(total["steps"], "step")
     steps += ", without those in the time lost" if gaps.get("lost") else ""
     lines = [f"{duration_text(wall)} in {count} process{'es' * (count > 1)}{over}, {steps}"]
     spent = {part: total["seconds"][part] for part in PARTS} | gaps

@@ -83,7 +83,7 @@ def test_in_training_good_examples_take_the_places(processes):
 @pytest.mark.parametrize("groups", [(), [400] * 10])
 def test_a_thousand_bad_neighbours_are_replaced_by_many(groups, monkeypatch):
     """N45: as where row groups are damaged; no good example stands for all, and few others are tried for each."""
-    tried = []
+    tried, read_one = [], Numbers.__getitem__
     monkeypatch.setattr(Numbers, "__getitem__", lambda self, index: (tried.append(index), read_one(self, index))[1])
     bad = set(range(1200))  # the first of all, too
     params = data(is_training=True, max_bad_share=0.5, batch=500, workers=1)
@@ -104,9 +104,6 @@ def test_a_mixture_keeps_its_shares(groups):
     read = np.array(ids(inputs.from_source(mixed, params), 40))
     assert [(batch >= 300).sum() for batch in read.reshape(40, 100)] == [25] * 40
     assert (read == -1).sum() == 3000
-
-
-read_one = Numbers.__getitem__
 
 
 def test_an_epoch_is_given_up_where_all_is_bad():
