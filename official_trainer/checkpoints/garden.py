@@ -21,10 +21,11 @@ from official_trainer.lazy import tf
 INFO = "info.json"
 """The file beside a best checkpoint, which holds the results of its evaluation."""
 
-LACKS = ("training/*",)
+LACKS = ("training/*", "state/*")
 """Patterns of variables that ours hold and theirs do not.
 
-Means and counters since the last summary, which start again, and the place in the data, which the step gives.
+Means and counters since the last summary, which start again, the place in the data, which the step gives, and what is
+attached to a Task beside the model and its optimizer.
 """
 
 BEST_STEP = "best_ckpt_global_step"

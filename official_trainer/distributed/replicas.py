@@ -35,25 +35,34 @@ class ReplicaValues:
       state: the saved values; None with one replica.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], peers: Peers = ALONE) -> None:
-        """Takes variables, and the processes that have the other replicas; all of them collect and restore together."""
+    def __init__(
+        self, variables: Sequence[tf.Variable], peers: Peers = ALONE, set_by_replicas: Sequence[tf.Variable] = ()
+    ) -> None:
+        """Takes the variables.
+
+        Args:
+          variables: those that differ by replica are picked.
+          peers: the processes that have the other replicas; all of them collect and restore together.
+          set_by_replicas: more of them, of which a step sets each copy by itself where they are not aggregated.
+        """
         self._peers = peers
-        self._variables = [variable for variable in variables if _differs_by_replica(variable, peers)]
-        values = [tf.concat([tf.stack(_parts(v))] * peers.count, axis=0) for v in self._variables]
+        own = [v for v in set_by_replicas if not _parts(v) and v.aggregation == tf.VariableAggregation.NONE]
+        parts = [_parts(variable) for variable in variables] + [tuple(getattr(v, "values", ())) for v in own]
+        self._parts = [copies for copies in parts if len(copies) * peers.count > 1]
+        values = [tf.concat([tf.stack(copies)] * peers.count, axis=0) for copies in self._parts]
         with tf.device("CPU:0"):
             self._saved = [tf.Variable(value, trainable=False, name="of_replicas") for value in values]
-        self.state = tf.train.Checkpoint(values=self._saved) if self._variables else None
+        self.state = tf.train.Checkpoint(values=self._saved) if self._saved else None
 
     def collect(self) -> None:
         """Copies the value of each replica to `state`."""
-        own = [tf.stack([part.read_value() for part in _parts(variable)]).numpy() for variable in self._variables]
+        own = [tf.stack([part.read_value() for part in parts]).numpy() for parts in self._parts]
         for saved, *values in zip(self._saved, *self._peers.exchange(own), strict=True):
             saved.assign(tf.concat(values, axis=0))
 
     def restore(self) -> None:
         """Assigns each replica its value from `state`."""
-        for saved, variable in zip(self._saved, self._variables, strict=True):
-            parts = _parts(variable)
+        for saved, parts in zip(self._saved, self._parts, strict=True):
             first = self._peers.index * len(parts)
             for part, value in zip(parts, tf.unstack(saved[first : first + len(parts)]), strict=True):
                 part.assign(value)
@@ -63,7 +72,7 @@ class ValueBackup:
     """The values of variables at this moment, on every replica."""
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        parts = [part for variable in variables for part in _copies(variable)]
+        parts = [part for variable in variables for part in copies(variable)]
         self._values = [(part, tf.identity(part.read_value())) for part in parts]
 
     def restore(self) -> None:
@@ -86,7 +95,7 @@ def aggregated(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[t
 
 def mirrored(variables: Sequence[tf.Variable], peers: Peers = ALONE) -> list[tf.Variable]:
     """Returns the variables that have a copy on every replica, all alike; none if there is one replica."""
-    return [v for v in variables if not _parts(v) and len(_copies(v)) * peers.count > 1]
+    return [v for v in variables if not _parts(v) and len(copies(v)) * peers.count > 1]
 
 
 def has_one_value(variable: tf.Variable) -> bool:
@@ -137,12 +146,12 @@ def find_difference(
     own: list[list[str]] = []
     for _, each in named:
         own.append([])
-        for array in map(_as_array, _copies(each)):
+        for array in map(_as_array, copies(each)):
             content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
             own[-1].append(hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + content).hexdigest())
     for (name, each), *sums in zip(named, *peers.exchange(own), strict=True):
         if len(set(itertools.chain(*sums))) > 1:
-            values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in _copies(each)]
+            values = [(str(part.device) if hasattr(part, "numpy") else "", _as_array(part)) for part in copies(each)]
             if said := _difference(list(itertools.chain(*peers.exchange(values))), tolerance):
                 return name, said
     return None
@@ -188,10 +197,11 @@ def _as_array(value: Any) -> np.ndarray:
 
 def local_sum(variable: Any) -> Any:
     """Returns the sum over the replicas of this process, a NumPy value; no message is sent."""
-    return sum(part.numpy() for part in _copies(variable))
+    return sum(part.numpy() for part in copies(variable))
 
 
-def _copies(variable: Any) -> Sequence[Any]:
+def copies(variable: Any) -> Sequence[Any]:
+    """Returns the variables of the replicas of this process, or the variable itself if it has one value for all."""
     return getattr(variable, "values", (variable,))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.inputs import BadRecord
 from official_trainer.lazy import tf
+from official_trainer.tasks import attached, optimization, variables
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import optimization, variables
 
 
 class CheckpointState:
@@ -38,25 +39,34 @@ class CheckpointState:
       checkpoint: Model Garden's checkpoint (global_step, model, optimizer), with `training` for the rest of the state.
     """
 
-    def __init__(self, context: StepContext, step: TrainStep, train_iterator: TrainIterator) -> None:
-        """Takes the parts of the state."""
+    def __init__(
+        self,
+        context: StepContext,
+        step: TrainStep,
+        train_iterator: TrainIterator,
+        of_evaluations: Sequence[tf.Variable],
+    ) -> None:
+        """Takes the parts of the state, and the variables of the metrics of evaluations, which are no part of it."""
         self.process_group = context.process_group
         self._context, self._step, self._train_iterator = context, step, train_iterator
-        # Apart, so that the other values of a checkpoint without these numbers keep their places.
-        others = [variable for variable in self._variables if variable is not step.numbers.sums]
-        self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers)
-        self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
-        self._backups: list[replicas.ValueBackup] = []
-        settings = kerases.of(context.optimizer).settings(context.optimizer)
-        self._configured = [(value, value.numpy()) for value in settings]
+        self._configured = [
+            (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
+        ]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
+        self._backups: list[replicas.ValueBackup] = []
+        model = kerases.of(context.model).trackable(context.model)
         of_model = getattr(context.model, "checkpoint_items", {})
         items = {name: kerases.of(item).trackable(item) for name, item in of_model.items()}
         if context.optimizer is not None:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:
             items |= context.average.items
+        held = [*_values_in(tf.train.Checkpoint(model=model, **items)), *self._kept, *step.variables]
+        self._attached = self._beside([*held, *of_evaluations])
+        self._states = [each for each in context.attached.states if not any(each is other for other in of_evaluations)]
+        if self._attached:
+            items["state"] = kerases.tree(self._attached)
         training = tf.train.Checkpoint(
             loss=step.loss,
             loss_trace=step.trace,
@@ -64,16 +74,27 @@ class CheckpointState:
             metrics=[kerases.of(each).trackable(each) for each in step.metrics],
         )
         training.numbers = step.numbers.state
+        # Apart, so that the other values of a checkpoint without these numbers keep their places.
+        others = [variable for variable in self._variables if variable is not step.numbers.sums]
+        beside = [value for value in self._attached.values() if any(value is state for state in self._states)]
+        self._of_replicas = replicas.ReplicaValues(others, self.process_group.peers, set_by_replicas=beside)
+        self._numbers_of_replicas = replicas.ReplicaValues([step.numbers.sums], self.process_group.peers)
         if self._of_replicas.state is not None:
             training.replicas = self._of_replicas.state
         if self._numbers_of_replicas.state is not None:
             step.numbers.state.replicas = self._numbers_of_replicas.state
-        self.checkpoint = tf.train.Checkpoint(
-            global_step=context.global_step,
-            model=kerases.of(context.model).trackable(context.model),
-            training=training,
-            **items,
-        )
+        self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
+        context.changed_state.keep([*held, *self._attached.values(), context.global_step])
+        context.changed_state.keep([*context.streams.states, *context.step_times.variables])
+
+    def _beside(self, held: Sequence[Any]) -> dict[str, Any]:
+        """Returns what is attached to the task and the model beside `held`, by its path, but what needs no checkpoint."""
+        known, unsaved = {id(value) for value in held}, attached.unsaved_state(self._context.task)
+        return {
+            path: value
+            for path, value in self._context.attached.all_values().items()
+            if id(value) not in known and not any(fnmatch.fnmatchcase(path, pattern) for pattern in unsaved)
+        }
 
     @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
@@ -116,14 +137,17 @@ class CheckpointState:
 
     @collective
     def load_weights(self, directory: str, step: int) -> None:
-        """Restores the step, the weights and the averages of a checkpoint.
+        """Restores the step, the weights, the averages and what is attached to task and model, but for optimizers.
 
         The weights of a best checkpoint are averages already, so the averages start from them.
         """
         context, prefix = self._context, manifest.find(directory, step)
         items = {"global_step": context.global_step, "model": self.checkpoint.model}
+        beside = {path: self._attached[path] for path in context.attached.values if path in self._attached}
+        if beside and not garden.wrote(prefix):
+            items["state"] = kerases.tree(beside)
         averages = self._averages_in(prefix)
-        restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*",))
+        restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*", "state/*"))
         if context.average is not None and not averages:
             context.average.reset()
 
@@ -166,7 +190,8 @@ class CheckpointState:
     @property
     def _variables(self) -> list[tf.Variable]:
         """The variables whose values may differ by replica, among others."""
-        return [*self._context.model_variables, *self._step.variables]
+        beside = [value for value in self._attached.values() if isinstance(value, tf.Variable)]
+        return [*self._context.model_variables, *self._step.variables, *beside]
 
     @collective
     def synchronize(self) -> None:
@@ -216,9 +241,10 @@ class CheckpointState:
         Also if the block fails. A state that is saved while an evaluation in the block hangs has these values too.
 
         Args:
-          only_shared: for an evaluation of the run, only metrics in which both training and evaluations count.
+          only_shared: for an evaluation of the run, only what training and evaluations both change: metrics of the
+            model, states of recurrent layers, counters.
         """
-        variables = self._step.shared_variables if only_shared else self._variables
+        variables = [*self._step.shared_variables, *self._states] if only_shared else self._variables
         self._backups.append(replicas.ValueBackup(variables))
         try:
             yield
@@ -302,3 +328,9 @@ class CheckpointState:
     def _assign(self, number: int, value: Any) -> None:
         """Assigns one value: each is a message of its own, which every process receives from every other."""
         self._kept[number].assign(value)
+
+
+def _values_in(checkpoint: tf.train.Checkpoint) -> list[Any]:
+    """Returns the variables and tables that a checkpoint holds."""
+    inside = tf.train.TrackableView(checkpoint).descendants()
+    return [each for each in inside if isinstance(each, tf.Variable) or attached.is_table(each)]

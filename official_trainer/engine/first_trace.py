@@ -15,6 +15,7 @@ from official_trainer.engine.train_iterator import DatasetBuilder
 from official_trainer.lazy import tf
 from official_trainer.tasks import export, random_streams, variables
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.attached import Attached, roots_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.returned import metrics_of
 from official_trainer.tasks.task import features_and_labels
@@ -22,7 +23,9 @@ from official_trainer.user_code import during
 
 
 def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compiled: bool = False) -> None:
-    """Creates the variables that layers create in their first call; does nothing for a model that has them all.
+    """Creates the variables that layers, optimizers and metrics create in their first call.
+
+    Does nothing for a model and a task that have them all.
 
     Traces the task's step on a replica: its training step if there is an optimizer, else its evaluation step. The
     trace is never run, and updates nothing, so that the slots of the optimizer are created as for any other model.
@@ -37,7 +40,9 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
       data: what the step reads: a dataset, which may be distributed, or the `DatasetBuilder` of one.
       compiled: whether the step gets the metrics of `compile`, too.
     """
-    trains, lacks_variables = optimizer is not None, variables.has_unbuilt_layers(model)
+    trains, attached = optimizer is not None, Attached(roots_of(task, (), model))
+    lacks_variables = variables.has_unbuilt_layers(model) or (trains and attached.waits)
+    optimizers = [optimizer, *attached.unbuilt_optimizers] if trains else []
     waits = not getattr(model, "inputs", None) and hasattr(model, "save_spec") and model.save_spec() is None
     if not lacks_variables and (trains or not waits):
         return
@@ -63,8 +68,11 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
             batch = next(iterator)
             tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
 
-        with kerases.without_updates(optimizer):
+        with kerases.without_updates(optimizers) as updated:
             tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec))
+        for each, of_step in zip(optimizers[1:], updated[1:], strict=True):
+            if of_step:
+                kerases.of(each).build_slots(each, of_step)
 
     predict = functools.partial(_predict, task)
     if trains:

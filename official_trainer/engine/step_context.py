@@ -15,6 +15,7 @@ import orbit
 
 from official_trainer.distributed.collective import ProcessGroup
 from official_trainer.distributed.strategy import described, needs_xla
+from official_trainer.engine.changed_state import ChangedState
 from official_trainer.engine.coordinator import AsyncWorkers
 from official_trainer.engine.flops import StepFlops
 from official_trainer.engine.step_times import StepTimes
@@ -23,8 +24,8 @@ from official_trainer.engine.windows import InputWait
 from official_trainer.inputs import BadRecords
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import attached, optimization
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import optimization
 from official_trainer.tasks.multi_task.task import MultiTask, Part, is_built, parts_in
 from official_trainer.tasks.random_streams import RandomStreams, required_by
 
@@ -75,7 +76,9 @@ class StepContext:
       optimizer: the optimizer; None when only evaluating.
       average: the moving average of the weights, if the run averages.
       global_step: updates done, int64.
+      attached: state beside the weights, of the task and the model.
       streams: the random numbers of steps.
+      changed_state: refuses a step that changes what no checkpoint holds.
       process_group: the processes of the run.
       traces: the traces of training and evaluation steps in this process.
       input_wait: whether a training step waits for data.
@@ -112,7 +115,11 @@ class StepContext:
         kerases.of(model).prepare(model)
         self.global_step = orbit.utils.create_global_step()
         tasks = [task, *(part.task for part in (*parts_in(task), *options.eval_tasks))]
-        self.streams = RandomStreams(model, runtime_field(config, "seed", 0), required_by(*tasks))
+        roots = attached.roots_of(task, parts_in(task), model)
+        self.attached = attached.Attached(roots)
+        seed, generators = runtime_field(config, "seed", 0), self.attached.generators
+        self.streams = RandomStreams(model, seed, required_by(*tasks), generators)
+        self.changed_state = ChangedState(task, lambda: attached.Attached(roots).all_values())
         ema = getattr(getattr(trainer, "optimizer_config", None), "ema", None)
         self.average = None if ema is None else optimization.WeightAverage(model, ema, self.optimizer)
         self.traces = Traces(getattr(trainer, "max_traces", _MAX_TRACES))
@@ -131,6 +138,8 @@ class StepContext:
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
             kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
+        for optimizer in self.other_optimizers.values():
+            kerases.of(optimizer).sum_gradients(optimizer)
         is_shared = not self.process_group.is_alone and not self.enables_xla
         self.step_times = StepTimes(self.optimizer, is_used=is_shared)
         self.flops = StepFlops(
@@ -145,6 +154,13 @@ class StepContext:
     def model_variables(self) -> list[tf.Variable]:
         """The values of the model."""
         return kerases.of(self.model).variables(self.model)
+
+    @property
+    def other_optimizers(self) -> dict[str, Any]:
+        """The optimizers of the task and the model beside `optimizer`, by the attributes that lead to them."""
+        own = kerases.inner(self.optimizer)
+        held = self.attached.optimizers.items()
+        return {path.partition("/")[2]: other for path, other in held if kerases.inner(other) is not own}
 
     @property
     def step(self) -> int:

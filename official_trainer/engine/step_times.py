@@ -35,6 +35,11 @@ class StepTimes:
         self._taken = (0.0, 0.0)
         kerases.of(optimizer).intercept(optimizer, self._apply)
 
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What steps change here."""
+        return [] if self._sums is None else [self._sums, self._mark]
+
     def next(self, get_inputs: Callable[[], Any]) -> Any:
         """Returns `get_inputs()`; traced."""
         if self._sums is None:

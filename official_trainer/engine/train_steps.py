@@ -93,6 +93,8 @@ class TrainStep:
             logs = {name: value for metric in self._measures for name, value in results_of(metric).items()}
             logs |= self.numbers.results()
         rates = optimization.learning_rates(context.optimizer, context.global_step)
+        for name, optimizer in context.other_optimizers.items():
+            rates[f"{name}/learning_rate"] = optimization.learning_rate(optimizer, context.global_step)
         return {**logs, **self.trace.results(context.step), **rates}
 
     def _warn_of_idle_metrics(self) -> None:
@@ -117,7 +119,8 @@ class TrainStep:
     def run(self, inputs: Any) -> None:
         """Trains on a batch of all replicas; called in cross-replica context, traced."""
         context = self._context
-        with context.traces.of_traced("train", context.task.train_step, inputs):
+        of_trace = context.traces.of_traced("train", context.task.train_step, inputs)
+        with of_trace, context.changed_state.of_traced():
             published = self._dispatched(inputs) if context.dispatches else self._run_of_one(inputs)
             publish.deliver(published)
         if context.average is not None:

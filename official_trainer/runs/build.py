@@ -31,7 +31,7 @@ from official_trainer.garden.sections import GardenExperiment, GardenMultiEval, 
 from official_trainer.runs.job import Job, batch_size_problems, keras_3_problems
 from official_trainer.runs.lease import LeasedSteps
 from official_trainer.stopping import StopRequest
-from official_trainer.tasks import arguments, export, registry, returned
+from official_trainer.tasks import arguments, attached, export, registry, returned
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task import garden as garden_multi_task
 from official_trainer.tasks.multi_task.task import Part, parts_of
@@ -99,7 +99,7 @@ def build(
     )
     if problems := list(batch_size_problems(job, strategy.num_replicas_in_sync, "replicas")):
         raise ConfigError(problems)
-    with strategy.scope():
+    with strategy.scope(), attached.lines_noted():
         config = to_garden.with_garden_objects(config)
         phase = "building the run"
         with during(phase):

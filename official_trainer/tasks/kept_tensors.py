@@ -57,18 +57,18 @@ def check(task: Any, method: str, outputs: Any, *parts: Any) -> None:
 
 def _message(task: Any, method: str, tensor: Any, users: Iterable[Any], parts: Iterable[Any]) -> str:
     module = type(task).__module__
-    computed, name = _line_of(tensor.op, module), _name_of(tensor, task, parts)
+    computed, name = line_of(tensor.op, module), _name_of(tensor, task, parts)
     what = "a tensor of another trace is used here"
     what += f", which {name} has kept" if name else ""
     what += f"; it was computed at {line_of_code(*computed[:2]).brief} in {computed[2]}" if computed else ""
     what = f"{what}; {_FIX}"
-    used = next(filter(None, (_line_of(operation, module) for operation in users)), None)
+    used = next(filter(None, (line_of(operation, module) for operation in users)), None)
     if used is None:
         return at_method(type(task), method, what)
     return at_line(line_of_code(*used[:2]), used[2], what)
 
 
-def _line_of(operation: Any, module: str) -> tuple[str, int, str] | None:
+def line_of(operation: Any, module: str) -> tuple[str, int, str] | None:
     """Returns file, line and function of the user's last frame that made an operation, behind one of this package."""
     frames = list(operation.traceback)
     first = next((number for number, frame in enumerate(frames) if is_ours(frame.filename)), len(frames))

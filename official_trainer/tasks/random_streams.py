@@ -255,11 +255,16 @@ class RandomStreams:
       draws_by_replica: whether each replica draws for itself.
     """
 
-    def __init__(self, model: Any, seed: int, required: Sequence[str] = ()) -> None:
-        """Takes a model whose generators are set, `runtime.seed`, and the task's `random_streams`."""
+    def __init__(self, model: Any, seed: int, required: Sequence[str] = (), generators: Sequence[Any] = ()) -> None:
+        """Takes a model whose generators are set, `runtime.seed`, the task's `random_streams`, and its generators."""
         self._seed, self._required, self.draws_by_replica = seed, tuple(required), False
         self._key = (seed * _GOLDEN + 1) % 2**64 - 2**63  # neighbouring seeds have distant keys
-        self._keras, self._generators = kerases.of(model), find_generators(model)
+        self._keras, self._generators = kerases.of(model), find_generators(model, generators)
+
+    @property
+    def states(self) -> list[tf.Variable]:
+        """The states of the generators, which each step sets."""
+        return [kerases.value(generator.state) for generator in self._generators]
 
     def draw_by_replica(self) -> None:
         """Has each replica draw for itself, in steps that are traced from now on, as in runs of earlier versions."""
@@ -376,9 +381,9 @@ def settle(model: Any, step: int) -> None:
         _set_state(generator, index, step)
 
 
-def find_generators(model: Any) -> list[Any]:
-    """Returns the generators of all layers of `model`, each once, in the order of its layers."""
-    return kerases.of(model).generators(model)
+def find_generators(model: Any, others: Sequence[Any] = ()) -> list[Any]:
+    """Returns `others`, and the generators of all layers of `model`, each once, in the order of its layers."""
+    return kerases.of(model).generators(model, others)
 
 
 def _set_state(generator: Any, stream: Any, key: int) -> None:

@@ -86,6 +86,14 @@ class Task:
     """Names of the streams of random numbers that each step of this task needs: `random_streams.seeds()` has a seed for
     each of them."""
 
+    unsaved_state: ClassVar[Sequence[str]] = ()
+    """Patterns of variables, such as `task/cache` or `task/last/*`, that checkpoints need not hold though steps change
+    them.
+
+    Checkpoints hold what is attached to the Task and to layers of the model: optimizers, layers, metrics, variables,
+    hash tables. That a training step changes anything else is an error before it runs.
+    """
+
     gin_modules: ClassVar[Sequence[str]] = ()
     """Modules with functions that `--gin_file` and `--gin_params` may bind; imported before bindings are resolved.
 

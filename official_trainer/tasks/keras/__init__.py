@@ -11,8 +11,10 @@ of the engine knows values, names and the functions below, and neither Keras.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -75,6 +77,9 @@ class Keras(Protocol):
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
         """Yields the name of each of these values with the value; `dense/kernel`."""
 
+    def values(self, part: Any) -> dict[str, tf.Variable]:
+        """Returns the values of a layer, a model or a metric by their names in a checkpoint: `dense/kernel`."""
+
     def trackable(self, part: Any) -> Any:
         """Returns what a checkpoint holds of a model or a metric."""
         return part
@@ -102,8 +107,8 @@ class Keras(Protocol):
         """Returns a context in which TensorFlow saves the values of a model and no functions of its layers."""
         return contextlib.nullcontext()
 
-    def generators(self, model: Any) -> list[Any]:
-        """Returns the random generators of all layers, each once; each has a `state` to assign."""
+    def generators(self, model: Any, others: Sequence[Any] = ()) -> list[Any]:
+        """Returns `others` and the random generators of all layers, each once; each has a `state` to assign."""
 
     def use(self, generators: Sequence[Any]) -> None:
         """Has draws without a seed use one of `generators`, in the thread of the replica that is traced."""
@@ -112,6 +117,13 @@ class Keras(Protocol):
     def metrics(self, model: Any, *, compiled: bool) -> list[Any]:
         """Returns the metrics that a model has itself; with those of `compile`, if `compiled`."""
         return list(getattr(model, "metrics", ()))
+
+    def reset_recurrent(self, model: Any) -> None:
+        """Gives recurrent layers that keep their state from batch to batch the one that they began with."""
+        # Not by Keras's method, which fails for several cells in one layer of Keras 3.
+        held = [getattr(layer, "states", None) for layer in self.layers(model) if getattr(layer, "stateful", False)]
+        for state in filter(lambda state: state is not None, tf.nest.flatten(held)):
+            value(state).assign(tf.zeros_like(value(state)))
 
     def resources(self, model: Any) -> list[Any]:
         """Returns what signatures of a model may use beside what `trackable` returns: tables, states."""
@@ -126,7 +138,19 @@ class Keras(Protocol):
         """Returns the optimizer of the section `trainer.optimizer_config`."""
 
     def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
-        """Creates all variables of an optimizer, and makes it add up gradients over replicas before it uses them."""
+        """Creates all variables of an optimizer, and does what `sum_gradients` does."""
+
+    def optimizer_values(self, optimizer: Any, updated: Mapping[str, Any]) -> dict[str, tf.Variable]:
+        """Returns the variables of an optimizer by their names in a checkpoint.
+
+        Args:
+          optimizer: which has them.
+          updated: layers and models whose variables it may update, by what their names begin with; empty for nothing.
+        """
+
+    def sum_gradients(self, optimizer: Any) -> None:
+        """Makes an optimizer add up gradients over replicas before it uses them."""
+        return None
 
     def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
         """Returns what a checkpoint holds as `optimizer`."""
@@ -237,6 +261,40 @@ def replace_method(optimizer: Any, name: str, method: Callable[..., Any]) -> Cal
     return take_back
 
 
+def tree(values: dict[str, tf.Variable]) -> Any:
+    """Returns values as an object of a checkpoint, under keys such as `model/dense/kernel`."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *folders, last = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[last] = value
+    holder = tf.train.Checkpoint(tree=tree)
+    return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
+
+
+def counted(parts: Sequence[Any]) -> list[str]:
+    """Returns a name for each part of a layer; those that Keras has numbered in this process count among these."""
+    counts, names = collections.Counter[str](), dict[str, Any]()
+    for part in parts:
+        name, kind = part.name, re.escape(snake_case(type(part).__name__))
+        # Keras names both layers of a Bidirectional by the one that it is given.
+        if numbered := re.fullmatch(f"((?:forward_|backward_)?{kind})(_[0-9]+)?", name):
+            number, name = counts[numbered[1]], numbered[1]
+            counts[name] += 1
+            name = f"{name}_{number}" if number else name
+        names[free_name(name, names)] = part
+    return [*names]
+
+
+def snake_case(name: str) -> str:
+    """Returns the name of a class as Keras writes it in the names of layers."""
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
     """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
     free, number = name, 2
@@ -264,13 +322,23 @@ def floatx() -> str:
 
 
 @contextlib.contextmanager
-def without_updates(optimizer: Any) -> Iterator[None]:
-    """In a `with` block, steps that are traced with `optimizer` neither update weights nor create slots."""
-    if optimizer is None:
-        yield
-        return
-    take_back = of(optimizer).intercept(optimizer, lambda apply, pairs, *args, **kwargs: tf.no_op())
-    try:
-        yield
-    finally:
-        take_back()
+def without_updates(optimizers: Sequence[Any]) -> Iterator[list[list[Any]]]:
+    """In a `with` block, steps that are traced with `optimizers` neither update weights nor create slots.
+
+    Yields:
+      The variables that each of them was to update.
+    """
+    updated: list[list[Any]] = [[] for _ in optimizers]
+
+    def taking(variables: list[Any]) -> Callable[..., Any]:
+        def take(apply: Callable[..., Any], pairs: Pairs, *args: Any, **kwargs: Any) -> Any:
+            given = [variable for _, variable in pairs]
+            variables.extend(one for one in given if not any(one is other for other in variables))
+            return tf.no_op()
+
+        return take
+
+    with contextlib.ExitStack() as stack:
+        for optimizer, variables in zip(optimizers, updated, strict=True):
+            stack.callback(of(optimizer).intercept(optimizer, taking(variables)))
+        yield updated

@@ -5,9 +5,10 @@ Owns: this implementation of the contract in `__init__.py`. Does not own: the im
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer.lazy import keras, load, tf
@@ -42,6 +43,26 @@ class Keras2(Keras):
         for variable in self.variables(tree, trainable=trainable):
             yield str(variable.name).removesuffix(":0"), variable
 
+    def values(self, part: Any) -> dict[str, tf.Variable]:
+        """Returns values by the attributes that lead to them, as TensorFlow names them in checkpoints."""
+        values: dict[str, tf.Variable] = {}
+        queue, seen = collections.deque([("", part)]), dict[int, Any]()
+        while queue:
+            path, thing = queue.popleft()
+            if isinstance(thing, tf.Variable):
+                values[path] = thing
+            elif id(thing) not in seen:
+                seen[id(thing)] = thing
+                children = tf.train.TrackableView.children(thing).items()
+                queue.extend((f"{path}/{name}".lstrip("/"), child) for name, child in children)
+        return values
+
+    def optimizer_values(self, optimizer: Any, updated: Mapping[str, Any]) -> dict[str, tf.Variable]:
+        values = self.values(optimizer)
+        named = {id(value) for value in values.values()}  # the slots of a legacy one have no attribute
+        slots = {str(i): value for i, value in enumerate(self.variables(optimizer)) if id(value) not in named}
+        return {**values, **slots}
+
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers of a model, or of all models and layers inside a module; some more than once."""
         if hasattr(model, "_flatten_layers"):
@@ -64,8 +85,8 @@ class Keras2(Keras):
         context: contextlib.AbstractContextManager[Any] = utils.keras_option_scope(save_traces=False)
         return context
 
-    def generators(self, model: Any) -> list[tf.random.Generator]:
-        found: dict[int, tf.random.Generator] = {}
+    def generators(self, model: Any, others: Sequence[Any] = ()) -> list[tf.random.Generator]:
+        found: dict[int, tf.random.Generator] = {id(each): each for each in others}
         for layer in self.layers(model):
             for value in list(vars(layer).values()):
                 generator = getattr(value, "_generator", value)  # Keras wraps the generators of its random layers

@@ -18,7 +18,7 @@ import collections
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Keras, Pairs, free_name, inner, replace_method
+from official_trainer.tasks.keras import Averages, Keras, Pairs, counted, free_name, inner, replace_method, tree
 from official_trainer.tasks.keyed_draws import Replaced
 
 _logger = logging.getLogger(__name__)
@@ -52,14 +52,17 @@ class Keras3(Keras):
         for variable in _of(tree, trainable):
             yield names.get(id(variable), str(variable.path)), variable.value
 
-    def trackable(self, part: Any) -> Any:
-        """Returns the values of a model, or of a metric, under their names, nested."""
+    def values(self, part: Any) -> dict[str, tf.Variable]:
         if isinstance(part, keras.Layer):
-            return _tree(dict(self.named(part)))
+            return dict(self.named(part))
         values: dict[str, tf.Variable] = {}
         for name, value in self.named(part):
             values[free_name(name.rpartition("/")[2], values)] = value
-        return _tree(values)
+        return values
+
+    def trackable(self, part: Any) -> Any:
+        """Returns the values of a model, or of a metric, under their names, nested."""
+        return tree(self.values(part))
 
     def prepare(self, model: Any) -> None:
         """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
@@ -107,22 +110,25 @@ class Keras3(Keras):
             is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
             inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
         operations = getattr(model, "operations", [])
-        stable = dict(zip([each.name for each in operations], _counted(operations), strict=True))
+        stable = dict(zip([each.name for each in operations], counted(operations), strict=True))
         return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
 
-    def generators(self, model: Any) -> list[Any]:
-        """Returns the seed generators of all layers, and the one of draws without a seed; states may differ by replica.
+    def generators(self, model: Any, others: Sequence[Any] = ()) -> list[Any]:
+        """Returns `others`, the seed generators of all layers, and that of draws without a seed, which comes last.
+
+        Their states may differ by replica.
 
         Call it under the strategy's scope, before a step is traced.
         """
         # What `keras.random.normal(shape)` draws from; there is no public way to it.
         from keras.src.random.seed_generator import global_seed_generator
 
-        found = [value for layer in self.layers(model) for value in vars(layer).values()]
+        found = [*others, *(value for layer in self.layers(model) for value in vars(layer).values())]
         # Those that Keras tracks are in lists of layers, too.
         found += [each for layer in self.layers(model) for each in getattr(layer, "_seed_generators", ())]
         kinds = [each for each in found if isinstance(each, keras.random.SeedGenerator)]
-        unique = list({id(each): each for each in [*kinds, global_seed_generator()]}.values())
+        last = global_seed_generator()
+        unique = [*{id(each): each for each in kinds if each is not last}.values(), last]
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for generator in unique:
                 _let_differ(generator)
@@ -155,7 +161,7 @@ class Keras3(Keras):
         """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
         weights = {name: each for name, each in self.named(model, trainable=trainable_only) if each.dtype.is_floating}
         values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
-        return Averages([*weights.values()], [*values.values()], {"average": _tree(values)})
+        return Averages([*weights.values()], [*values.values()], {"average": tree(values)})
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
         from official_trainer.tasks.keras import optimizers3
@@ -163,13 +169,16 @@ class Keras3(Keras):
         return optimizers3.build_optimizer(optimizer_config, runtime_config)
 
     def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
-        """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
+        if not optimizer.built:
+            optimizer.build(list(trainable))
+        self.sum_gradients(optimizer)
+
+    def sum_gradients(self, optimizer: Any) -> None:
+        """Has an optimizer take the sum of gradients over replicas.
 
         Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So
         results would depend on the number of replicas, and an infinite gradient of one would reach the weights.
         """
-        if not optimizer.built:
-            optimizer.build(list(trainable))
         held = inner(optimizer)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and held.gradient_accumulation_steps:
             raise AccumulationError(
@@ -182,21 +191,28 @@ class Keras3(Keras):
         if (clips or checks) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             self.intercept(optimizer, lambda apply, pairs: apply(_shares(pairs)))
 
-    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
-        """Returns the values of an optimizer: its own, and under `slots` those of each variable of the model."""
-        names, counts = _names(model), collections.Counter[str]()
-        of_model, values = collections.defaultdict[str, list[str]](list), dict[str, tf.Variable]()
-        for variable in model.trainable_variables:
-            of_model[str(variable.path).replace("/", "_")].append(names[id(variable)])
+    def optimizer_values(self, optimizer: Any, updated: Mapping[str, Any]) -> dict[str, tf.Variable]:
+        """Returns the values of an optimizer: its own, and under `slots` those of each variable that it updates."""
+        names, counts = dict[int, str](), collections.Counter[str]()
+        of_path, values = collections.defaultdict[str, list[str]](list), dict[str, tf.Variable]()
+        for prefix, layer in updated.items():
+            inside = _names(layer)
+            for variable in layer.trainable_variables:
+                if id(variable) not in names:
+                    names[id(variable)] = f"{prefix}/{inside[id(variable)]}".lstrip("/")
+                    of_path[str(variable.path).replace("/", "_")].append(names[id(variable)])
         for variable in optimizer.variables:
             name = slot = str(variable.path).rpartition("/")[2]
-            owner = max((each for each in of_model if name.startswith(f"{each}_")), key=len, default=None)
+            owner = max((each for each in of_path if name.startswith(f"{each}_")), key=len, default=None)
             if owner is not None:  # layers of two nested models may have one path; their slots come in their order
-                kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_model[owner])
+                kind, number = name.removeprefix(f"{owner}_"), counts[name] % len(of_path[owner])
                 counts[name] += 1
-                slot = f"slots/{of_model[owner][number]}/{kind}"
+                slot = f"slots/{of_path[owner][number]}/{kind}"
             values[free_name(slot, values)] = variable.value
-        return _tree(values)
+        return values
+
+    def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
+        return tree(self.optimizer_values(optimizer, {"": model}))
 
     def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
         original = optimizer.apply  # which apply_gradients calls, too
@@ -239,7 +255,7 @@ def _names(tree: Any) -> dict[int, str]:
         layer, place = queue.popleft()
         children = _inside(layer)
         own = own_variables(layer)
-        for part, name in zip([*children, *own], _counted([*children, *own]), strict=True):
+        for part, name in zip([*children, *own], counted([*children, *own]), strict=True):
             if isinstance(part, keras.Layer):
                 if id(part) not in seen:
                     seen.add(id(part))
@@ -247,27 +263,6 @@ def _names(tree: Any) -> dict[int, str]:
             else:
                 names.setdefault(id(part), f"{place}{name}")
     return names
-
-
-def _counted(parts: Sequence[Any]) -> list[str]:
-    """Returns a name for each part of a layer; those that Keras has numbered count among these."""
-    counts, names = collections.Counter[str](), dict[str, Any]()
-    for part in parts:
-        name, kind = part.name, re.escape(snake_case(type(part).__name__))
-        # Keras names both layers of a Bidirectional by the one that it is given.
-        if numbered := re.fullmatch(f"((?:forward_|backward_)?{kind})(_[0-9]+)?", name):
-            number, name = counts[numbered[1]], numbered[1]
-            counts[name] += 1
-            name = f"{name}_{number}" if number else name
-        names[free_name(name, names)] = part
-    return [*names]
-
-
-def snake_case(name: str) -> str:
-    """Returns the name of a class as Keras writes it in the names of layers."""
-    name = re.sub(r"\W+", "", name)
-    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def _undivided(original: Any) -> Any:
@@ -298,19 +293,6 @@ def _let_differ(generator: Any) -> None:
     if generator.state.synchronization != "on_read":
         options = {"synchronization": "on_read", "aggregation": "only_first_replica", "dtype": "int64"}
         generator.state = keras.Variable([0, 0], trainable=False, name=_RANDOM_STATE, **options)
-
-
-def _tree(values: dict[str, tf.Variable]) -> Any:
-    """Returns values as an object of a checkpoint, under keys such as `model/dense/kernel`."""
-    tree: dict[str, Any] = {}
-    for name, value in values.items():
-        *folders, last = name.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[last] = value
-    holder = tf.train.Checkpoint(tree=tree)
-    return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
 
 
 class AccumulationError(UserError, ValueError):

@@ -199,7 +199,7 @@ def _elements(container: Any) -> dict[str, Any]:
     for each in container.values() if isinstance(container, dict) else container:
         is_container = isinstance(each, list | tuple | dict)
         if is_container or hasattr(each, "save_own_variables"):
-            name = "container" if is_container else keras3.snake_case(type(each).__name__)
+            name = "container" if is_container else kerases.snake_case(type(each).__name__)
             number = counts.get(name, 0)
             counts[name] = number + 1
             found[f"{name}_{number}" if number else name] = each

@@ -1,0 +1,188 @@
+"""State that is attached to a Task or a model beside the model's weights: what a checkpoint has to hold as well.
+
+Owns: finding it by the attributes that lead to it, and its name, which is that path: `task/d_optimizer/iteration`,
+`model/lstm/states/0`. Does not own: what a checkpoint holds already, saving it (`engine/checkpoint_state.py`), which
+variables a step changes (`engine/changed_state.py`).
+
+Found are optimizers, layers and models, metrics, variables of TensorFlow and of Keras 3, hash tables that can change,
+and random generators, in attributes of a Task, of each layer, of a `tf.Module`, in lists, tuples and mappings of these.
+Attributes of other objects are not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from official_trainer.config.errors import line_of_code
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.keras import free_name
+from official_trainer.tasks.variables import has_unbuilt_layers
+from official_trainer.user_code import is_users
+
+_PLAIN = (str, bytes, bool, int, float, complex, type(None), type, types.FunctionType, types.MethodType)
+
+_OF_COMPILE = {
+    *("optimizer", "_optimizer", "compiled_loss", "compiled_metrics", "_compile_loss", "_compile_metrics", "_metrics"),
+    *("_loss_tracker", "_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution"),
+}
+"""Attributes of a model that Keras makes for its own `fit`."""
+
+
+class Attached:
+    """What is attached to some objects.
+
+    Attributes:
+      values: variables and tables by their paths, without those of optimizers.
+      states: those variables that are no weights: statistics, counters, states of recurrent layers, those of a Task.
+      optimizers: by their paths.
+      generators: random generators, of the layers that are attached, too.
+    """
+
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        """Looks at the attributes of `roots`, each of which has the name that its paths begin with."""
+        self.values: dict[str, Any] = {}
+        self.states: list[tf.Variable] = []
+        self.optimizers: dict[str, Any] = {}
+        self.generators: list[Any] = []
+        self._layers: dict[str, Any] = {}  # by path: what optimizers update
+        self._metrics: list[Any] = []
+        self._added: set[int] = set()
+        self._seen: dict[int, Any] = {}  # the objects, too: an id is that of another object later
+        for path, root in roots.items():
+            if "Layer" in kerases.kinds(root):
+                self._visit(path, root)
+            else:
+                self._visit_attributes(path, root)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something creates its variables when a step calls it first."""
+        layers = any(has_unbuilt_layers(layer) for layer in self._layers.values())
+        return (
+            layers or bool(self.unbuilt_optimizers) or not all(getattr(each, "_built", True) for each in self._metrics)
+        )
+
+    @property
+    def unbuilt_optimizers(self) -> list[Any]:
+        """The optimizers that have no slots yet."""
+        inner = [(optimizer, kerases.inner(optimizer)) for optimizer in self.optimizers.values()]
+        built = "built", "_built", "_hypers_created"  # Keras 3, tf_keras, its legacy ones
+        return [optimizer for optimizer, held in inner if not any(getattr(held, name, False) for name in built)]
+
+    def all_values(self) -> dict[str, Any]:
+        """Returns `values`, and the variables that optimizers have now, whose names say what they update."""
+        of_optimizers = {
+            f"{path}/{name}": variable
+            for path, optimizer in self.optimizers.items()
+            for name, variable in kerases.of(optimizer).optimizer_values(optimizer, self._layers).items()
+        }
+        return {**self.values, **{path: value for path, value in of_optimizers.items() if id(value) not in self._added}}
+
+    def _visit(self, path: str, thing: Any) -> None:
+        if isinstance(thing, _PLAIN) or id(thing) in self._seen:
+            return
+        self._seen[id(thing)] = thing
+        kinds = kerases.kinds(thing)
+        if isinstance(thing, tf.Variable) or is_table(thing) or "Variable" in kinds:
+            self._add(path, kerases.value(thing))
+        elif isinstance(thing, tf.random.Generator) or "SeedGenerator" in kinds:
+            self.generators.append(thing)
+        elif kinds & {"Optimizer", "OptimizerV2"}:
+            self.optimizers[path] = thing
+        elif "Metric" in kinds:
+            self._metrics.append(thing)
+            self._add_values(path, thing)
+        elif "Layer" in kinds:
+            self._visit_layer(path, thing)
+        elif isinstance(thing, tf.Module):
+            self._visit_attributes(path, thing)
+        elif isinstance(thing, Mapping | list | tuple):
+            for name, part in thing.items() if isinstance(thing, Mapping) else enumerate(thing):
+                self._visit(f"{path}/{name}", part)
+
+    def _visit_layer(self, path: str, layer: Any) -> None:
+        kind = kerases.of(layer)
+        self._layers[path] = layer
+        self._add_values(path, layer)
+        self.generators += kind.generators(layer)
+        inside = kind.layers(layer)
+        for part, name in zip(inside, kerases.counted(inside), strict=True):
+            self._seen[id(part)] = part
+            self._visit_attributes(path if part is layer else f"{path}/{name}", part)
+
+    def _visit_attributes(self, path: str, thing: Any) -> None:
+        skipped = _OF_COMPILE if "Model" in kerases.kinds(thing) else ()
+        for name, part in list(vars(thing).items()):
+            if name not in skipped:
+                self._visit(f"{path}/{name}", part)
+
+    def _add_values(self, path: str, thing: Any) -> None:
+        for name, value in kerases.of(thing).values(thing).items():
+            self._add(f"{path}/{name}", value, is_weight=value.trainable)
+
+    def _add(self, path: str, value: Any, *, is_weight: bool = False) -> None:
+        if id(value) in self._added:
+            return
+        self._added.add(id(value))
+        self.values[free_name(path, self.values)] = value
+        if isinstance(value, tf.Variable) and not is_weight:
+            self.states.append(value)
+
+
+def roots_of(task: Any, parts: Iterable[Any], model: Any) -> dict[str, Any]:
+    """Returns what state is attached to, by the first word of its paths.
+
+    Args:
+      task: the Task.
+      parts: of a task that is made of several, each with a name and its own task.
+      model: of `build_model`; the variables of its layers have its paths, also where the Task has a layer as well.
+    """
+    return {"model": model, "task": task, **{f"task/{part.name}": part.task for part in parts}}
+
+
+def unsaved_state(task: Any) -> tuple[str, ...]:
+    """Returns the patterns of state that needs no checkpoint; Model Garden's tasks have none."""
+    return tuple(getattr(task, "unsaved_state", ()))
+
+
+def is_table(thing: Any) -> bool:
+    """Whether an object is a hash table that can change."""
+    tables = tf.lookup.experimental
+    return issubclass(type(thing), tables.MutableHashTable | tables.DenseHashTable)  # asks no proxy for its class
+
+
+# Where variables were made.
+
+_MADE: dict[int, tuple[Any, str]] = {}
+"""Lines of the user's by the ids of variables, with weak references to these: an id is that of another one later."""
+
+
+def lines_noted() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which the user's line is noted for each variable that is made, for `made_at`."""
+    return tf.variable_creator_scope(_note)
+
+
+def made_at(variable: Any) -> str:
+    """Returns the line of the user's that made a variable, `experiments/gan.py:12`; empty if it was not noted."""
+    reference, line = _MADE.get(id(variable), (lambda: None, ""))
+    return line if reference() is variable else ""
+
+
+def _note(next_creator: Any, **options: Any) -> Any:
+    variable = next_creator(**options)
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        _MADE[id(variable)] = weakref.ref(variable), line_of_code(frame.f_code.co_filename, frame.f_lineno).brief
+    return variable
+
+
+_is_users = functools.cache(is_users)
