@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from official_trainer.inputs import BadRecord
 from official_trainer.lazy import tf
 from official_trainer.tasks import attached, optimization, variables
 from official_trainer.tasks import keras as kerases
+
+_logger = logging.getLogger(__name__)
 
 
 class CheckpointState:
@@ -51,6 +54,11 @@ class CheckpointState:
         self._context, self._step, self._train_iterator = context, step, train_iterator
         self._configured = [
             (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
+        ]
+        self._of_code = [
+            (f"{name}/{setting.name.rpartition('/')[2].partition(':')[0]}", setting, setting.numpy())
+            for name, optimizer in context.other_optimizers.items()
+            for setting in kerases.of(optimizer).settings(optimizer)
         ]
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
@@ -88,7 +96,7 @@ class CheckpointState:
         context.changed_state.keep([*context.streams.states, *context.step_times.variables])
 
     def _beside(self, held: Sequence[Any]) -> dict[str, Any]:
-        """Returns what is attached to the task and the model beside `held`, by its path, but what needs no checkpoint."""
+        """Returns what is attached beside `held`, by its path, without what needs no checkpoint."""
         known, unsaved = {id(value) for value in held}, attached.unsaved_state(self._context.task)
         return {
             path: value
@@ -148,11 +156,15 @@ class CheckpointState:
             items["state"] = kerases.tree(beside)
         averages = self._averages_in(prefix)
         restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*", "state/*"))
+        kerases.of(context.model).reset_recurrent(context.model)  # which training left where its data were
         if context.average is not None and not averages:
             context.average.reset()
 
     def after_restore(self, report: RestoreReport) -> None:
         """Continues from a restored checkpoint: its data position, and the value of each replica if it has as many."""
+        for name, setting, value in self._of_code:
+            if (restored := setting.numpy()) != value:
+                _logger.warning("%s is %g, as in the checkpoint; the code sets %g", name, restored, value)
         lacking = [*report.missing, *(mismatch.live for mismatch in report.wrong_shape)]
         lacks_values = any(spec.key.startswith(restore.REPLICA_VALUES) for spec in lacking)
         self._continue(lacks_values, any(spec.key.startswith(restore.STEP_NUMBERS) for spec in lacking))
@@ -255,6 +267,14 @@ class CheckpointState:
         """Restores the values from before the outermost `preserved` block, if any is entered; from any thread."""
         if self._backups:
             self._backups[0].restore()
+
+    def saved_copies(self) -> dict[str, tf.Variable]:
+        """Returns the variables that checkpoints hold, on every replica of this process, by their paths."""
+        return {
+            f"{path} {number}": copy
+            for path, variable in kerases.of(None).values(self.checkpoint).items()
+            for number, copy in enumerate(replicas.copies(variable))
+        }
 
     def mirrored_variables(self) -> Sequence[tf.Variable]:
         """Returns the variables that have a copy on every replica, which are to be alike."""

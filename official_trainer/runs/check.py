@@ -30,13 +30,13 @@ from official_trainer.errors import UserError
 from official_trainer.garden.sections import differences
 from official_trainer.garden.spec import garden_class
 from official_trainer.inputs import DataError
+from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
-from official_trainer.tasks import keras as kerases
 from official_trainer.tracking import Tracker, flatten
 from official_trainer.tracking.record import prepare_model_dir
 
@@ -191,6 +191,7 @@ class _DryRun:
 
     def _save(self) -> str:
         store = store_of(self._scratch, self.trainer)
+        self.trainer.checkpoint_state.before_save()
         store.save(1)
         store.close()
         manifest = store.manifest(1)
@@ -198,11 +199,15 @@ class _DryRun:
         return f"{format_bytes(size)} a checkpoint"
 
     def _restore(self) -> str:
-        before = _values(self.trainer)
-        for variable in kerases.of(self.trainer.model).variables(self.trainer.model, trainable=True):
-            variable.assign_add(variable * 0 + 1)
-        store_of(self._scratch, self.trainer).restore()
-        changed = [name for name, value in _values(self.trainer).items() if before[name] != value]
+        state = self.trainer.checkpoint_state
+        before = _values(state.saved_copies())
+        for variable in state.saved_copies().values():
+            if variable.dtype.is_floating or variable.dtype.is_integer:
+                variable.assign(tf.ones_like(variable))
+        report = store_of(self._scratch, self.trainer).restore()
+        assert report is not None
+        state.after_restore(report)
+        changed = [name for name, value in _values(state.saved_copies()).items() if before[name] != value]
         if changed:
             raise CheckError(f"these variables came back with other values: {', '.join(changed[:5])}")
         return f"{len(before)} variables, every bit"
@@ -238,5 +243,5 @@ class CheckError(UserError, RuntimeError):
     """A restored checkpoint differs from what was saved."""
 
 
-def _values(trainer: Any) -> dict[str, bytes]:
-    return {f"{i} {v.name}": v.numpy().tobytes() for i, v in enumerate(trainer.context.model_variables)}
+def _values(variables: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: tf.io.serialize_tensor(variable).numpy() for name, variable in variables.items()}

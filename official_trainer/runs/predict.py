@@ -34,6 +34,7 @@ from official_trainer.runs.predictions.manifest import ALL, Share
 from official_trainer.runs.predictions.shards import DATA_SECTIONS, PredictionSettings, PredictionShards, predict_into
 from official_trainer.runs.resume.config_changes import kind_of
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import keras as kerases
 from official_trainer.user_code import during
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, s
             watchdog.enter("restore", weights.step)
             trainer.checkpoint_state.load_weights(weights.directory, weights.step)
         watchdog.enter("predict", weights.step)
-        runtime, first = job.config.runtime, shards.position.batch
+        keeps_state = not weights.model and bool(kerases.of(trainer.model).recurrent_states(trainer.model))
+        runtime, first = job.config.runtime, 0 if keeps_state else shards.position.batch
         with trainer.strategy.scope():
             inference = weights.inference(trainer, data)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
@@ -204,7 +206,9 @@ def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, s
                 each()
 
         with contextlib.nullcontext() if weights.model else trainer.weights_averaged(), builder.errors_explained():
-            reader = Reader(builder, inference, first, iter(dataset), waiting=waiting, on_batch=on_batch)
+            reader = Reader(
+                builder, inference, first, iter(dataset), keeps_state=keeps_state, waiting=waiting, on_batch=on_batch
+            )
             predict_into(shards, reader, max_rows=max_rows)
 
 
@@ -219,6 +223,8 @@ class Reader:
       inference: computes the outputs; its strategy is that of the data.
       number: of the next batch.
       iterator: over the data from there on.
+      keeps_state: whether outputs depend on the batches before (recurrent layers with a state), so that these are
+        computed, too.
       waiting: returns a context for the time in which a batch is waited for.
       on_batch: called for each batch that is read.
     """
@@ -227,16 +233,17 @@ class Reader:
     inference: Inference
     number: int
     iterator: Iterator[Any]
+    keeps_state: bool = False
     waiting: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     on_batch: Callable[[], object] = lambda: None
 
     def __call__(self, first: int) -> Iterator[tuple[int, Columns]]:
         """Yields what `Inference.batches` does, from batch number `first` on."""
-        if first - self.number > _NEAR_BATCHES and self.builder.started_at_step:
+        if first - self.number > _NEAR_BATCHES and self.builder.started_at_step and not self.keeps_state:
             with self.waiting(), self.inference.strategy.scope():
                 self.number, self.iterator = first, iter(self.builder.build(first))
         with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-            while self.number < first:
+            while self.number < first and not self.keeps_state:
                 with self.waiting():
                     next(self.iterator)
                 self.number += 1
@@ -244,7 +251,8 @@ class Reader:
         for number, columns in self.inference.batches(self.iterator, self.number, self.waiting):
             self.number = number + 1
             self.on_batch()
-            yield number, columns
+            if number >= first:
+                yield number, columns
 
 
 def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, int | None, Any]:

@@ -65,9 +65,8 @@ class Attached:
     def waits(self) -> bool:
         """Whether something creates its variables when a step calls it first."""
         layers = any(has_unbuilt_layers(layer) for layer in self._layers.values())
-        return (
-            layers or bool(self.unbuilt_optimizers) or not all(getattr(each, "_built", True) for each in self._metrics)
-        )
+        metrics = any(not getattr(metric, "_built", True) for metric in self._metrics)
+        return layers or metrics or bool(self.unbuilt_optimizers)
 
     @property
     def unbuilt_optimizers(self) -> list[Any]:

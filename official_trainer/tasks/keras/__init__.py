@@ -118,12 +118,16 @@ class Keras(Protocol):
         """Returns the metrics that a model has itself; with those of `compile`, if `compiled`."""
         return list(getattr(model, "metrics", ()))
 
-    def reset_recurrent(self, model: Any) -> None:
-        """Gives recurrent layers that keep their state from batch to batch the one that they began with."""
-        # Not by Keras's method, which fails for several cells in one layer of Keras 3.
+    def recurrent_states(self, model: Any) -> list[tf.Variable]:
+        """Returns the states of recurrent layers that keep them from batch to batch (`stateful=True`)."""
         held = [getattr(layer, "states", None) for layer in self.layers(model) if getattr(layer, "stateful", False)]
-        for state in filter(lambda state: state is not None, tf.nest.flatten(held)):
-            value(state).assign(tf.zeros_like(value(state)))
+        states = [value(state) for state in tf.nest.flatten(held) if state is not None]
+        return list({id(state): state for state in states}.values())
+
+    def reset_recurrent(self, model: Any) -> None:
+        """Sets the states of recurrent layers to zeros, with which they began."""
+        for state in self.recurrent_states(model):  # Keras 3's own method fails for several cells in one layer
+            state.assign(tf.zeros_like(state))
 
     def resources(self, model: Any) -> list[Any]:
         """Returns what signatures of a model may use beside what `trackable` returns: tables, states."""

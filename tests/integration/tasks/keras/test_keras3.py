@@ -66,10 +66,11 @@ def test_a_step_can_be_kept_from_updating():
     """N37: `apply` and `apply_gradients`, and both work afterwards."""
     variable, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(1.0)
     optimizer.build([variable])
-    with kerases.without_updates(optimizer):
+    with kerases.without_updates([optimizer]) as updated:
         optimizer.apply([tf.constant([1.0])], [variable])
         optimizer.apply_gradients([(tf.constant([1.0]), variable)])
     assert variable.numpy().tolist() == [1.0]
+    assert updated == [[variable]]
     optimizer.apply_gradients([(tf.constant([1.0]), variable)])
     assert variable.numpy().tolist() == [0.0]
 

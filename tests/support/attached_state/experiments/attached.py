@@ -1,4 +1,4 @@
-"""Programs whose state is not all in one model and one optimizer, each for both Kerases: `task.program`, `task.keras`."""
+"""Programs whose state is not all in one model and one optimizer: `task.program`, in either Keras: `task.keras`."""
 
 import dataclasses
 import functools
@@ -138,7 +138,7 @@ class SecondOptimizer(AttachedTask):
             loss = tf.reduce_mean(tf.nn.softplus(-of_fake)) + tf.reduce_mean(tf.square(fake - real))
             scaled, d_scaled = scaled_loss(loss, optimizer), d_loss / replicas
         weights = self.discriminator.trainable_variables
-        self.d_optimizer.apply_gradients(zip(tape.gradient(d_scaled, weights), weights))
+        self.d_optimizer.apply_gradients(zip(tape.gradient(d_scaled, weights), weights, strict=True))
         update(tape, scaled, model, optimizer)
         return {self.loss: loss, "d_loss": d_loss}
 
@@ -182,7 +182,7 @@ class OptimizersInList(AttachedTask):
             loss = tf.reduce_mean(self.build_losses(labels, model(features, training=True)))
             scaled = scaled_loss(loss, optimizer)
         weights = model.trainable_variables
-        pairs = list(zip(tape.gradient(scaled, weights), weights))
+        pairs = list(zip(tape.gradient(scaled, weights), weights, strict=True))
         first, last = self.optimizers[0], self.optimizers[1]["last"]
         for part, chosen in ((pairs[:2], first), (pairs[2:4], last), (pairs[4:], optimizer)):
             chosen.apply_gradients(part)
