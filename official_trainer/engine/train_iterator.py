@@ -91,7 +91,7 @@ class DatasetBuilder:
     @property
     def started_at_step(self) -> bool:
         """Whether the data built last began at its start step, instead of being read and skipped up to that step."""
-        return self.context is not None and (self.context.promises("start_step") or bool(self.context.served_by))
+        return self.context is not None and (self.context.starts_here or bool(self.context.served_by))
 
     def build(self, start_step: int = 0, blocks: Blocks | None = None, num_repeated: int | None = None) -> Any:
         """Returns the distributed dataset.
@@ -125,7 +125,7 @@ class DatasetBuilder:
             if num_repeated is not None:
                 dataset = dataset.take(num_repeated * context.elements_per_step).cache().repeat()
             # What the pipeline did not do itself: skipping to the start, stacking batches into blocks.
-            if start_step and not (repeats or context.promises("start_step") or context.served_by):
+            if start_step and not (repeats or context.starts_here or context.served_by):
                 dataset = inputs.skip(dataset, start_step * context.elements_per_step)
             offered = None if blocks is None or is_served else context.blocks_of(dataset)
             stacked_steps = None if blocks is None else blocks.stacked_steps
@@ -156,9 +156,9 @@ class DatasetBuilder:
         """
         context = InputContext(start_step=first, seed=self._seed).with_stride(num_workers)
         dataset = self._dataset_of(context)
-        if not context.promises("start_step"):
+        if not context.starts_here:
             dataset = inputs.skip(dataset.repeat() if repeats else dataset, first)
-        if not context.promises("batch_stride"):
+        if not context.strides_here:
             dataset = dataset.shard(num_workers, 0)
         return tf.data.Dataset.zip((tf.data.Dataset.range(first, 2**62, num_workers), dataset))
 

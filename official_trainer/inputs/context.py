@@ -101,8 +101,8 @@ class SourceInUse:
 class InputContext:
     """The place of a pipeline in the job, and which batches it should yield, as `tf.distribute.InputContext` and more.
 
-    Reading is a promise: a pipeline that reads `start_step` starts there, one that reads `batch_stride` leaves out the
-    batches between. For a pipeline that does not read them, the engine skips and leaves out batches itself.
+    A pipeline that begins with the batch of `start_step` by itself calls `start_here()`, and one that leaves out the
+    batches between calls `stride_here()`. For others the engine reads over batches; reading a value changes nothing.
 
     Size: a field for each fact that a pipeline is told, or tells the engine.
 
@@ -110,6 +110,10 @@ class InputContext:
       num_input_pipelines: pipelines in the job, one for each host.
       input_pipeline_id: number of this one, from 0.
       num_replicas_in_sync: replicas that a global batch is divided over.
+      start_step: global step whose batch has to come first.
+      batch_stride: how many steps lie between the batches that are wanted, from `start_step` on.
+      starts_here: whether the pipeline has called `start_here()`.
+      strides_here: whether it has called `stride_here()`.
       seed: seed of the order of examples where the data section has none.
       order_depends_on_pipelines: whether the number of pipelines changes which examples are in a global batch; a
         pipeline may set it to False.
@@ -121,7 +125,7 @@ class InputContext:
       sharing: returns how the data is divided among the pipelines; it may read every file. A pipeline may set it.
       example_at: returns which example is at a position, counted over all epochs, if a value of it is not finite; else
         None. A pipeline may set it.
-      first_batch: number of the batch with which the data begins, for the engine: reading it is no promise.
+      first_batch: number of the batch with which the data begins, for the engine.
       numbers_at: returns which examples are at rising positions, `[n]` int64, counted over all epochs. A pipeline over
         examples by their number may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
@@ -138,7 +142,7 @@ class InputContext:
       >>> from official_trainer.lazy import tf
       >>> def build_inputs(params, input_context):
       ...     batch_size = input_context.get_per_replica_batch_size(params.global_batch_size)
-      ...     first = input_context.start_step * params.global_batch_size
+      ...     first = input_context.start_here() * params.global_batch_size
       ...     return tf.data.Dataset.range(first, 10**9).batch(batch_size)
       >>> context = InputContext(num_replicas_in_sync=2, start_step=100)
       >>> next(iter(build_inputs(DataConfig(global_batch_size=8), context))).numpy().tolist()
@@ -168,6 +172,8 @@ class InputContext:
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
         self.num_replicas_in_sync = num_replicas_in_sync
+        self.start_step, self.batch_stride = start_step, 1
+        self.starts_here = self.strides_here = False
         self.seed = seed
         self.order_depends_on_pipelines = True
         self.order = ""
@@ -182,8 +188,7 @@ class InputContext:
         self.bad_records = bad_records or BadRecords()
         self.sources: list[SourceInUse] = []
         self.failure: Callable[[], DataError | None] = lambda: None
-        self._requests: Mapping[str, Any] = {"start_step": start_step, "batch_stride": 1}
-        self._promises: frozenset[str] = frozenset()  # names of the requests that were read
+        self._is_built = False  # then the engine has read over the batches that the pipeline does not leave out
         self._examples_per_epoch: int | Callable[[], int] | None = None
         self._offered: tuple[Any, Any] = (None, None)  # a dataset of batches, and the same in blocks
 
@@ -191,7 +196,7 @@ class InputContext:
         """Returns a context that asks only for global batches `start_step`, `start_step + batch_stride` and so on."""
         assert self.num_replicas_in_sync == 1, "batches are left out for one replica"
         context = copy.copy(self)
-        context._requests = {**self._requests, "batch_stride": batch_stride}
+        context.batch_stride = batch_stride
         return context
 
     def at(self, start_step: int) -> InputContext:
@@ -222,25 +227,32 @@ class InputContext:
         """Elements of the pipeline that a step takes, one for each replica that it feeds."""
         return max(1, self.num_replicas_in_sync // self.num_input_pipelines)
 
-    @property
-    def start_step(self) -> int:
-        """Global step whose batch must come first; reading it is a promise."""
-        return self._promise("start_step")
-
-    @property
-    def batch_stride(self) -> int:
-        """How many steps lie between the batches to yield, from `start_step` on; reading it is a promise."""
-        return self._promise("batch_stride")
-
-    def promises(self, request: Literal["start_step", "batch_stride"]) -> bool:
-        """Whether the pipeline has read a request, and so starts or leaves out batches by itself.
+    def start_here(self) -> int:
+        """Says that the pipeline begins with the batch of `start_step` by itself, and returns this step.
 
         Raises:
-          ValueError: there is no such request.
+          BatchesError: `build_inputs` has returned its dataset before.
         """
-        if wrong := no_choice(request, list(self._requests)):
-            raise ValueError(f"InputContext.promises(): request: {wrong}")
-        return request in self._promises
+        self._check_in_time("start_here", self.starts_here)
+        self.starts_here = True
+        return self.start_step
+
+    def stride_here(self) -> int:
+        """Says that the pipeline leaves out the batches between by itself, and returns `batch_stride`.
+
+        Raises:
+          BatchesError: `build_inputs` has returned its dataset before.
+        """
+        self._check_in_time("stride_here", self.strides_here)
+        self.strides_here = True
+        return self.batch_stride
+
+    def _check_in_time(self, method: str, is_said: bool) -> None:
+        if self._is_built and not is_said:
+            what = f"input_context.{method}() is called too late, while batches are read, as in a generator"
+            late = BatchesError(f"{what}; call it in build_inputs itself, and use the number that it returns")
+            self.failure = lambda: late  # TensorFlow's error has only its text
+            raise late
 
     def offer_blocks(self, batches: tf.data.Dataset, blocks: tf.data.Dataset) -> None:
         """Says that blocks `[steps, batch, …]` of the same batches cost a step less.
@@ -273,10 +285,6 @@ class InputContext:
         """The same, but None as long as records would have to be counted."""
         return None if callable(self._examples_per_epoch) else self._examples_per_epoch
 
-    def _promise(self, name: str) -> Any:
-        self._promises |= {name}
-        return self._requests[name]
-
 
 def _place_of(context: Any) -> dict[str, Any]:
     return {n: getattr(context, n) for n in ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")}
@@ -308,6 +316,7 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         )
         fix = "pass its input_context on to it; from_arrays, from_tfrecords, from_tfds and from_grain skip nothing"
         raise DataError(f"{what}{fix}", field=".".join(filter(None, (context.section, "on_bad_record"))))
+    context._is_built = True
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset

@@ -47,8 +47,8 @@ class BatchPlan:
         self.replica_batch_size = context.get_per_replica_batch_size(self.global_batch_size)
         self.replicas = context.num_replicas_in_sync // context.num_input_pipelines
         self.pipelines, self.pipeline = context.num_input_pipelines, context.input_pipeline_id
-        self.first_step = context.start_step
-        self.batch_stride = context.batch_stride if self.training else 1
+        self.first_step = context.start_here()
+        self.batch_stride = context.stride_here() if self.training else 1
 
     @property
     def first_element(self) -> int:
@@ -194,7 +194,8 @@ def skip(dataset: Any, num_elements: int) -> Any:
     """
     if num_elements == 0:
         return dataset
-    _logger.warning("reading over %d batches up to the restored step: this pipeline cannot start there", num_elements)
+    why = "this pipeline cannot start there; one that can calls input_context.start_here()"
+    _logger.warning("reading over %d batches up to the restored step: %s", num_elements, why)
     if isinstance(dataset, tf.data.Dataset):
         return dataset.skip(num_elements)
     iterator = iter(dataset)  # TensorFlow has no `skip` for a distributed dataset

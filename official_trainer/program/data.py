@@ -164,7 +164,7 @@ class Source:
           weighted: whether the parts of a batch have weights; see `divided`.
         """
         context = InputContext.adopt(input_context)
-        batches = self.batches(context.start_step) if params.is_training else self.one_pass()
+        batches = self.batches(context.start_here()) if params.is_training else self.one_pass()
         return divided(self._weigh(batches), context.elements_per_step, weighted=weighted)
 
     @property

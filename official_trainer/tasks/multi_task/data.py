@@ -53,7 +53,7 @@ def batches_of(
       context: the position of the pipeline.
       sampler: chooses the task of each step; None if each step is for all.
     """
-    step, seed = context.start_step, context.seed
+    step, seed = context.start_here(), context.seed
     starts = [step] * len(tasks) if sampler is None else sampler.counts(seed, step)
     order_depends_on_pipelines = False
     datasets: dict[str, tf.data.Dataset] = {}
@@ -61,7 +61,7 @@ def batches_of(
         own = context.at(starts[number])
         own.section = f"task.task_routines[{number}].task_config.train_data"
         dataset = inputs.call_build_inputs(task, inputs.with_training_flag(params.sections[name], True), own)
-        if not own.promises("start_step"):
+        if not own.starts_here:
             dataset = inputs.skip(dataset.repeat(), own.start_step * own.elements_per_step)
         datasets[name] = dataset
         order_depends_on_pipelines |= own.order_depends_on_pipelines

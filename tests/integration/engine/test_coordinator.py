@@ -257,7 +257,7 @@ def tasks(tmp_path_factory):
         return inputs.from_arrays(np.arange(NUM_EXAMPLES), params, input_context, transform_fn=with_seeds)
 
     def starting(params, input_context=None):
-        numbers = np.arange(input_context.start_step * BATCH, 1000) % NUM_EXAMPLES
+        numbers = np.arange(input_context.start_here() * BATCH, 1000) % NUM_EXAMPLES
         return tf.data.Dataset.from_tensor_slices(numbers).batch(BATCH)
 
     def plain(params, input_context=None):

@@ -559,6 +559,48 @@ def test_a_pipeline_that_is_read_over_says_what_that_took(caplog):
     assert len([line for line in caplog.messages if re.match(r"skipping 7 batches, .* took \d+\.\d s", line)]) == 1
 
 
+def _pipeline_of(start):
+    """Returns a task over numbered examples whose pipeline begins with the batch of the step that `start` returns."""
+
+    class Numbered(ToyTask):
+        def build_inputs(self, params, input_context=None):
+            size = params.global_batch_size
+            step = start(input_context) if params.is_training else 0
+            later = step if callable(step) else lambda number: number + step * size
+            return tf.data.Dataset.range(NUM_EXAMPLES).map(later).map(lambda n: (tf.fill([6], float(n)), 0)).batch(size)
+
+    return Numbered
+
+
+def _look(input_context):
+    return 0 * input_context.start_step * input_context.batch_stride
+
+
+def _in_a_map(input_context):
+    return lambda number: number + input_context.start_here() * 10
+
+
+@pytest.mark.parametrize("start", [_look, lambda context: context.start_here(), _in_a_map])
+def test_only_a_call_says_that_a_pipeline_starts_by_itself(start, caplog):
+    """N1: one that looks at the step, for example to print it, is read over as before."""
+    trainer = build(task_cls=_pipeline_of(start))
+    trainer.global_step.assign(4)
+    batch, _ = next(trainer.train_iterator.iterator())
+    assert batch[:, 0].numpy().tolist() == list(range(40, 50))
+    assert ("reading over 4 batches" in caplog.text) == (start is _look)
+
+
+def test_a_start_that_is_said_while_batches_are_read_is_an_error():
+    """N1: the engine has read over them by then, so the pipeline would begin twice as far on."""
+
+    def late(input_context):
+        return lambda number: number + tf.numpy_function(input_context.start_here, [], tf.int64)
+
+    message = r"input_context\.start_here\(\) is called too late, while .*; call it in build_inputs itself, and use the"
+    with pytest.raises(DataError, match=message):
+        build(task_cls=_pipeline_of(late)).train(1)
+
+
 class Measured(Undropped):
     """Its model brings a metric of its own, in which both steps count."""
 

@@ -189,7 +189,7 @@ def test_evaluation_starts_at_any_step(start):
     """N18: predictions go on where they were broken off."""
     context = inputs.InputContext(start_step=start)
     dataset = inputs.from_arrays(ids(10), evaluation(4), context)
-    assert context.promises("start_step")
+    assert context.starts_here
     assert dataset.element_spec["id"].shape.as_list() == [None]
     batches = [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][start:]

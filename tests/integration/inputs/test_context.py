@@ -25,14 +25,14 @@ def test_batch_size_of_a_replica():
     assert context(num_replicas_in_sync=4, num_input_pipelines=2).get_per_replica_batch_size(32) == 8
 
 
-def test_reading_is_a_promise():
-    """N1: the engine skips and leaves out batches only for pipelines that did not read what was wanted."""
+def test_a_start_is_said_by_a_call():
+    """N1: the engine reads over batches for pipelines that did not call; a look changes nothing."""
     asked = context(start_step=7).with_stride(3)
-    assert not asked.promises("start_step") and not asked.promises("batch_stride")
-    assert asked.start_step == 7
-    assert asked.promises("start_step") and not asked.promises("batch_stride")
-    assert asked.batch_stride == 3
-    assert asked.promises("batch_stride")
+    assert (asked.start_step, asked.batch_stride) == (7, 3)
+    assert not asked.starts_here and not asked.strides_here
+    assert asked.start_here() == asked.start_here() == 7
+    assert asked.starts_here and not asked.strides_here
+    assert asked.stride_here() == 3 and asked.strides_here
 
 
 def test_examples_per_epoch_is_counted_once_and_only_when_asked():

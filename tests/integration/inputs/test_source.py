@@ -128,10 +128,6 @@ def test_a_data_source_of_tfds_serves_as_it_is(tmp_path):
             "on_bad_record: not one of the choices, got 'skp'; allowed: error, skip; did you mean skip?",
         ),
         (
-            lambda: inputs.InputContext().promises("start"),
-            "InputContext.promises(): request: not one of the choices, got 'start'; allowed: start_step, batch_stride",
-        ),
-        (
             lambda: inputs.from_source(ImagesConfig(folder="none", resize="strech"), evaluation()),
             "source.resize: must be 'stretch', 'crop' or 'pad', got 'strech'; did you mean 'stretch'?",
         ),

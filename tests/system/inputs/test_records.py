@@ -103,7 +103,7 @@ def test_starts_at_any_step(folder, trained, job, pipeline, cache, start):
     context = contexts(job, start_step=start)[pipeline]
     params = section(folder, batch=batch_of(job), cache=cache)
     np.testing.assert_array_equal(read(params, 3 * each, context), whole[start * each : (start + 3) * each])
-    assert context.promises("start_step")
+    assert context.starts_here
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_evaluation_starts_at_any_step(folder, evaluated, job, pipeline, setting
     context = contexts(job, start_step=start)[pipeline]
     rest = read(section(folder, training=False, **settings), None, context)
     assert [element.tolist() for element in rest] == evaluated(job, pipeline, **settings)[start * each :]
-    assert context.promises("start_step")
+    assert context.starts_here
 
 
 @pytest.mark.parametrize(

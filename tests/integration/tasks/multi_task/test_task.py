@@ -33,7 +33,7 @@ def batches(name, trainer, count, start=0):
     task = trainer.task.parts[name].task
     context = inputs.InputContext(start_step=start)
     dataset = task.build_inputs(task.task_config.train_data.replace(is_training=True), context)
-    return list(dataset.repeat().skip(0 if context.promises("start_step") else start).take(count))
+    return list(dataset.repeat().skip(0 if context.starts_here else start).take(count))
 
 
 def loss_of(trainer, name, batch):
