@@ -340,7 +340,7 @@ READERS: dict[str, dict[str, Read]] = {
         TORCH: of_torch(functools.partial(Rows, kind="parquet")),
     },
     "CSV": {
-        OURS: ours("csv", lambda folder: {"files": f"{folder}/rows.csv", "cache_dir": f"{folder}/cache"}),
+        OURS: ours("csv", lambda folder: {"files": f"{folder}/rows.csv"}),
         TF_DATA: tf_csv,
         GRAIN: of_grain(functools.partial(Rows, kind="csv")),
         TORCH: of_torch(functools.partial(Rows, kind="csv")),

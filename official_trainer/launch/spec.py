@@ -22,7 +22,7 @@ _EVALUATOR_MODE = "continuous_eval"
 _FILE_WORD = re.compile(r"--(?:config_file|gin_file|params_override|space)=((?:(?:\./)*\.\.)?/.*)")
 
 _READS = re.compile(r"task\.(?:.*[._])?(?:files?|paths?|folder|dir|checkpoint)(?:\.\w+)?")
-_WRITES = ("index_folder", "cache_dir")  # made again where they are absent
+_WRITES = "index_folder"  # made again where it is absent
 
 PLACE = ".launch"
 """The folder of a run directory with what belongs to its job. With the dot, it still counts as one of no run."""

@@ -1,34 +1,32 @@
-"""CSV files: rows by their number, from a copy of each file in Arrow's format that is made once.
+"""CSV files: rows by their number, read into memory.
 
-Owns: converting CSV with pyarrow, the folder of the copies, the file, row and field of what is wrong. Does not own:
-which columns become tensors (`inputs/arrow_columns.py`).
+Owns: reading CSV with pyarrow, the file, row and field of what is wrong. Does not own: which columns become tensors
+(`inputs/arrow_columns.py`).
 
-Lines of CSV have no places that can be computed. So each file is converted before the first step, in about half a
-minute for a gigabyte on one core, and what is wrong in any line is said then. A copy is about as large as its file, is
-mapped into memory, and is made again when the file or an option changes.
+Lines of CSV have no places that can be computed. So each file is read before the first step, in some seconds for a
+gigabyte, and what is wrong in any line is said then. A converted copy on the disk would save them, and could be
+one of other data than the file has now.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import os
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from official_trainer import files
 from official_trainer.config import FrozenDict, SourceConfig
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_fill, check_names, columns_of, tensor_types
-from official_trainer.lazy import tf
 from official_trainer.sources import paths
 from official_trainer.sources.columns import TableFiles, file_problems, opened
 
-_BLOCK_BYTES = 16 << 20  # the types of columns are found in the first block; a block is a part of the copy
+_BLOCK_BYTES = 16 << 20  # the types of columns are found in the first block; a block is a part of the rows
 _NULLS = ("", "NA", "N/A", "NULL", "null", "None")  # not NaN, which is a number
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+_ROW_OF_ONE = re.compile(r"(?:Expected 1 columns, got \d+|got 1): (.*)", re.DOTALL)  # what Arrow says of it
 _FEW = 100  # text is a mistake where at least so many numbers are in the column for each value that is none
 
 Type = Literal[
@@ -40,7 +38,7 @@ Type = Literal[
 class CsvConfig(SourceConfig):
     """Rows of CSV files, each a dict of its columns.
 
-    Each file is converted once to Arrow's format, in `cache_dir`, and read from there.
+    All rows are in memory, in about as many bytes as the files have.
 
     Attributes:
       files: file path or pattern, or a list of them; local or a URL; `.gz` is decompressed.
@@ -51,8 +49,6 @@ class CsvConfig(SourceConfig):
       column_types: of columns; the others' are found in the first 16 MiB of the first file, where a column of numbers
         may not have a few values that are none: say that such a column is `string`.
       fill_null: for a column, the value of rows where it is empty or NA; without it such a row is an error.
-      cache_dir: folder of the converted files; unset means `official_trainer/csv` in the user's cache. Nothing is
-        removed from it.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("pyarrow",)
@@ -65,7 +61,6 @@ class CsvConfig(SourceConfig):
     column_names: tuple[str, ...] = ()
     column_types: dict[str, Type] = FrozenDict()
     fill_null: dict[str, bool | int | float | str] = FrozenDict()
-    cache_dir: str | None = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from file_problems(self)
@@ -79,76 +74,54 @@ class CsvConfig(SourceConfig):
     def build(self) -> CsvRows:
         import pyarrow as pa
 
-        found, copies, columns = paths.find(self.files), [], self.columns
+        found, columns = paths.find(self.files), self.columns
         types = {name: pa.type_for_alias(given) for name, given in self.column_types.items()}
-        for path in found:
-            copies.append(_copy(self, path, columns, types))
-            schema = pa.ipc.open_file(copies[-1]).schema
+        batches: list[tuple[int, Any]] = []
+        for number, path in enumerate(found):
+            schema, blocks = _read(self, path, columns, types)
+            batches += [(number, block) for block in blocks]
             columns, types = schema.names, dict(zip(schema.names, schema.types, strict=True))  # of all other files
         check_names(list(self.column_types), schema.names, "columns", "column_types")
         tensor_types(schema, schema.names, found[0], "column_types")
         check_fill(schema, self.fill_null, schema.names, "fill_null")
-        return CsvRows(found, copies, self.fill_null, first_row=1 if self.column_names else 2)
+        return CsvRows(found, batches, self.fill_null, first_row=1 if self.column_names else 2)
 
 
 class CsvRows(TableFiles):
-    """Rows of CSV files, whose parts are blocks of their copies."""
+    """Rows of CSV files, whose parts are blocks of them."""
 
-    def __init__(self, found: Sequence[str], copies: Sequence[str], fill: Mapping[str, Any], first_row: int) -> None:
-        """Takes the paths of the files, those of their copies, values for what is missing, a file's first row."""
-        import pyarrow as pa
-
-        self._made_of = found, copies, fill, first_row
-        readers = [pa.ipc.open_file(pa.memory_map(copy)) for copy in copies]
-        batches = [
-            (file, reader.get_batch(number))
-            for file, reader in enumerate(readers)
-            for number in range(reader.num_record_batches)
-        ]
+    def __init__(
+        self, found: Sequence[str], batches: Sequence[tuple[int, Any]], fill: Mapping[str, Any], first_row: int
+    ) -> None:
+        """Takes the paths, the rows with the number of their file, values for what is missing, a file's first row."""
         self._parts = [columns_of(batch, batch.schema.names, fill) for _, batch in batches]
         super().__init__(found, [(file, batch.num_rows) for file, batch in batches], first_row)
-
-    def __reduce__(self) -> Any:
-        return CsvRows, self._made_of  # batches would be pickled with all that they hold
 
     def part(self, number: int) -> Mapping[str, Any]:
         return self._parts[number]
 
 
-def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[str, Any]) -> str:
-    """Returns the copy of columns of a file; makes it, unless there is one of this file with these options.
+def _read(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    """Returns the schema of columns of a file, and their rows in blocks.
 
     Raises:
       DataError: a row, a column or a type is wrong.
     """
     import pyarrow as pa
 
-    # TensorFlow's files leave out what is below a second.
-    changed = tf.io.gfile.stat(path).mtime_nsec if files.is_url(path) else os.stat(path).st_mtime_ns
-    options = [columns, config.delimiter, config.encoding, config.column_names, _BLOCK_BYTES, _FEW, *types.items()]
-    key = repr([files.absolute(path), files.size_bytes(path), changed, *map(str, options)])
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = config.cache_dir or os.path.join(home, "official_trainer", "csv")
-    copy = os.path.join(folder, f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.arrow")
-    if files.exists(copy):
-        return copy
-    files.make_dirs(folder)
     names: list[str] = []
     try:
         with _reader(config, path) as reader:
             names += reader.schema.names
+            if len(names) == 1 and names[0] not in config.columns and (fix := _other_delimiter(config, names[0])):
+                raise DataError(f"{path} has one column, '{names[0]}'; {fix}", field="delimiter")
             check_names(columns or names, names, path, "columns" if config.columns else "files")
             types = {**_meant(reader, columns or names, types), **types}
-        with (
-            _reader(config, path, include_columns=list(columns), column_types=types) as reader,
-            files.written_atomically(copy) as temporary,
-            pa.ipc.new_file(temporary, reader.schema) as writer,
-        ):
-            for batch in reader:
-                writer.write_batch(batch)
+        with _reader(config, path, include_columns=list(columns), column_types=types) as reader:
+            return reader.schema, list(reader)
     except (pa.ArrowException, UnicodeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk, not of the data
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+            raise  # of the machine or the disk, not of the data
         said, is_of_field = re.subn(
             r"In CSV column #(\d+)", lambda found: f"field '{names[int(found[1])]}'", str(error)
         )
@@ -157,8 +130,15 @@ def _copy(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
             fix = f"the file is not {config.encoding}: say its encoding, such as encoding: latin1"
         elif is_of_field:
             fix = "correct it, or say the type of the column, such as string, in column_types"
+        elif (row := _ROW_OF_ONE.search(said)) and (other := _other_delimiter(config, row[1])):
+            fix = f"{fix}, or {other}"
         raise DataError(f"{path}: {said}; {fix}", field="files") from error
-    return copy
+
+
+def _other_delimiter(config: CsvConfig, line: str) -> str:
+    """Returns what to write if a line may be divided by another character; empty if nothing tells."""
+    found = [other for other in (";", "\t", "|", ",") if other != config.delimiter and other in line]
+    return f"set delimiter: {json.dumps(found[0])}" if found else ""
 
 
 def _meant(reader: Any, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:

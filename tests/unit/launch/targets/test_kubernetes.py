@@ -368,7 +368,6 @@ def test_data_that_pods_would_not_find_is_a_warning(target):
         ("task.train_data.tfds_data_dir", True),
         ("task.tasks.glue.train_data.vocab_file", True),
         ("task.train_data.source.index_folder", False),
-        ("task.train_data.source.csv.cache_dir", False),
         ("task.model.hub_name", False),
         ("trainer.best_checkpoint_export_subdir", False),
         ("trainer.trackers.path", False),
