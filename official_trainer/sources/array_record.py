@@ -82,6 +82,7 @@ def _opened(path: str) -> tuple[int, str]:
         reader = _reader(path)
         if not reader.ok():
             reader.read([0])
+            raise RuntimeError("the file is not ok")  # without a reason, where it was cut to exactly 64 KiB
         return reader.num_records(), reader.writer_options_string()
     except RuntimeError as error:
         what = "its end, which says where records are, cannot be read; it is damaged, or no ArrayRecord file"

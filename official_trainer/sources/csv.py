@@ -118,7 +118,7 @@ def _read(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
             check_names(columns or names, names, path, "columns" if config.columns else "files")
             types = {**_meant(reader, columns or names, types), **types}
         with _reader(config, path, include_columns=list(columns), column_types=types) as reader:
-            return reader.schema, list(reader)
+            schema, blocks = reader.schema, list(reader)
     except (pa.ArrowException, UnicodeError, OSError) as error:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise  # of the machine or the disk, not of the data
@@ -133,6 +133,11 @@ def _read(config: CsvConfig, path: str, columns: Sequence[str], types: Mapping[s
         elif (row := _ROW_OF_ONE.search(said)) and (other := _other_delimiter(config, row[1])):
             fix = f"{fix}, or {other}"
         raise DataError(f"{path}: {said}; {fix}", field="files") from error
+    with opened(path) as file:
+        file.seek(max(0, file.size() - 2))  # of UTF-16, a character
+        if not path.endswith(".gz") and not file.read(2).strip(b"\0").endswith((b"\r", b"\n")):
+            paths.say_once(f"{path}: its last line has no end: is it cut off? Else end that line, too", is_warning=True)
+    return schema, blocks
 
 
 def _other_delimiter(config: CsvConfig, line: str) -> str:

@@ -7,6 +7,7 @@ source of `inputs.from_source` as it is.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from official_trainer.files import near_hint
 from official_trainer.inputs import DataError
 from official_trainer.inputs.arrow_columns import check_names
 from official_trainer.nearest import did_you_mean
+
+_END_OF_STREAM, _END_OF_FILE = b"\xff\xff\xff\xff\0\0\0\0", b"ARROW1"  # of Arrow's two formats
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class HfConfig(SourceConfig):
 
     def build(self) -> Any:
         dataset = self._cached() if self.name else self._saved()
+        _check_ends(dataset)
         check_names(self.columns, dataset.column_names, self.path or self.name, "columns")
         return dataset.select_columns(list(self.columns)) if self.columns else dataset
 
@@ -104,3 +108,16 @@ class HfConfig(SourceConfig):
         except (KeyError, ValueError) as error:
             what = f"'{self.split}' cannot be read: {first_line(error).rstrip('.')}{there}"
             raise DataError(f"{what}, and a part is written as {name}[:90%]", field="split") from error
+
+
+def _check_ends(dataset: Any) -> None:
+    """Checks that no file ends before its last rows: read as a stream, it would only have fewer.
+
+    Raises:
+      DataError: one does.
+    """
+    for path in (part["filename"] for part in dataset.cache_files):
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - len(_END_OF_STREAM)))
+            if not file.read().endswith((_END_OF_STREAM, _END_OF_FILE)):
+                raise DataError(f"{path} is cut off; write or copy it again")

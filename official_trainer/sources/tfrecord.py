@@ -91,17 +91,17 @@ class TfrecordSource(RecordFiles):
             content = read(descriptor, size, start)
             data = content[before:after]
             if len(content) < size:
-                raise self._damage(number, record, "the file ends within it")
+                raise self._damage(number, record, "the file ends within it;")
             if not content.startswith(header(len(data))):
-                what = "its length is damaged, or the file was changed after its index was made"
+                what = "its length is damaged, or the file was changed after its index was made; remove the index, or"
                 raise self._damage(number, record, what)
             if not content.endswith(packed(_masked(checksum_of(data)))):
-                raise self._damage(number, record, "its data do not fit their checksum")
+                raise self._damage(number, record, "its data do not fit their checksum;")
             found.append(data)
         return found
 
     def _damage(self, number: int, record: int, reason: str) -> DataError:
-        return DataError(f"{self.place(number, record)}: {reason}; write or copy the file again")
+        return DataError(f"{self.place(number, record)}: {reason} write or copy the file again")
 
 
 def _place(path: str, record: int, start: int) -> str:

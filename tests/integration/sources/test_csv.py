@@ -167,6 +167,13 @@ def test_a_later_file_has_the_types_of_the_first(tmp_path):
         build(first, third)
 
 
+def test_a_last_line_without_an_end_is_a_warning(tmp_path, caplog):
+    """N45: it may be half a line; of lines alone that are missing nothing tells."""
+    for name, text, encoding in (("a", "id\n12\n", "utf8"), ("b", "id\r\n12\r\n", "utf-16"), ("c", "id\n1", "utf8")):
+        build(written(tmp_path / f"{name}.csv", text, encoding), encoding=encoding)
+        assert ("its last line has no end: is it cut off?" in caplog.text) == (name == "c")
+
+
 def test_a_missing_value_is_named_with_its_row(tmp_path):
     """N45"""
     path, context = written(tmp_path / "a.csv", 'id,t\n1,"a\nb"\nNA,c\n'), inputs.InputContext()

@@ -1,5 +1,6 @@
 """Hugging Face datasets: in hand, saved to a folder, in the cache; never from the network."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import socket
 
 import datasets
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
 
@@ -108,6 +110,21 @@ def test_a_part_of_a_split_of_a_folder(tmp_path):
             assert inputs.source.adopt(section).fingerprint() == inputs.source.adopt(section).fingerprint()
     with pytest.raises(inputs.DataError, match=r"split: 'test' is no split of .*one; there is train alone"):
         HfConfig(path=str(tmp_path / "one"), split="test").build()
+
+
+def test_a_file_that_was_cut_is_named(tmp_path):
+    """N45: between two blocks of rows, too, where its format has no other sign."""
+    datasets.Dataset.from_dict({"id": range(3000)}).save_to_disk(tmp_path / "rows")
+    (path,) = (tmp_path / "rows").glob("*.arrow")
+    content, cuts = path.read_bytes(), []
+    for cut in range(8, len(content), 8):
+        with contextlib.suppress(pyarrow.ArrowException, OSError):
+            cuts += [cut] if pyarrow.ipc.open_stream(content[:cut]).read_all() else []
+    assert len(cuts) > 2
+    for cut in cuts:
+        path.write_bytes(content[:cut])
+        with pytest.raises(inputs.DataError, match=f"{path} is cut off; write or copy it again"):
+            HfConfig(path=str(tmp_path / "rows")).build()
 
 
 def test_a_dataset_in_the_cache(tmp_path, monkeypatch):

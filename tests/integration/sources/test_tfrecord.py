@@ -115,7 +115,7 @@ def test_a_file_that_changed_with_size_and_time_unchanged_is_named(tmp_path):
         for number in reversed(range(COUNT)):
             writer.write(record_of(number))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(inputs.DataError, match=r"record 1, offset \d+: its length is damaged, or the file was changed"):
+    with pytest.raises(inputs.DataError, match=r"record 1, offset \d+: its length .* was changed .*; remove the index"):
         build(tmp_path)[1]
 
 
