@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import traceback
 from collections import Counter, defaultdict
@@ -121,7 +122,7 @@ class _Source:
         """Finds the checkpoint, and notes the values of the variables."""
         self._field, self.task, self._model, self._strategy = field, task, model, strategy
         self._given = _path_of(task)
-        self._path, self._problem = str(self._given), None
+        self._path, self._problem = os.path.expanduser(str(self._given)), None
         self.is_file_of_keras = initial_weights.is_file_of_keras(model, self._path)
         if not self.is_file_of_keras:
             try:

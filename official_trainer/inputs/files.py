@@ -67,7 +67,7 @@ def find_files(input_path: str | Sequence[str], *, field: str = "input_path") ->
     """
     paths: set[str] = set()
     patterns = input_path.split(",") if isinstance(input_path, str) else input_path
-    for pattern in filter(None, map(str.strip, patterns)):
+    for pattern in map(os.path.expanduser, filter(None, map(str.strip, patterns))):
         try:
             matches = tf.io.gfile.glob(pattern)
         except tf.errors.OpError as error:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -255,7 +256,7 @@ def continuous_train_and_eval(job: Job, stop: StopRequest) -> dict[str, float]:
 
     The run for checkpoint `N` is `model_dir/from-N`; `model_dir/continuous_train_and_eval.json` collects the results.
     """
-    source = job.config.task.init_checkpoint
+    source = os.path.expanduser(job.config.task.init_checkpoint)
     results_path = job.path("continuous_train_and_eval.json")
     files.make_dirs(job.model_dir)
     results: dict[str, Any] = files.read_json(results_path) if files.exists(results_path) else {}

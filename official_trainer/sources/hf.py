@@ -74,10 +74,11 @@ class HfConfig(SourceConfig):
     def _saved(self) -> Any:
         import datasets
 
+        path = os.path.expanduser(self.path)
         try:
-            found = datasets.load_from_disk(self.path)
+            found = datasets.load_from_disk(path)
         except Exception as error:
-            what = f"{self.path} is no whole folder that save_to_disk wrote: {first_line(error)}{near_hint(self.path)}"
+            what = f"{path} is no whole folder that save_to_disk wrote: {first_line(error)}{near_hint(path)}"
             raise DataError(what, field="path") from error
         if isinstance(found, datasets.Dataset):
             if not self.split:

@@ -7,6 +7,7 @@ memory (`inputs/arrays.py`).
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,8 +56,8 @@ class NpySource(Source):
 
     def __init__(self, files: Mapping[str, str]) -> None:
         """Takes the path of each field."""
-        self._files = dict(files)
-        self.arrays = {field: _opened(field, path) for field, path in files.items()}
+        self._files = {field: os.path.expanduser(path) for field, path in files.items()}
+        self.arrays = {field: _opened(field, path) for field, path in self._files.items()}
 
     def __reduce__(self) -> Any:
         return NpySource, (self._files,)  # a map would be pickled with all that it holds

@@ -10,6 +10,7 @@ Does not own: what the process does (`data_service.py`).
 from __future__ import annotations
 
 import argparse
+import os
 
 from official_trainer.cli import flags
 from official_trainer.cli.parser import UsageError
@@ -49,6 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
         host=arguments.host or "localhost",
         port=int(port),
         dispatcher=arguments.dispatcher or "",
-        work_dir=arguments.work_dir or "",
+        work_dir=os.path.expanduser(arguments.work_dir or ""),
     )
     return 0

@@ -9,6 +9,7 @@ Does not own: what is exported (`official_trainer/tasks/export.py`).
 from __future__ import annotations
 
 import argparse
+import os
 
 from official_trainer.cli import flags, target
 
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, resolved, model_dir, gin = target.from_flags_or_run(arguments)
     from official_trainer.runs import run as engine
 
-    output_dir = arguments.output_dir or None
+    output_dir = os.path.expanduser(arguments.output_dir or "") or None
     path = engine.export(
         experiment, resolved, model_dir=model_dir, checkpoint=checkpoint, output_dir=output_dir, gin=gin
     )

@@ -173,6 +173,14 @@ def test_every_way_to_name_a_checkpoint_restores_it(source, cls, named):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_home_is_expanded(source, monkeypatch):
+    """T6: for an `initialize` of the Task, too."""
+    folder, _ = source
+    monkeypatch.setenv("HOME", str(folder.parent))
+    found, _ = begun(Inherited, f"~/{folder.name}/ckpt-60")
+    assert (found.path, found.restored) == (f"{folder}/ckpt-60", 8)
+
+
 def test_the_part_that_is_restored_is_counted(source):
     """T6: not the bias of another part, though it has the zeros that the checkpoint holds for it."""
     folder, _ = source

@@ -7,13 +7,40 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
 from official_trainer.errors import ExitCode
+from official_trainer.sources.array_record import ArrayRecordConfig
 from official_trainer.sources.csv import CsvConfig
+from official_trainer.sources.hf import HfConfig
 from official_trainer.sources.images import ImagesConfig
 from official_trainer.sources.npy import NpyConfig
+from official_trainer.sources.parquet import ParquetConfig
+from official_trainer.sources.tfrecord import TfrecordConfig
+from tests.support.source_cases import files, tables
 
 
 def evaluation(batch=8, **fields):
     return DataConfig(global_batch_size=batch, is_training=False, **fields)
+
+
+IN_HOME = {
+    "parquet": (tables.parquet, ParquetConfig(files="~/part-*.parquet")),
+    "csv": (tables.csv, CsvConfig(files=("~/part-0.csv", "~/part-1.csv"))),
+    "hf": (tables.hf, HfConfig(path="~/dataset")),
+    "npy": (files.CASES["npy"], NpyConfig(files={"id": "~/ids.npy"})),
+    "images": (files.write_images, ImagesConfig(folder="~")),
+    "tfrecord": (files.write_tfrecords, TfrecordConfig(files="~/part-*", index_folder="~/index")),
+    "array_record": (files.write_array_records, ArrayRecordConfig(files="~/part-*")),
+}
+
+
+@pytest.mark.parametrize("kind", IN_HOME)
+def test_a_home_is_expanded(kind, tmp_path, monkeypatch):
+    """N41: in each field that names files; in YAML no shell does it."""
+    write, section = IN_HOME[kind]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, 6)
+    source = inputs.source.adopt(section)
+    assert len(source) == 6 and source.where(0).startswith(str(tmp_path)) == (kind != "hf")
+    assert source.fingerprint()
 
 
 def test_values_become_tensors_with_the_types_of_python():

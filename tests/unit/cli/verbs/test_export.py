@@ -10,6 +10,13 @@ def test_export_prints_where_to(engine, workspace, capsys):
     assert capsys.readouterr().out == "run/export/20\n"
 
 
+def test_export_expands_a_home(engine, workspace, monkeypatch):
+    """T19: which a shell leaves to the program behind a `=`."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cli.main(["export", "my_experiment", "--output_dir=~/out"]) == 0
+    assert engine.calls[0][3]["output_dir"] == "/home/someone/out"
+
+
 def test_export_defaults(engine, workspace):
     assert cli.main(["export", "my_experiment"]) == 0
     assert engine.calls[0][3]["checkpoint"] == "latest"
