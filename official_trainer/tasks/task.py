@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from official_trainer.inputs.context import BatchesError
 from official_trainer.lazy import keras, tf
 from official_trainer.tasks import accumulation, publish
 from official_trainer.tasks import keras as kerases
@@ -533,7 +534,13 @@ def split_inputs(inputs: Any) -> tuple[Any, Any]:
       ('features', 'labels')
       >>> split_inputs("features")
       ('features', 'features')
+
+    Raises:
+      BatchesError: there are three parts, as with Keras's weights of examples.
     """
+    if isinstance(inputs, tuple) and len(inputs) == 3:
+        fix = 'put weights of examples into the labels, as in (x, {"y": y, "weight": w}), and use them in build_losses'
+        raise BatchesError(f"batches have 3 parts, and steps take (features, labels); {fix}; features may be a dict")
     features, labels = features_and_labels(inputs)
     return features, features if features is inputs else labels
 

@@ -54,6 +54,7 @@ _MADE_BY = {
     "process_metrics": "build_metrics",
     "total_loss": "build_losses",
     "update": "build_losses",
+    "split_inputs": "build_inputs",
     "train_step": "build_model",
     "validation_step": "build_model",
     "inference_step": "build_model",
