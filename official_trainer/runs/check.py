@@ -210,7 +210,22 @@ class _DryRun:
         changed = [name for name, value in _values(state.saved_copies()).items() if before[name] != value]
         if changed:
             raise CheckError(f"these variables came back with other values: {', '.join(changed[:5])}")
-        return f"{len(before)} variables, every bit"
+        return "\n".join([f"{len(before)} variables, every bit", *self._other_data()])
+
+    def _other_data(self) -> Iterator[str]:
+        """Yields a line if data that starts at a step by itself has another batch there than data that is read over."""
+        data, step = self.trainer.train_iterator, 2
+        if data.builder.started_at_step:
+            whole = itertools.islice(data.batches(0), step, step + 1)
+            continued = itertools.islice(data.batches(step), 1)
+            if [*map(self._bits, whole)] != [*map(self._bits, continued)]:
+                what = f"not exact: a run that continues at step {step} reads another batch than an unbroken one"
+                fix = "draw from the seeds of transform_fn, and shuffle, filter and zip before there are batches"
+                yield f"{what}; in build_inputs, {fix}"
+
+    def _bits(self, batch: Any) -> list[Any]:
+        parts = tf.nest.flatten(self.trainer.strategy.experimental_local_results(batch), expand_composites=True)
+        return [part.numpy().tolist() if part.dtype == tf.string else part.numpy().tobytes() for part in parts]
 
     def _continue(self) -> str:
         """Restores the checkpoint into what each of the changed configs builds."""

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from official.utils.testing.mock_task import MockModel, MockTask
 
-from official_trainer import cli
+from official_trainer import cli, inputs
 from tests import ROOT as REPOSITORY
 from tests.support import runs
 
@@ -112,3 +113,27 @@ def test_a_rate_of_0_throughout_is_refused(tmp_path, capfd):
     for verb in ("train", "check"):
         assert cli.main([verb, *MOCK, *NEVER, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 2
         assert "the learning rate is 0 at all 9 steps, so nothing is learned" in capfd.readouterr().err
+
+
+ROWS = np.arange(128, dtype=np.float32).reshape(64, 2)
+AFTER = {
+    "nothing": lambda batches: batches,
+    "a map": lambda batches: batches.map(lambda x, y: (x + 1, y)),
+    "draws": lambda batches: batches.map(lambda x, y: (x + tf.random.uniform([2]), y)),
+    "filter": lambda batches: batches.unbatch().filter(lambda x, y: y[0] % 3 > 0).batch(8),
+    "shuffle": lambda batches: batches.shuffle(4, seed=1),
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_data_that_would_not_continue_exactly_is_named(after, tmp_path, monkeypatch, capfd):
+    """N10, N1: behind a function that starts at a step, what depends on the batches before begins again."""
+
+    def build_inputs(self, params, input_context=None):
+        return AFTER[after](inputs.from_arrays((ROWS, ROWS[:, :1]), params, input_context))
+
+    monkeypatch.setattr(MockTask, "build_inputs", build_inputs)
+    sizes = ("task.train_data.global_batch_size=8", "task.validation_data.global_batch_size=8")
+    assert cli.main(["check", *MOCK, *sizes, f"--model_dir={tmp_path / 'run'}"], is_process=False) == 0
+    said = "not exact: a run that continues at step 2 reads another batch than an unbroken one; in build_inputs, draw"
+    assert (said in capfd.readouterr().out) == (after not in ("nothing", "a map"))
