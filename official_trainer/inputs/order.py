@@ -157,6 +157,10 @@ def finish(
             with tf.name_scope("transform_fn"):
                 return transform_fn(batch, seeds)
 
+        def key_of(element: tf.Tensor, batch: Any) -> tf.Tensor:  # of what draws without these seeds
+            return tf.stack([stream_seed(plan.seed, "draws of transform"), plan.first_positions(element)])
+
+        vars(transform)["key_of"] = key_of
         numbered = dataset.enumerate(start=plan.first_element)
         dataset = numbered.map(transform, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if plan.training:

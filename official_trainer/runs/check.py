@@ -220,7 +220,7 @@ class _DryRun:
             continued = itertools.islice(data.batches(step), 1)
             if [*map(self._bits, whole)] != [*map(self._bits, continued)]:
                 what = f"not exact: a run that continues at step {step} reads another batch than an unbroken one"
-                fix = "draw from the seeds of transform_fn, and shuffle, filter and zip before there are batches"
+                fix = "draw in transform_fn, and shuffle, filter and zip before there are batches"
                 yield f"{what}; in build_inputs, {fix}"
 
     def _bits(self, batch: Any) -> list[Any]:

@@ -115,8 +115,9 @@ def of_pipeline(seed: int) -> Iterator[None]:
 
     A parallel `Dataset.map` whose function draws gets a map before it that draws a key for each element, in order, and
     draws from that key; it stays parallel. So does one that draws in a loop, whose turns run side by side. A map that
-    draws in a function with other callers cannot do that, and runs in order. Python's `random`, which Model Garden uses
-    for the order of files, starts from `seed`, and gets its state back afterwards.
+    draws in a function with other callers cannot do that, and runs in order. If the function has an attribute `key_of`,
+    that returns the key of an element, `[2]` int64. Python's `random`, which Model Garden uses for the order of files,
+    starts from `seed`, and gets its state back afterwards.
     """
     before = random.getstate()
     random.seed(seed)
@@ -129,11 +130,13 @@ def of_pipeline(seed: int) -> Iterator[None]:
 
 def _map(self: Any, original: Any, map_func: Any, num_parallel_calls: Any = None, *args: Any, **options: Any) -> Any:
     mapped = original(self, map_func, num_parallel_calls, *args, **options)
-    if not _draws(mapped) or (num_parallel_calls is None and not _has_loop(mapped)):
+    key_of = getattr(map_func, "key_of", None)
+    if not _draws(mapped) or (num_parallel_calls is None and key_of is None and not _has_loop(mapped)):
         return mapped
 
     def with_key(*element: Any) -> Any:
-        return tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64), element
+        key = key_of(*element) if key_of else tf.random.uniform([2], maxval=tf.int64.max, dtype=tf.int64)
+        return key, element
 
     def from_key(key: tf.Tensor, element: Any) -> Any:
         with keyed(lambda number: key + number * STRIDE, in_loops=True):

@@ -13,6 +13,7 @@ from tensorflow.python.ops import gen_image_ops, gen_random_ops, image_ops_impl,
 from tensorflow_text import SentencepieceTokenizer
 
 from official_trainer import config as configuration
+from official_trainer import inputs
 from official_trainer.config import schema
 from official_trainer.lazy import keras
 from official_trainer.program import Program
@@ -83,6 +84,25 @@ def test_a_parallel_map_draws_the_same_each_time(function):
     np.testing.assert_array_equal(pipeline(function, skip=25), elements[25:])
     first, second = np.split(pipeline(function, epochs=2), 2)
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("function", [noise, drawn_in_a_loop])
+@pytest.mark.parametrize("build", [inputs.from_arrays, inputs.from_source])
+def test_a_transform_draws_the_same_where_its_data_starts_later(build, function):
+    """N1: without seeds, and other numbers for each batch and for each section."""
+
+    def drawn(start, seed=0):
+        params, context = (
+            schema.DataConfig(global_batch_size=4, is_training=True),
+            inputs.InputContext(start_step=start),
+        )
+        with keyed_draws.of_pipeline(3):
+            batches = build(np.arange(8), params.replace(seed=seed), context, transform_fn=lambda x, seeds: function(x))
+        return np.array([batch.numpy() for batch in batches.take(6 - start)])
+
+    whole = drawn(0)
+    np.testing.assert_array_equal(drawn(2), whole[2:])
+    assert len(np.unique(np.concatenate([whole, drawn(0, seed=1)]))) == 2 * whole.size
 
 
 def test_turns_of_a_loop_draw_the_same_each_time_and_not_alike():
