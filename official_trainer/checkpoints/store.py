@@ -154,7 +154,7 @@ class CheckpointStore(CheckpointDirectory):
             CheckpointStore(place, self.checkpoint, max_to_keep=1, metadata=self._metadata).save(step, extra)
             with _faults_explained(self, step):
                 finish_replacement(self.path)
-                self._retain(newly_saved=(step,))
+                self.retain(newly_saved=(step,))
             return
         snapshot = Snapshot(self.checkpoint, self._memory)
         if not only_if():
@@ -210,10 +210,10 @@ class CheckpointStore(CheckpointDirectory):
             self._committed.append(step)
             files.remove(saving)
             _logger.debug("saved checkpoint %s", self.prefix(step))
-            self._retain(newly_saved=(step,))
+            self.retain(newly_saved=(step,))
 
-    def _retain(self, newly_saved: Collection[int] = ()) -> None:
-        """Applies retention, and removes what dead saves left."""
+    def retain(self, newly_saved: Collection[int] = ()) -> None:
+        """Applies retention, and removes what dead saves left; one process at a time may call it."""
         committed = self.steps()
         kept = self._retention.kept_steps(committed, newly_saved)
         if given_up := sorted({*committed} - {*kept}):
@@ -241,7 +241,7 @@ class CheckpointStore(CheckpointDirectory):
         self.wait()
         self.check_is_ours()
         if (step := self.newest_whole(verify=verify)) is None:
-            self._retain()
+            self.retain()
             return None
         read = self._options.read or functools.partial(read_exactly, self.checkpoint)
         report = read(self.prefix(step), step, self._options.allow_mismatch)
@@ -253,7 +253,7 @@ class CheckpointStore(CheckpointDirectory):
             )
         else:
             _logger.info("restored %s", report)
-        self._retain()
+        self.retain()
         return report
 
 

@@ -24,11 +24,14 @@ from official_trainer.actions.schedule import as_action
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.directory import QUARANTINE
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
+from official_trainer.config import ConfigError
 from official_trainer.runs.build import (
     RunTrackers,
     best_of,
     build,
     export_best,
+    schedule_of,
+    store_of,
     trackers_of,
     trackers_of_evaluation,
 )
@@ -37,7 +40,7 @@ from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job
 from official_trainer.runs.lease import EvaluatorLease
-from official_trainer.runs.resume.config_changes import OperativeConfig
+from official_trainer.runs.resume.config_changes import OperativeConfig, changes_since, saved_config
 from official_trainer.runs.train import check_monitored, train
 from official_trainer.stopping import PreemptedError, StopRequest
 from official_trainer.tracking import Point, Tracker, closing, numbers_in, points
@@ -51,6 +54,11 @@ _logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Pause between two looks for a new checkpoint."""
+
+_OF_RETENTION = tuple(
+    f"trainer.{name}" for name in ("max_to_keep", "keep_checkpoint_every_n_steps", "checkpoint_interval", "actions")
+)
+"""The fields that decide which checkpoints a run keeps."""
 
 
 def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
@@ -183,7 +191,25 @@ def _evaluate_each(
             end = (read_run(job.model_dir) or {}).get("steps", {}).get("end")  # training may have another config
             if step == (end or settings.train_steps or None):
                 break
+    if results and not damaged:  # else an older checkpoint may be the newest that is whole
+        _delete_kept(job, trainer)
     return results
+
+
+def _delete_kept(job: Job, trainer: Trainer) -> None:
+    """Deletes what the trainer kept for this evaluator; one that lives, or has other settings, does it itself."""
+    try:
+        saved = saved_config(job.model_dir, committed_steps(job.model_dir)[-1])
+    except (ConfigError, LookupError):  # no config that can be read, or no checkpoint any more
+        return
+    lock = job.lock(job.model_dir)
+    if any(change.path.startswith(_OF_RETENTION) for change in changes_since(saved, job.resolved)):
+        return
+    if lock.try_acquire():
+        try:
+            store_of(job, trainer, schedule_of(job, trainer)).retain()
+        finally:
+            lock.release()
 
 
 def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, Point]:

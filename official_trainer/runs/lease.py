@@ -4,9 +4,9 @@ Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
 The file holds the `host` and the `pid` of the evaluator, the step that it is `reading` now (null while it waits), the
-steps that it has `done` and does not need any more, and when it was last `renewed`, in Unix seconds by its own clock.
-To a reader the lease is alive while that is less than `LEASE_SECONDS` away from its own time, before or after, so
-clocks of two hosts may differ by much less than that.
+steps that it has `done` and does not need any more, when it was last `renewed`, in Unix seconds by its own clock, and
+how many `renewals` there were. To the trainer the lease is alive for `LEASE_SECONDS` after it has seen the content
+change, by its own clock that is never set. Clocks of two processes are not compared.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EvaluatorLease:
     Args:
       model_dir: the run directory.
       done: steps that are evaluated already.
-      clock: returns the time in Unix seconds.
+      clock: returns the time in Unix seconds, for people.
     """
 
     def __init__(self, model_dir: str, *, done: Iterable[int] = (), clock: Callable[[], float] = time.time) -> None:
@@ -62,6 +62,7 @@ class EvaluatorLease:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_written = self._has_failed = False
+        self._renewals = 0
         self._thread = RepeatingThread("lease", self.renew, lambda: RENEW_SECONDS if self._is_written else WAIT_SECONDS)
 
     def __enter__(self) -> EvaluatorLease:
@@ -99,11 +100,13 @@ class EvaluatorLease:
                         "host": socket.gethostname(),
                         "pid": os.getpid(),
                         "renewed": round(self._clock(), 3),
+                        "renewals": self._renewals,  # so that the content changes whatever the clock says
                         "reading": self._reading,
                         "done": sorted(self._done),
                     }
                     files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
                     self._is_written, self._has_failed = True, False
+                    self._renewals += 1
             except Exception as error:
                 if not self._has_failed:
                     _logger.warning("%s cannot be written: %s; trying again", self._path, error)
@@ -115,12 +118,13 @@ class LeasedSteps:
 
     Args:
       model_dir: the run directory.
-      clock: returns the time in Unix seconds.
+      clock: returns the time in seconds from any origin.
     """
 
-    def __init__(self, model_dir: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, model_dir: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = files.join(model_dir, _FOLDER, _NAME)
         self._clock = clock
+        self._seen, self._seen_seconds = "", 0.0  # the content, and when it was first seen
         self._has_warned: set[str] = set()
 
     def __call__(self, steps: Collection[int]) -> Collection[int]:
@@ -128,10 +132,11 @@ class LeasedSteps:
 
         A lease that is dead or invalid is removed. One that cannot be read now keeps everything.
         """
-        now = self._clock()
+        now = self._clock()  # before the look: this process may be stopped between the two
         try:
-            lease = files.parse_json(files.read_text(self._path))
-            age_seconds, done = now - lease["renewed"], frozenset(lease["done"])
+            text = files.read_text(self._path)
+            lease = files.parse_json(text)
+            done = frozenset(lease["done"])
             at = "waiting" if lease["reading"] is None else f"at step {lease['reading']}"
             evaluator = f"the evaluator on {lease['host']}, process {lease['pid']}, {at}"
         except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +148,10 @@ class LeasedSteps:
             _logger.warning("%s is removed: not a lease: %r", self._path, error)
             files.remove(self._path)
             return ()
-        if not abs(age_seconds) <= LEASE_SECONDS:  # NaN too
+        if text != self._seen:
+            self._seen, self._seen_seconds = text, self._clock()
+        age_seconds = max(0.0, now - self._seen_seconds)
+        if age_seconds > LEASE_SECONDS:
             message = "%s has not renewed its lease for %.0f s: checkpoints are no longer kept for it"
             _logger.warning(message, evaluator, age_seconds)
             files.remove(self._path)

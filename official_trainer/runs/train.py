@@ -127,6 +127,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
         if loop.state.results:
             process.record.note(results=loop.state.results)
         outcome.step, outcome.metrics = loop.state.step, process.metrics
+        store.retain()  # an evaluator may have needed more at the last save
     observer.show_end(loop.state.step)
 
 

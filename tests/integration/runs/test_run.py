@@ -324,17 +324,36 @@ def of_twenty_steps(tmp_path_factory):
     return model_dir
 
 
-@pytest.mark.parametrize(("age_seconds", "steps"), [(0, (20, 60, 80)), (1000, (80,))])
-def test_an_evaluators_lease_keeps_checkpoints_while_it_lives(of_twenty_steps, model_dir, age_seconds, steps):
-    """N14, C6: one that was not renewed for long holds nothing and is collected."""
-    shutil.copytree(of_twenty_steps, model_dir)
-    path = f"{model_dir}/continuous_eval/lease.json"
-    lease = {"host": "far", "pid": 7, "renewed": time.time() - age_seconds, "reading": 20, "done": [40]}
+def leave_lease(model_dir, done):
+    """Writes the lease of an evaluator on another host, whose clock is wrong."""
+    lease = {"host": "far", "pid": 7, "renewed": time.time() - 1000, "reading": 20, "done": done}
     files.make_dirs(f"{model_dir}/continuous_eval")
-    files.write_text_atomically(path, json.dumps(lease))
-    do(model_dir, "trainer.max_to_keep=1", "trainer.export.at_end=false", mode="train")
+    files.write_text_atomically(f"{model_dir}/continuous_eval/lease.json", json.dumps(lease))
+
+
+KEEPS_ONE = ("trainer.max_to_keep=1", "trainer.export.at_end=false")
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"), [(KEEPS_ONE, (80,)), (KEEPS_ONE[1:], (20, 60, 80))], ids=["of_the_run", "others"]
+)
+def test_an_evaluators_lease_keeps_checkpoints_until_it_has_evaluated_them(of_twenty_steps, model_dir, settings, steps):
+    """N14, C6: training has ended by then, so the evaluator deletes them if it knows how many the run keeps."""
+    shutil.copytree(of_twenty_steps, model_dir)
+    leave_lease(model_dir, done=[40])
+    do(model_dir, *KEEPS_ONE, mode="train")
+    assert committed_steps(model_dir) == (20, 60, 80)
+    do(model_dir, *settings, mode="continuous_eval")
     assert committed_steps(model_dir) == steps
-    assert files.exists(path) is (age_seconds == 0)
+
+
+def test_the_end_of_training_deletes_what_an_evaluator_needed_at_the_last_save(of_twenty_steps, model_dir, monkeypatch):
+    """N14, C6: the evaluator goes on during the export, and finds the run directory in use at its own end."""
+    shutil.copytree(of_twenty_steps, model_dir)
+    leave_lease(model_dir, done=[])
+    monkeypatch.setattr(RunObserver, "on_end", lambda self, step, logs: leave_lease(model_dir, [20, 40, 60, 80]))
+    do(model_dir, *KEEPS_ONE, mode="train")
+    assert committed_steps(model_dir) == (80,)
 
 
 def test_checkpoints_that_never_come_cannot_be_kept():

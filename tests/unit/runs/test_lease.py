@@ -14,11 +14,12 @@ from official_trainer.runs.lease import LEASE_SECONDS, EvaluatorLease, LeasedSte
 from official_trainer.threads import RepeatingThread
 
 NOW = 1_700_000_000.0
+START = 50.0
 
 
 class Clock:
     def __init__(self):
-        self.now = NOW
+        self.now = START
 
     def __call__(self):
         return self.now
@@ -61,7 +62,8 @@ def test_what_is_not_evaluated_is_kept(run_dir, clock, no_thread):
         assert list(wanted((10, 20, 30))) == [20, 30]
         held.reading(20)
         said = json.loads(path_of(run_dir).read_text())
-        assert said == {"host": socket.gethostname(), "pid": os.getpid(), "renewed": NOW, "reading": 20, "done": [10]}
+        values = {"host": socket.gethostname(), "pid": os.getpid(), "reading": 20, "done": [10]}
+        assert said == {**values, "renewed": START, "renewals": 1}
         assert list(wanted((10, 20, 30))) == [20, 30]
         held.done(20)
         assert list(wanted((10, 20, 30))) == [30]
@@ -69,28 +71,55 @@ def test_what_is_not_evaluated_is_kept(run_dir, clock, no_thread):
     assert not path_of(run_dir).exists()
 
 
-@pytest.mark.parametrize(
-    ("seconds_off", "is_kept"),
-    [(0, True), (LEASE_SECONDS, True), (LEASE_SECONDS + 1, False), (-20, True), (-LEASE_SECONDS - 1, False)],
-)
-def test_a_dead_lease_holds_nothing_and_is_collected(run_dir, clock, caplog, seconds_off, is_kept):
-    """N14: clocks of two hosts may differ by seconds; nothing is held for ever, by whatever clock."""
-    path = leave(run_dir)
-    clock.now += seconds_off
-    assert list(LeasedSteps(str(run_dir), clock=clock)((20, 30))) == ([30] if is_kept else [])
+@pytest.mark.parametrize("offset_seconds", [0, 120, -120, 10**9, float("nan")])
+def test_a_lease_lives_while_its_content_changes_whatever_the_clocks_say(
+    run_dir, clock, no_thread, caplog, offset_seconds
+):
+    """N14: the clock of the evaluator may be set, stand still, or be that of another host."""
+    wanted = LeasedSteps(str(run_dir), clock=clock)
+    with EvaluatorLease(str(run_dir), done=[10], clock=lambda: NOW) as held:
+        assert list(wanted((10, 20))) == [20]
+        for _ in range(3):
+            clock.now += 10 * LEASE_SECONDS  # between two saves
+            held.renew()
+            assert list(wanted((10, 20))) == [20]
+    assert list(wanted((10, 20))) == []
+    leave(run_dir, renewed=NOW + offset_seconds)
+    assert list(LeasedSteps(str(run_dir), clock=clock)((20, 30))) == [30]
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "is_kept"), [(0, True), (LEASE_SECONDS, True), (LEASE_SECONDS + 1, False)])
+def test_a_dead_lease_holds_nothing_and_is_collected(run_dir, clock, caplog, seconds, is_kept):
+    """N14: nothing is held for ever: two minutes after its content has changed last, by the clock of the trainer."""
+    path, wanted = leave(run_dir), LeasedSteps(str(run_dir), clock=clock)
+    assert list(wanted((20, 30))) == [30]
+    clock.now += seconds
+    assert list(wanted((20, 30))) == ([30] if is_kept else [])
     assert path.exists() is is_kept
-    message = f"the evaluator on far, process 7, at step 30 has not renewed its lease for {seconds_off:.0f} s"
+    message = f"the evaluator on far, process 7, at step 30 has not renewed its lease for {seconds:.0f} s"
     assert (message in caplog.text) is not is_kept
+
+
+def test_a_trainer_that_was_stopped_while_it_looked_takes_no_lease_for_dead(run_dir):
+    """N14: SIGSTOP, or a machine that was paused, between reading the clock and reading the lease."""
+    leave(run_dir)
+    times = iter([0, 1000, 1001])
+    wanted = LeasedSteps(str(run_dir), clock=lambda: next(times))
+    assert list(wanted((20, 30))) == [30]
+    assert list(wanted((20, 30))) == [30]
 
 
 def test_an_evaluator_that_was_stopped_leaves_its_lease(run_dir, clock, no_thread):
     """N14: started again within two minutes, it finds every checkpoint."""
     with pytest.raises(KeyboardInterrupt), EvaluatorLease(str(run_dir), done=[10], clock=clock):
         raise KeyboardInterrupt
-    clock.now += LEASE_SECONDS - 1
-    assert list(LeasedSteps(str(run_dir), clock=clock)((10, 20))) == [20]
-    clock.now += 2
-    assert list(LeasedSteps(str(run_dir), clock=clock)((10, 20))) == []
+    wanted = LeasedSteps(str(run_dir), clock=clock)
+    assert list(wanted((10, 20))) == [20]
+    clock.now += LEASE_SECONDS
+    assert list(wanted((10, 20))) == [20]
+    clock.now += 1
+    assert list(wanted((10, 20))) == []
 
 
 def test_the_thread_renews_until_the_end(run_dir, monkeypatch):
@@ -149,10 +178,10 @@ def test_a_lease_that_cannot_be_read_holds_everything(run_dir, clock, caplog, mo
 def test_an_evaluator_that_falls_behind_is_named_once(run_dir, clock, caplog):
     """N14: by host, process, step and the age of its lease, when more than ten checkpoints wait for it."""
     leave(run_dir)
-    clock.now += 3
     wanted = LeasedSteps(str(run_dir), clock=clock)
     wanted(range(100, 110))
     assert caplog.text == ""
+    clock.now += 3
     wanted(range(100, 111))
     wanted(range(100, 120))
     (said,) = [record.getMessage() for record in caplog.records]
