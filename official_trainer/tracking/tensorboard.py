@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import re
 import socket
 import struct
 import time
@@ -45,6 +46,9 @@ _WIDTH_OF_INTEGERS = 20
 
 _OTHER_RUN = "run.json"
 """A folder with this file belongs to another run, whose points must not be removed."""
+
+_SECONDS = re.compile(r"\.tfevents\.(\d+)\.")
+"""When an event file was begun, in its name: TensorBoard reads the files of a folder in the order of their names."""
 
 _MARK_OF_PROFILE = ".profile-empty"
 """Suffix of a file without events by which TensorFlow's profiler shows TensorBoard that there is a profile."""
@@ -296,7 +300,9 @@ class _EventWriter:
     """Appends events to a new file of a folder; in the thread of its caller, unlike TensorBoard's own writer."""
 
     def __init__(self, folder: str) -> None:
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        begun = [int(found[1]) for name in files.list_dir(folder) if (found := _SECONDS.search(name))]
+        seconds = max([int(time.time()), *(each + 1 for each in begun)])  # the clock may have gone back
+        name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         file = files.open_file(files.join(folder, name), "wb")
         self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(file)
         self.flush, self.close = file.flush, file.close

@@ -164,6 +164,21 @@ def test_a_rewind_leaves_neither_duplicates_nor_orphans(tmp_path, reader, restar
     assert points(tmp_path / "validation", "dev/acc", reader) == [(10, 10.0), (20, 20.0)]
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_a_clock_that_goes_back_leaves_the_points_in_their_order(tmp_path, reader, monkeypatch):
+    """T18: TensorBoard reads files in the order of their names, so a new one is named after the newest."""
+    times = iter(range(1_700_000_000, 0, -3600))
+    monkeypatch.setattr("official_trainer.tracking.tensorboard.time.time", lambda: next(times))
+    for start in (0, 20, 40):
+        tracker = TensorBoardTracker(str(tmp_path))
+        tracker.rewind(start)
+        for step in (start + 10, start + 20):
+            tracker.log("train", step, {"loss": step})
+        tracker.close()
+    assert raw_steps(tmp_path / "train") == [10, 20, 30, 40, 50, 60]
+    assert points(tmp_path / "train", "loss", reader) == [(step, float(step)) for step in (10, 20, 30, 40, 50, 60)]
+
+
 def test_a_tensorboard_that_is_watching_forgets_the_points_too(tmp_path):
     """T18: it has read the abandoned points already, and does not read the shortened file again."""
     tracker = TensorBoardTracker(str(tmp_path))
