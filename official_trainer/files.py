@@ -183,6 +183,21 @@ def open_file(path: str, mode: str) -> IO[Any]:
         raise
 
 
+def is_in_place(file: IO[Any], path: str) -> bool:
+    """Whether a file that is appended to is still the one at its path, and as long as it was.
+
+    Of a URL, and where the whole directory is gone, it is not known: True.
+    """
+    if is_url(path):
+        return True
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return not os.path.isdir(os.path.dirname(path) or ".")  # it was moved, and the file with it
+    descriptor = file.fileno()
+    return os.path.samestat(there, os.fstat(descriptor)) and there.st_size >= os.lseek(descriptor, 0, os.SEEK_CUR)
+
+
 def read_bytes(path: str) -> bytes:
     """Returns the whole file.
 

@@ -72,6 +72,9 @@ class CsvTracker(Tracker):
         for name in _OWN:
             if name in values:
                 raise MetricError(f"a metric cannot be named {name!r}: {self.path} has a column of that name")
+        if self._file is not None and not files.is_in_place(self._file, self.path):
+            _logger.warning("%s was removed, emptied or replaced: the next rows are written to it", self.path)
+            self.close()
         if self._file is None:
             self._rows()
         row = {"step": str(step), "split": split, "time": f"{self._clock():.3f}"}

@@ -98,6 +98,15 @@ class JsonlTracker(Tracker):
             self._file = None
 
     def _rows_known(self) -> set[tuple[int, str]]:
+        """Returns step and split of each row; asked for at each row and each checkpoint, it says if rows are gone."""
+        if self._file is not None and not files.is_in_place(self._file, self.path):
+            _logger.warning(
+                "%s was removed, emptied or replaced while the run writes to it. The rows that are not there any more "
+                "are lost; the next ones are written to it.",
+                self.path,
+            )
+            self.close()
+            self._known = self._last = None
         if self._known is None:
             self._known = set()
             if files.exists(self.path):

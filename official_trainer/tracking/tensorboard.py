@@ -253,6 +253,10 @@ class TensorBoardTracker(Tracker):
                 self._writers[path].flush()
 
     def _writer(self, path: str) -> _EventWriter:
+        writer = self._writers.get(path)
+        if writer is not None and not (files.is_url(writer.path) or os.path.exists(writer.path)):
+            _logger.warning("%s was removed while the run writes to it; the next points are in a new file", writer.path)
+            self._writers.pop(path).close()
         if path not in self._writers:
             self._writers[path] = _EventWriter(self._files.make(path))
         return self._writers[path]
@@ -303,7 +307,8 @@ class _EventWriter:
         begun = [int(found[1]) for name in files.list_dir(folder) if (found := _SECONDS.search(name))]
         seconds = max([int(time.time()), *(each + 1 for each in begun)])  # the clock may have gone back
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-        file = files.open_file(files.join(folder, name), "wb")
+        self.path = files.join(folder, name)
+        file = files.open_file(self.path, "wb")
         self._records = load("tensorboard.summary.writer.record_writer").RecordWriter(file)
         self.flush, self.close = file.flush, file.close
         event = load("tensorboard.compat.proto.event_pb2").Event(wall_time=time.time(), file_version="brain.Event:2")

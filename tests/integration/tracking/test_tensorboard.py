@@ -3,6 +3,7 @@ import errno
 import io
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -193,6 +194,19 @@ def test_a_tensorboard_that_is_watching_forgets_the_points_too(tmp_path):
     tracker.close()
     watching.Reload()
     assert [event.step for event in watching.Tensors("loss")] == [10, 20, 30]
+
+
+def test_a_file_that_was_removed_takes_no_later_point_with_it(tmp_path, caplog):
+    """N15: a new file is begun, and it is said."""
+    tracker = TensorBoardTracker(str(tmp_path))
+    for step in (10, 20, 30):
+        tracker.log("train", step, {"loss": step})
+        if step == 10:
+            shutil.rmtree(tmp_path / "train")
+    tracker.close()
+    assert points(tmp_path / "train", "loss") == [(20, 20.0), (30, 30.0)]
+    (said,) = caplog.messages
+    assert "was removed while the run writes to it; the next points are in a new file" in said
 
 
 def test_a_record_that_was_cut_off_does_not_hide_the_rest(tmp_path):

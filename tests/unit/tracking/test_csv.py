@@ -124,3 +124,15 @@ def test_a_first_row_without_metrics_has_the_header_too(tmp_path):
     tracker.log("train", 2, {"loss": 0.5})
     tracker.close()
     assert (tmp_path / "metrics.csv").read_text() == "step,split,time,loss\n1,train,7.000,\n2,train,7.000,0.5\n"
+
+
+def test_a_table_that_was_removed_is_begun_again(path, caplog):
+    """N15: and it is said."""
+    tracker = tracker_of(path)
+    for step in (10, 20, 30, 40):
+        tracker.log("train", step, {"loss": 1.0})
+        if step == 20:
+            path.unlink()
+    tracker.close()
+    assert [row["step"] for row in table(path)] == ["30", "40"]
+    assert caplog.text.count("metrics.csv was removed, emptied or replaced: the next rows are written to it") == 1

@@ -152,3 +152,47 @@ def test_an_error_of_writing_names_the_file(monkeypatch, tmp_path):
     tracker = JsonlTracker(str(tmp_path / "metrics.jsonl"))
     with pytest.raises(OSError, match=r"No space left on device: '.*metrics\.jsonl'"):
         tracker.log("train", 1, {"loss": 1.0})
+
+
+HARMS = {
+    "removed": lambda path: path.unlink(),
+    "emptied": lambda path: path.write_text(""),
+    "replaced": lambda path: path.rename(path.with_name("old")) and path.write_text(""),
+}
+
+
+@pytest.mark.parametrize("is_at_checkpoint", [False, True], ids=["next_row", "checkpoint"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_rows_that_are_gone_while_a_run_writes_are_said_and_it_writes_on(
+    path, tracker, caplog, harm, is_at_checkpoint
+):
+    """N15: at the next row or the next checkpoint, which asks for the last row; once."""
+    for step in (10, 20):
+        tracker.log("train", step, {"loss": 1.0})
+    HARMS[harm](path)
+    if is_at_checkpoint:
+        assert tracker.last() is None
+        assert caplog.text
+    assert tracker.row(20, "train") is None
+    tracker.log("train", 30, {"loss": 3.0})
+    tracker.log("validation", 20, {"loss": 2.0})
+    assert places(path) == [(30, "train"), (20, "validation")]
+    assert tracker.holds(tracker.last())
+    assert tracker.row(30, "train") == {"loss": 3.0}
+    (said,) = caplog.messages
+    assert said == (
+        f"{path} was removed, emptied or replaced while the run writes to it. The rows that are not there any more are "
+        "lost; the next ones are written to it."
+    )
+
+
+def test_a_directory_that_was_moved_takes_its_rows_with_it(tmp_path, caplog):
+    """N6: which the lock says; no file is written at the old place."""
+    (tmp_path / "run").mkdir()
+    tracker = JsonlTracker(str(tmp_path / "run" / "metrics.jsonl"))
+    tracker.log("train", 10, {"loss": 1.0})
+    (tmp_path / "run").rename(tmp_path / "new")
+    tracker.log("train", 20, {"loss": 2.0})
+    tracker.close()
+    assert places(tmp_path / "new" / "metrics.jsonl") == [(10, "train"), (20, "train")]
+    assert not (tmp_path / "run").exists() and not caplog.messages
