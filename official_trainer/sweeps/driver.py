@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.config import Problem
+from official_trainer.checkpoints.best import BestCheckpoint
+from official_trainer.config import Problem, lines
 from official_trainer.distributed.cluster import CHIEF
 from official_trainer.errors import ExitCode
 from official_trainer.processes.children import Process, Processes, Starter, preloaded
@@ -281,6 +282,8 @@ class Driver:
         else:
             del self._running[number]
             self._judge(trial, process, code)
+        if self._trials[number].state == "pruned":  # it never goes back to an earlier step
+            _keep_best(trials.run_directory(self._plan.directory, number))
         process.lines.end()
 
     def _again(self, trial: Trial, process: Process, code: int, processes: Processes) -> None:
@@ -365,6 +368,16 @@ class Driver:
             if signals.insisted:
                 processes.kill()
             self._timers.run(blocking=False)
+
+
+def _keep_best(model_dir: str) -> None:
+    """Deletes the best checkpoints of a run that only count when it goes back."""
+    path = files.join(model_dir, files.PARAMS_FILE)
+    texts = lines.lines(files.read_text(path)) if files.exists(path) else {}  # it may have been ended before it began
+    names = ("export_subdir", "eval_metric", "metric_comp", "max_to_keep")
+    subdir, metric, comp, most = (lines.value(texts.get(f"trainer.best_checkpoint_{name}", "null")) for name in names)
+    if metric:
+        BestCheckpoint(files.join(model_dir, subdir), metric=metric, comp=comp, max_to_keep=most).tidy()
 
 
 def _how(process: Process, code: int) -> str:

@@ -15,7 +15,9 @@ import time
 import pytest
 from tensorboard.plugins.hparams import api_pb2
 
+from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.tracking import kubeflow
+from official_trainer.tracking.jsonl import read_rows
 from tests import ROOT
 from tests.support.docs.children import run_command
 from tests.support.forked import Child
@@ -124,6 +126,27 @@ def run_pid(directory, number):
 def has_row(directory, number):
     path = directory / "trials" / str(number) / "run" / "metrics.jsonl"
     return path.exists() and bool(path.read_text())
+
+
+PRUNED = """
+space: {task.model.mlp.dropout: "float(0, 0.1)"}
+pruner: ThresholdPruner
+pruner_options: {lower: 2, n_warmup_steps: 100}
+trials: 1
+"""
+
+
+def test_a_trial_that_is_pruned_keeps_one_best_checkpoint(workspace):
+    """C6, N21: it never goes back to where an earlier one was the best."""
+    (workspace / "pruned.yaml").write_text(PRUNED)
+    keeps = ["trainer.train_steps=100000", "trainer.max_to_keep=1000", WORDS[-1]]
+    words = [*WORDS[:2], "--space=pruned.yaml", "--model_dir=pruned", *keeps]
+    code, out, err = command(workspace, *words)
+    assert code == 0 and " by ThresholdPruner" in out, out + err
+    run = workspace / "pruned" / "trials" / "0" / "run"
+    rows = [row for row in read_rows(str(run / "metrics.jsonl")) if row["split"] == "validation"]
+    best = max(rows, key=lambda row: (row["accuracy"], -row["step"]))
+    assert committed_steps(str(run / "best")) == (best["step"],)
 
 
 def test_a_sweep_prints_its_trials_and_their_table(unbroken, workspace):

@@ -163,9 +163,7 @@ HARMS = {
 
 @pytest.mark.parametrize("is_at_checkpoint", [False, True], ids=["next_row", "checkpoint"])
 @pytest.mark.parametrize("harm", HARMS)
-def test_rows_that_are_gone_while_a_run_writes_are_said_and_it_writes_on(
-    path, tracker, caplog, harm, is_at_checkpoint
-):
+def test_rows_that_are_gone_while_a_run_writes_are_said_and_it_writes_on(path, tracker, caplog, harm, is_at_checkpoint):
     """N15: at the next row or the next checkpoint, which asks for the last row; once."""
     for step in (10, 20):
         tracker.log("train", step, {"loss": 1.0})
