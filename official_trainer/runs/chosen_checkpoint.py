@@ -6,12 +6,15 @@ Does not own: which checkpoints a directory holds (`checkpoints/manifest.py`), o
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from official_trainer import files
 from official_trainer.checkpoints import manifest
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.engine.trainer import Trainer
+from official_trainer.errors import ExitCode
 from official_trainer.runs.build import best_checkpoint, build
 from official_trainer.runs.job import Job
 from official_trainer.runs.resume import config_changes
@@ -22,8 +25,19 @@ from official_trainer.tracking.record import read_run
 _logger = logging.getLogger(__name__)
 
 
-def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
+class DeletedError(CheckpointError):
+    """The run, which trains on, has deleted a checkpoint before it was read."""
+
+    exit_code = ExitCode.RETRY
+
+
+def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None = None) -> tuple[str, int]:
     """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
+
+    Args:
+      job: the run.
+      checkpoint: which one.
+      verified: what an earlier call has returned, so that its checksums need not be compared again.
 
     Raises:
       CheckpointError: it is not there, or it is damaged.
@@ -48,20 +62,58 @@ def find_checkpoint(job: Job, checkpoint: str) -> tuple[str, int]:
         raise CheckpointError(
             f"{directory} has no checkpoint of step {step}; saved steps: {', '.join(map(str, steps))}"
         )
-    if damage := manifest.damage(directory, step):
-        others = [other for other in steps if other != step]
-        fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
-        raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
-    warn_of_gin(job, directory, step)
+    with deletion_explained(directory, step, was_there=step in steps):
+        if damage := manifest.damage(directory, step, checksums=(directory, step) != verified):
+            others = [other for other in steps if other != step]
+            fix = f"; name another with --checkpoint: {', '.join(map(str, others))}" if others else ""
+            raise CheckpointError(f"{manifest.prefix(directory, step)} is damaged: {damage}{fix}")
     return directory, step
 
 
+@contextlib.contextmanager
+def deletion_explained(directory: str, step: int, *, was_there: bool = True) -> Iterator[None]:
+    """For a block that reads a checkpoint which was there: explains its error if the checkpoint is gone by now.
+
+    Raises:
+      DeletedError: the run has deleted it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not was_there or manifest.is_committed(directory, step):
+            raise
+        raise DeletedError(
+            f"{manifest.prefix(directory, step)} was deleted before it was read: its run trains on, and keeps only its "
+            "newest checkpoints (trainer.max_to_keep) and its best ones. Start this command again, with "
+            "--checkpoint=latest, =best or a step that is saved"
+        ) from error
+
+
 def build_at(job: Job, checkpoint: str) -> tuple[Trainer, int]:
-    """Returns the trainer of a job with the weights of a checkpoint, as `find_checkpoint` finds it, and its step."""
-    directory, step = find_checkpoint(job, checkpoint)
+    """Returns the trainer of a job with the weights of a checkpoint, as `load_chosen` loads it, and its step."""
+    first = find_checkpoint(job, checkpoint)
     trainer = build(job)
-    trainer.checkpoint_state.load_weights(directory, step)
-    return trainer, step
+    return trainer, load_chosen(job, trainer, checkpoint, first)[1]
+
+
+def load_chosen(job: Job, trainer: Trainer, checkpoint: str, first: tuple[str, int]) -> tuple[str, int]:
+    """Loads the weights of a checkpoint of a run, and returns its directory and step.
+
+    Args:
+      job: the run; while its model was built, it may have gone on.
+      trainer: takes the weights.
+      checkpoint: `latest`, `best` or a step; empty for none but `first`.
+      first: what `find_checkpoint` has found before the model was built.
+
+    Raises:
+      CheckpointError: it is damaged; or, as a DeletedError, it is gone.
+    """
+    with deletion_explained(*first):
+        directory, step = find_checkpoint(job, checkpoint, first) if checkpoint else first
+    with deletion_explained(directory, step):
+        trainer.checkpoint_state.load_weights(directory, step)
+    warn_of_gin(job, directory, step)
+    return directory, step
 
 
 def results_at(job: Job, step: int) -> dict[str, float]:

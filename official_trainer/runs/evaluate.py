@@ -35,7 +35,7 @@ from official_trainer.runs.build import (
     trackers_of,
     trackers_of_evaluation,
 )
-from official_trainer.runs.chosen_checkpoint import find_checkpoint, warn_of_gin
+from official_trainer.runs.chosen_checkpoint import find_checkpoint, load_chosen, warn_of_gin
 from official_trainer.runs.health.stall_report import LateReports
 from official_trainer.runs.health.watchdog import Watchdog, probe_of
 from official_trainer.runs.job import Job
@@ -101,7 +101,7 @@ def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
                 _logger.warning("%s holds no checkpoint; the weights that are evaluated are %s", job.model_dir, weights)
                 step = trainer.context.step
             else:
-                trainer.checkpoint_state.load_weights(directory, step)
+                _, step = load_chosen(job, trainer, checkpoint, (directory, step))
             watchdog.enter("evaluate", step)
             with working(f"evaluating step {step}", quiet=job.quiet):
                 found = _evaluate(job, trainer, step)

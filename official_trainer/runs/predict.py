@@ -111,9 +111,6 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
     """
     output_dir = settings.output_dir or job.path("predictions")
     weights = _weights(job, checkpoint, settings.model)
-    source = {**_source(job, settings.data), **weights.source}
-    if job.gin is not None:
-        source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
     prediction_manifest.read(output_dir)  # before a lock is written to a directory of other files
     files.make_dirs(output_dir)
     share = settings.share
@@ -121,11 +118,8 @@ def predict(job: Job, checkpoint: str, settings: PredictionSettings, stop: StopR
         share = dataclasses.replace(share, batch_size=getattr(job.config.task, settings.data).global_batch_size)
     locked = functools.partial(job.lock, output_dir, flag="--output")
     with locked(name=share.lock):
-        shards = PredictionShards(dataclasses.replace(settings, output_dir=output_dir, share=share), source)
-        if shards.is_done:
-            _logger.info("all predictions are there already; to predict from the start, name another --output")
-        else:
-            _predict(job, weights, settings.data, shards, stop)
+        settings = dataclasses.replace(settings, output_dir=output_dir, share=share)
+        weights, shards = _predict(job, weights, checkpoint, settings, stop)
         files_word = "file" if shards.count == 1 else "files"
         _logger.info("%d predictions of %s in %d %s: %s", shards.rows, weights, shards.count, files_word, output_dir)
     if prediction_manifest.is_to_gather(output_dir):
@@ -167,19 +161,40 @@ def _weights(job: Job, checkpoint: str, model: str) -> _Weights:
         return _Weights(0, {"model": _formats().digest(model)}, model=model)
     from official_trainer.runs.chosen_checkpoint import find_checkpoint
 
-    directory, step = find_checkpoint(job, checkpoint)
-    digest = manifest.digest(directory, step)
+    return _weights_of(*find_checkpoint(job, checkpoint))
+
+
+def _weights_of(directory: str, step: int) -> _Weights:
+    from official_trainer.runs.chosen_checkpoint import deletion_explained
+
+    with deletion_explained(directory, step):
+        digest = manifest.digest(directory, step)
     return _Weights(step, {"checkpoint": step, "checkpoint_digest": digest}, directory=directory)
+
+
+def _begin(job: Job, settings: PredictionSettings, weights: _Weights) -> PredictionShards:
+    source = {**_source(job, settings.data), **weights.source}
+    if job.gin is not None:
+        source |= {f"gin {name}": value for name, value in job.gin.plain.items()}
+    return PredictionShards(settings, source)
 
 
 def _formats() -> Any:
     return installed.load_part("official_trainer.formats.predicting", "--model")
 
 
-def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, stop: StopRequest) -> None:
+def _predict(
+    job: Job, weights: _Weights, checkpoint: str, settings: PredictionSettings, stop: StopRequest
+) -> tuple[_Weights, PredictionShards]:
+    """Writes the shards that are not there; returns them, and what they were made from."""
     from official_trainer.engine import data_end
     from official_trainer.runs.build import build
+    from official_trainer.runs.chosen_checkpoint import load_chosen
 
+    shards, data = _begin(job, settings, weights), settings.data
+    if shards.is_done:
+        _logger.info("all predictions are there already; to predict from the start, name another --output")
+        return weights, shards
     if shards.count:
         _logger.info("continuing after %d rows in %d shards", shards.rows, shards.count)
     stop.register(lambda: (f"after {shards.rows} predictions; the same command continues", ExitCode.PREEMPTED))
@@ -189,7 +204,11 @@ def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, s
         trainer = build(job, stop=stop)
         if not weights.model:
             watchdog.enter("restore", weights.step)
-            trainer.checkpoint_state.load_weights(weights.directory, weights.step)
+            chosen = weights.directory, weights.step
+            found = load_chosen(job, trainer, "" if shards.count else checkpoint, chosen)
+            if found != chosen:
+                weights = _weights_of(*found)
+                shards = _begin(job, settings, weights)
         watchdog.enter("predict", weights.step)
         keeps_state = not weights.model and bool(kerases.of(trainer.model).recurrent_states(trainer.model))
         runtime, first = job.config.runtime, 0 if keeps_state else shards.position.batch
@@ -210,6 +229,7 @@ def _predict(job: Job, weights: _Weights, data: str, shards: PredictionShards, s
                 builder, inference, first, iter(dataset), keeps_state=keeps_state, waiting=waiting, on_batch=on_batch
             )
             predict_into(shards, reader, max_rows=max_rows)
+    return weights, shards
 
 
 @dataclasses.dataclass
