@@ -21,6 +21,7 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.cli.verbs import train
 from official_trainer.config import modes
 from official_trainer.distributed.cluster import CHIEF, EVALUATOR, PS, WORKER, Cluster
+from official_trainer.launch.profile import NO_SECRET
 from official_trainer.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -77,7 +78,13 @@ def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) 
         # Without those of fields that a file may set that could not be read.
         is_unread = any(not problem.path for problem in error.problems)
         shown = [each for each in error.problems if not each.path or (each.origin and each.origin.by_user)]
-        raise config.ConfigError(shown if is_unread else error.problems) from error
+        shown = shown if is_unread else list(error.problems)
+        if any(NO_SECRET in each.what for each in shown):  # a line of the file may have it
+            shown = [
+                dataclasses.replace(each, origin=each.origin and dataclasses.replace(each.origin, text=""))
+                for each in shown
+            ]
+        raise config.ConfigError(shown) from error
     left = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))
         for path, text in config.flat(resolved.config).items()

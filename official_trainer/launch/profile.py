@@ -19,6 +19,7 @@ from official_trainer.shown import secret_in
 SNAPSHOT: Literal["snapshot"] = "snapshot"
 """The `source` of a profile whose jobs run the code that was submitted."""
 
+NO_SECRET = "and the files of a job must not contain one"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,28}[a-z0-9])?")  # with a job's suffix, a valid name for every scheduler
 _SECRET = re.compile(
@@ -90,13 +91,13 @@ class Profile(Config):
             elif name == "TF_CONFIG":
                 yield "environ", "TF_CONFIG identifies a process, so each process gets its own; leave it out"
             elif what := _secret(name, value):
-                yield "environ", f"{what}, and the files of a job must not contain one; {self.secrets_go}"
+                yield "environ", f"{what}, {NO_SECRET}; {self.secrets_go}"
             elif "\0" in value:
                 what = f"the value of {name} contains a NUL character, which a variable cannot have; remove it"
                 yield "environ", what
         for field, part in self.as_dict().items():
             if field != "environ" and (what := next(filter(None, _secrets_in(part)), "")):
-                yield field, f"{what}, and the files of a job must not contain one; {self.secrets_go}"
+                yield field, f"{what}, {NO_SECRET}; {self.secrets_go}"
 
     @property
     def counts(self) -> dict[str, int]:

@@ -60,7 +60,8 @@ def run(arguments: argparse.Namespace, target_class: type[Target[Any]]) -> int:
     folder = folder_of(arguments, job.name)
     job = _with_code(arguments, scheduler, job, folder)
     if problems := [*_unwritable(job, scheduler.profile.secrets_go), *scheduler.problems(job)]:
-        raise UsageError("\n".join([f"launch {scheduler.name}: this job cannot be run as it is", *problems]))
+        text = "\n".join([f"launch {scheduler.name}: this job cannot be run as it is", *problems])
+        raise UsageError(without_secrets(text))
     rendered = scheduler.render(job)
     for warning in scheduler.warnings(job):
         terminal.report_error(warning, "warning", "yellow")
@@ -241,7 +242,7 @@ def _unwritable(job: JobSpec, secrets_go: str) -> Iterator[str]:
         elif word != word.encode("utf-8", "replace").decode("utf-8"):
             yield f"{word!r} is not valid UTF-8; rename it"
         elif kind := secret_in(word):
-            what = f"{without_secrets(word)} holds what looks like {kind}, which the files of the job would show"
+            what = f"{word} holds what looks like {kind}, which the files of the job would show"
             yield f"{what}; leave it out, and {secrets_go}"
 
 

@@ -172,7 +172,7 @@ class OpenedRun:
     @property
     def name(self) -> str:
         """The last part of the directory; of a trial of a sweep `trials/NUMBER`."""
-        *_, above, number, last = os.path.abspath(self.directory).split(os.sep)[-3:]
+        *_, above, number, last = "", *os.path.abspath(self.directory).split(os.sep)  # of `/model` there are two
         return f"trials/{number}" if (above, last) == ("trials", "run") else last
 
     @property

@@ -1,6 +1,7 @@
 """Secrets in a profile and in the command of a job: found by name and by shape, refused, and never repeated."""
 
 import json
+import re
 import stat
 
 import pytest
@@ -170,6 +171,14 @@ def test_how_a_target_gets_a_secret(target):
 
 
 @pytest.fixture
+def with_targets(tmp_path, monkeypatch):
+    """A workspace."""
+    copy_workspace(tmp_path, "experiments")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def workspace(tmp_path, monkeypatch):
     """A workspace with a target that runs nothing."""
     copy_workspace(tmp_path, "experiments")
@@ -192,6 +201,35 @@ def test_a_secret_in_the_command(workspace, capfd, flag, submits):
         err.replace("'", "")
     )
     assert token not in out + err and not (workspace / "launches").exists()
+
+
+SECRETS_IN_FILES = {
+    "in_a_line": "environ: {DB_PASSWORD: hunter2hunter2, TF_CONFIG: x}",
+    "first_of_a_section": "environ:\n  DB_PASSWORD: hunter2hunter2",
+    "of_a_container": "pod: {spec: {containers: [{name: a, env: [{name: DB_PASSWORD, value: hunter2hunter2}]}]}}",
+}
+
+
+@pytest.mark.parametrize("text", SECRETS_IN_FILES.values(), ids=SECRETS_IN_FILES)
+def test_a_secret_in_the_file_of_a_profile_is_not_shown(with_targets, capfd, text):
+    """N20: the message has its place and its name, and no line of the file, which would have its value."""
+    (with_targets / "profile.yaml").write_text(f"image: a/b:1\n{text}\n")
+    words = ["launch", "kubernetes", "--profile=profile.yaml", "--", "digits_mlp", "--model_dir=gs://bucket/run"]
+    assert cli.main(words) == ExitCode.CONFIG
+    out, err = capfd.readouterr()
+    assert re.search(r"profile\.yaml:\d: (environ|pod): DB_PASSWORD looks like a secret, and the files of a job", err)
+    assert "hunter2" not in out + err
+
+
+def test_a_password_in_a_directory_is_shown_by_no_line_of_the_message(with_targets, capfd):
+    """N20: also not by the one that refuses it for another reason."""
+    (with_targets / "profile.yaml").write_text("image: a/b:1\n")
+    directory = "--model_dir=postgresql://me:hunter2@host/db"
+    words = ["launch", "kubernetes", "--profile=profile.yaml", "--", "digits_mlp", directory]
+    assert cli.main(words) == ExitCode.CONFIG
+    out, err = capfd.readouterr()
+    assert err.count("postgresql://me:***@host/db") == 2 and "pods do not share postgresql://" in err
+    assert "hunter2" not in out + err
 
 
 def mode_of(path):

@@ -1,5 +1,6 @@
 """A run directory as a value in Python, without TensorFlow."""
 
+import dataclasses
 import os
 import sys
 
@@ -17,6 +18,16 @@ def make(tmp_path):
         return reports.open(tmp_path / name, now_seconds=kinds.NOW)
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [("/model", "model"), ("/trials/run", "run"), ("/trials/3/run", "trials/3"), ("/s/trials/3/run/", "trials/3")],
+)
+def test_the_name_of_a_run(make, directory, name):
+    """N29: a volume of a container is often right below the root."""
+    recorded = dataclasses.replace(make("done").recorded, directory=directory)
+    assert opened.OpenedRun(recorded).name == name
 
 
 def test_what_a_run_has(make):
