@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         files.write_text_atomically(output, text)
     except OSError as error:
-        raise UsageError(f"--output={output} cannot be written: {files.reason_of(error)}; name another file") from error
+        what = f"--output={output} cannot be written: {files.reason_of(error)}; name another file"
+        raise files.as_storage_error(error, output) or UsageError(what) from error
     terminal.show(f"{output}: {printable(content['title'])}, {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
     return int(ExitCode.DONE)
 

@@ -12,11 +12,12 @@ import pytest
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.checkpoints.store import SaveError, StoreOptions
 from official_trainer.errors import ExitCode
+from tests import ROOT
 from tests.support.cases import cases
 from tests.support.chaos.faulty_files import Killed
 from tests.support.chaos.faulty_saves import assert_tidy, renewed, sweep
 from tests.support.chaos.tiny import Tiny, read_newest, restored, save, store_of
-from tests.support.forked import train_digits
+from tests.support.forked import run_command, train_digits, trained_digits
 from tests.support.runs import bits
 
 
@@ -91,10 +92,13 @@ def restored_read_only(model_dir):
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unbroken")
-    assert train_digits(folder / "run", folder).code == 0
-    return bits(folder / "run" / "ckpt-20")
+def unbroken_run(tmp_path_factory):
+    return trained_digits(tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(unbroken_run):
+    return bits(unbroken_run / "ckpt-20")
 
 
 # Of about 200: full at the record, a checkpoint, the best one, and so that not even the end can be recorded.
@@ -115,6 +119,17 @@ def test_a_run_on_a_full_disk_continues_when_there_is_space(small_disk, tmp_path
     assert done.code == 0, done.err
     assert bits(model_dir / "ckpt-20") == unbroken
     assert not [name for name in os.listdir(model_dir) if name.endswith((".saving", "_temp")) or ".tmp-" in name]
+
+
+@pytest.mark.parametrize("option", ["size=12k", "ro"])
+def test_a_disk_that_takes_no_output_has_one_code_for_all_verbs(small_disk, tmp_path, unbroken_run, option):
+    """N6: exit code 75, the place, and what to do."""
+    output = small_disk(option) / "output"
+    reason = os.strerror(errno.EROFS if option == "ro" else errno.ENOSPC)
+    for argv in (["export", "--output_dir"], ["predict", "--output"], ["report", "--output"]):
+        done = run_command([argv[0], str(unbroken_run), f"{argv[1]}={output}-{argv[0]}"], cwd=ROOT, folder=tmp_path)
+        assert done.code == ExitCode.RETRY, done.err
+        assert re.match(rf"error: {output}-{argv[0]}\S*: {reason}\. .* same command", done.err.splitlines()[-1])
 
 
 ERRORS = {

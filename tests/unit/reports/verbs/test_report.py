@@ -1,5 +1,6 @@
 """`official-trainer report`: the file that it writes, and what it refuses."""
 
+import errno
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import re
 import pytest
 
 from official_trainer import cli
+from official_trainer.errors import ExitCode
 from official_trainer.reports import page
 from official_trainer.reports.page import MARK
 from official_trainer.reports.verbs import report
@@ -90,16 +92,17 @@ def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, message):
     assert (tmp_path / "mine.txt").read_text() == "my notes"
 
 
-def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch):
-    """N22: an error of the disk while the report is written names the file."""
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch, number):
+    """N22, N6: an error of the disk while the report is written names the file, and has the code of any other verb."""
     kinds.write_run(tmp_path / "runs" / "a")
 
-    def full(path, text, **_):
-        raise OSError(28, "No space left on device")
+    def fail(path, text, **_):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("official_trainer.files.write_text_atomically", full)
-    assert cli.main(["report", "runs", "--output=r.html"]) == 2
-    assert "--output=r.html cannot be written: No space left on device; name another file" in capsys.readouterr().err
+    monkeypatch.setattr("official_trainer.files.write_text_atomically", fail)
+    assert cli.main(["report", "runs", "--output=r.html"]) == ExitCode.RETRY
+    assert re.search(rf"error: r\.html: {os.strerror(number)}\. .* then the same command", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
