@@ -18,6 +18,7 @@ import json
 import os
 import posixpath
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -76,6 +77,12 @@ class PathKindError(UserError, OSError):
     exit_code = ExitCode.CONFIG
 
 
+class DeniedError(UserError, PermissionError):
+    """This user may not read or write a file or a folder, such as those of a run that another user has continued."""
+
+    exit_code = ExitCode.CONFIG
+
+
 class UnreadableFileError(UserError, ValueError):
     """A file whose content is not what this program writes there."""
 
@@ -109,11 +116,35 @@ def reason_of(error: BaseException) -> str:
     return next((reason for reason in known if f"; {reason}" in text), text)
 
 
+def as_denied(error: BaseException) -> DeniedError | None:
+    """Returns an error for the user if `error` is that this user may not read or write a local path, else None."""
+    place = os.path.abspath(os.fsdecode(getattr(error, "filename", None) or "/"))
+    while place != "/" and (not os.path.lexists(place) or os.access(place, os.R_OK | os.W_OK)):
+        place = os.path.dirname(place)
+    if not isinstance(error, PermissionError) or place == "/":
+        return None
+    found = os.lstat(place)
+    owner, user = _user_name(found.st_uid), _user_name(os.geteuid())
+    folder = shlex.quote(place if stat.S_ISDIR(found.st_mode) else os.path.dirname(place))
+    fix = f"chmod -R u+rwX {folder}" if owner == user else f"run this as {owner}, or: sudo chown -R {user} {folder}"
+    what = f"{place} belongs to {owner} ({stat.filemode(found.st_mode)}), and this process runs as {user}; {fix}"
+    return DeniedError(f"{os.strerror(errno.EACCES)}: {what}")
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # as in a container
+        return str(number)
+
+
 def storage_fix(reason: str) -> str:
     """Returns what to do when storage fails for `reason`."""
     is_full = reason in map(os.strerror, _FULL)
     first = "Free some space there" if is_full else "Make the directory writable again"
-    return f"{first}; then the same command, started again, continues from the newest checkpoint."
+    return f"{first}; then the same command can be started again, and what was saved is kept."
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -148,8 +179,13 @@ def pattern_problem(path: str | os.PathLike[str]) -> str:
     """Returns why TensorFlow cannot keep a checkpoint at a path, and a path that would do; empty if it can.
 
     It takes the path of a checkpoint that it reads for a pattern: it would not find its files, or find those of others.
+    And it takes UTF-8 alone.
     """
     path = os.fspath(path)
+    if (whole := absolute(path)) != whole.encode("utf-8", "replace").decode():
+        return (
+            f"is {whole!r}, which is not valid UTF-8, as TensorFlow needs it. Rename that folder, or name another one"
+        )
     if (found := _PATTERN.search(path)) is None:
         return ""
     other = _PATTERN.sub("_", path).replace("]", "_")

@@ -176,7 +176,7 @@ def read(directory: str, step: int) -> Manifest:
             return Manifest(step=step, created="", **held)
         raise UnreadableManifestError(f"{name(step)} is missing") from error
     except PermissionError as error:
-        raise _not_allowed(path) from error
+        raise _not_allowed(path, error) from error
     except NewerFormatError as error:
         raise CheckpointError(f"{path}: {error}. Upgrade official-trainer to use this checkpoint.") from error
     except UnreadableManifestError:
@@ -267,7 +267,7 @@ def _first_problem(directory: str, described: Mapping[str, Mapping[str, Any]], *
         try:
             matches = not (checksums and "sha256" in expected) or files.sha256(path) == expected["sha256"]
         except PermissionError as error:
-            raise _not_allowed(path) from error
+            raise _not_allowed(path, error) from error
         if not matches:
             return f"{file_name} does not match its checksum"
     return None
@@ -315,7 +315,7 @@ def _damaged_value(checkpoint_prefix: str) -> str | None:
         for key in reader.get_variable_to_shape_map():
             reader.get_tensor(key)
     except tf.errors.PermissionDeniedError as error:
-        raise _not_allowed(checkpoint_prefix) from error
+        raise _not_allowed(checkpoint_prefix, error) from error
     except (tf.errors.OpError, ValueError, IndexError) as error:
         if (fault := files.as_storage_error(error, checkpoint_prefix)) is not None:
             raise fault from error
@@ -323,10 +323,11 @@ def _damaged_value(checkpoint_prefix: str) -> str | None:
     return None
 
 
-def _not_allowed(path: str) -> CheckpointError:
+def _not_allowed(path: str, error: Exception) -> CheckpointError:
     return CheckpointError(
-        f"{path} cannot be read by this user, so it is unknown whether the checkpoint is whole. Give this user the "
-        "permission to read it, or move the files of this checkpoint away to use an older one."
+        f"{path} cannot be read by this user, so it is unknown whether the checkpoint is whole. "
+        f"{files.as_denied(error) or 'Give this user the permission to read it'}, or move the files of this checkpoint "
+        "away to use an older one."
     )
 
 

@@ -271,6 +271,8 @@ def _faults_explained(directory: CheckpointDirectory, step: int) -> Iterator[Non
                 directory.remove_files(step)  # on a full disk they would make the next start fail
         if isinstance(error, files.PathKindError):
             raise
+        if (denied := files.as_denied(error)) is not None:
+            raise denied from error
         reason = files.reason_of(error)
         done = "was saved, but the cleaning up after it failed" if saved else "could not be saved"
         raise SaveError(f"{directory.prefix(step)} {done}: {reason}. {files.storage_fix(reason)}") from error

@@ -108,6 +108,9 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
         return int(ExitCode.CONFIG)
     if (found := _report_mistake(error, words)) is not None:
         return found
+    if (denied := files.as_denied(error)) is not None:
+        terminal.report_error(str(denied))
+        return int(denied.exit_code)
     _print_traceback(error)
     return int(ExitCode.FAILED)
 

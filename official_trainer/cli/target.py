@@ -75,7 +75,7 @@ def read_run(verb: str, arguments: argparse.Namespace) -> None:
     """Takes the directory of a run in the place of an experiment, as in `export runs/digits`, as `--model_dir`."""
     if verb not in _OF_A_RUN or not arguments.name or arguments.experiment or arguments.model_dir:
         return
-    if files.exists(params_path(arguments.name)):
+    if is_run(arguments.name):
         arguments.model_dir, arguments.name = arguments.name, None
 
 
@@ -104,7 +104,7 @@ def job_of(found: Target, arguments: argparse.Namespace, mode: str) -> Job:
 def names_experiment(arguments: argparse.Namespace) -> bool:
     """Returns whether a verb that takes an experiment is given one; the directory of a run, for `show`, is none."""
     name = getattr(arguments, "experiment", None) or (hasattr(arguments, "experiment") and arguments.name)
-    return bool(name) and not files.exists(params_path(str(name)))
+    return bool(name) and not is_run(str(name))
 
 
 def named_experiment(arguments: argparse.Namespace) -> str:
@@ -215,7 +215,7 @@ def resolve_other(name: str, experiment: str, arguments: argparse.Namespace) -> 
       ConfigError: there is no such experiment, or its configuration has a problem.
     """
     plain = argparse.Namespace(**{**vars(arguments), **flags.UNCHANGED})
-    if name and files.exists(params_path(name)):
+    if name and is_run(name):
         return resolve(recorded_experiment(name), plain, run_dir=name)
     if name.endswith((".yaml", ".yml", ".json")):
         from official_trainer.config import limits
@@ -271,6 +271,20 @@ def imports(arguments: argparse.Namespace) -> list[str]:
 def params_path(run_dir: str) -> str:
     """Returns the file with the configuration of a run."""
     return files.join(run_dir, files.PARAMS_FILE)
+
+
+def is_run(name: str) -> bool:
+    """Whether a name is the directory of a run.
+
+    Raises:
+      PermissionError: this user may not look into it.
+    """
+    try:
+        return files.exists(params_path(name)) or (not files.is_url(name) and bool(os.stat(params_path(name))))
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
+        return False
 
 
 def recorded_experiment(run_dir: str) -> str:

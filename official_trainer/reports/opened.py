@@ -389,7 +389,9 @@ def _local(path: str) -> list[str]:
     except FileNotFoundError as error:
         raise NoRunYetError(f"there is no folder {path}{files.near_hint(path)}") from error
     except OSError as error:
-        raise NoRunError(f"{path} cannot be listed: {files.reason_of(error)}; name a run directory") from error
+        raise NoRunError(
+            f"{path} cannot be listed: {files.as_denied(error) or files.reason_of(error)}; name a run directory"
+        ) from error
 
 
 def _checkpoints(folder: str, kind: Any) -> Iterator[Checkpoint]:

@@ -85,7 +85,8 @@ def prepare_model_dir(model_dir: str, experiment: str, *, is_shared: bool = Fals
         reason = files.reason_of(error)
         if (fault := files.as_storage_error(error, model_dir)) is not None and reason != os.strerror(errno.EROFS):
             raise fault from error
-        raise ModelDirError(f"--model_dir={model_dir} cannot be written: {reason}. Name another directory.") from error
+        what = f"--model_dir={model_dir} cannot be written: {files.as_denied(error) or reason}. Name another directory."
+        raise ModelDirError(what) from error
 
 
 def check_name(path: str, flag: str = "--model_dir") -> None:

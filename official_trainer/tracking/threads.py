@@ -34,6 +34,7 @@ class TrackerError(UserError, RuntimeError):
     """A tracker failed, and its `on_error` is `fail`."""
 
     def __init__(self, name: str, what: str, error: BaseException, fix: str = "") -> None:
+        error = files.as_denied(error) or error
         super().__init__(f"tracker {name} failed in {what}: {describe_error(error)}{fix and f'; {fix}'}")
         self.exit_code = error.exit_code if isinstance(error, UserError) else ExitCode.FAILED
 

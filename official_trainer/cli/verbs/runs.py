@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = sorted(recorded.find(directory, now_seconds=_now_seconds()), key=_ORDERS[order])
     except OSError as error:
-        raise UsageError(
-            f"the folder {directory} cannot be listed: {files.reason_of(error)}; name a folder of runs"
-        ) from error
+        reason = files.as_denied(error) or files.reason_of(error)
+        what = f"the folder {directory} cannot be listed: {reason}; name a folder of runs"
+        raise UsageError(what) from error
     fields = differing.differing(found)
     if arguments.json:
         import json

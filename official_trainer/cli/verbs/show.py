@@ -222,7 +222,7 @@ def _code(run_dir: str) -> str:
 def _run_dir(arguments: argparse.Namespace) -> str | None:
     """Returns the run directory that the argument names, or None if it names an experiment."""
     name = arguments.name or ""
-    if name and files.exists(target.params_path(name)):
+    if name and target.is_run(name):
         return name
     if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name, arguments)):
         raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
