@@ -30,14 +30,15 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
     ExitCode.FAILED: "failed: a bug, in the task, whose line is said, or in this package",
     ExitCode.CONFIG: "the configuration, the command line or `model_dir` is wrong, `model_dir` was moved, or the "
-    "checkpoint has another model",
+    "checkpoint has another model; or another user owns the files",
     ExitCode.DATA: "the data is missing, empty or damaged, ended early, or does not fit the task: a label that is "
     "no class of the model",
     ExitCode.NON_FINITE: "the loss is not finite, or above `trainer.loss_upper_bound`",
     ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "
     "`stall-<n>.txt`. Of several workers, the one that hangs",
-    ExitCode.RETRY: "the disk is full or fails, another process has `model_dir`, a stop came while a step hung, or "
-    "another process of the run is gone or hangs; what was saved is whole",
+    ExitCode.RETRY: "the disk is full or fails, another process has `model_dir`, a stop came while a step hung, "
+    "another process of the run is gone or hangs, or a run that trains on has deleted the checkpoint that was to be read; "
+    "what was saved is whole",
     ExitCode.PREEMPTED: "stopped by SIGTERM, Ctrl-C, a closed terminal or `runtime.max_wall_seconds`; the state is "
     "saved",
 }

@@ -118,10 +118,12 @@ def reason_of(error: BaseException) -> str:
 
 def as_denied(error: BaseException) -> DeniedError | None:
     """Returns an error for the user if `error` is that this user may not read or write a local path, else None."""
-    place = os.path.abspath(os.fsdecode(getattr(error, "filename", None) or "/"))
+    if not isinstance(error, PermissionError) or not isinstance(error.filename, str):  # it may name none
+        return None
+    place = os.path.abspath(error.filename)
     while place != "/" and (not os.path.lexists(place) or os.access(place, os.R_OK | os.W_OK)):
         place = os.path.dirname(place)
-    if not isinstance(error, PermissionError) or place == "/":
+    if place == "/":
         return None
     found = os.lstat(place)
     owner, user = _user_name(found.st_uid), _user_name(os.geteuid())
@@ -179,13 +181,10 @@ def pattern_problem(path: str | os.PathLike[str]) -> str:
     """Returns why TensorFlow cannot keep a checkpoint at a path, and a path that would do; empty if it can.
 
     It takes the path of a checkpoint that it reads for a pattern: it would not find its files, or find those of others.
-    And it takes UTF-8 alone.
     """
     path = os.fspath(path)
     if (whole := absolute(path)) != whole.encode("utf-8", "replace").decode():
-        return (
-            f"is {whole!r}, which is not valid UTF-8, as TensorFlow needs it. Rename that folder, or name another one"
-        )
+        return f"is {whole!r}, which is not UTF-8, as TensorFlow needs it. Rename that folder, or name another one"
     if (found := _PATTERN.search(path)) is None:
         return ""
     other = _PATTERN.sub("_", path).replace("]", "_")

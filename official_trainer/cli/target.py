@@ -274,16 +274,12 @@ def params_path(run_dir: str) -> str:
 
 
 def is_run(name: str) -> bool:
-    """Whether a name is the directory of a run.
-
-    Raises:
-      PermissionError: this user may not look into it.
-    """
+    """Whether a name is the directory of a run; a PermissionError says that this user may not look into it."""
     try:
         return files.exists(params_path(name)) or (not files.is_url(name) and bool(os.stat(params_path(name))))
-    except PermissionError:
-        raise
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            raise
         return False
 
 

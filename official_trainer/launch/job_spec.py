@@ -80,10 +80,8 @@ def read_profile(arguments: argparse.Namespace, base: Profile, *, starts: bool) 
         shown = [each for each in error.problems if not each.path or (each.origin and each.origin.by_user)]
         shown = shown if is_unread else list(error.problems)
         if any(NO_SECRET in each.what for each in shown):  # a line of the file may have it
-            shown = [
-                dataclasses.replace(each, origin=each.origin and dataclasses.replace(each.origin, text=""))
-                for each in shown
-            ]
+            places = [each.origin and dataclasses.replace(each.origin, text="") for each in shown]
+            shown = [dataclasses.replace(each, origin=place) for each, place in zip(shown, places, strict=True)]
         raise config.ConfigError(shown) from error
     left = [
         config.Problem("is a placeholder", path, repr(text), fix="write your own", origin=resolved.trail.origin(path))

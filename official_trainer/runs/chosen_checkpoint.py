@@ -34,10 +34,7 @@ class DeletedError(CheckpointError):
 def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None = None) -> tuple[str, int]:
     """Returns directory and step of the newest (`latest`), the `best` or a numbered checkpoint of a run, verified.
 
-    Args:
-      job: the run.
-      checkpoint: which one.
-      verified: what an earlier call has returned, so that its checksums need not be compared again.
+    Of what an earlier call has returned, and so `verified`, the checksums are not compared again.
 
     Raises:
       CheckpointError: it is not there, or it is damaged.
@@ -72,11 +69,7 @@ def find_checkpoint(job: Job, checkpoint: str, verified: tuple[str, int] | None 
 
 @contextlib.contextmanager
 def deletion_explained(directory: str, step: int, *, was_there: bool = True) -> Iterator[None]:
-    """For a block that reads a checkpoint which was there: explains its error if the checkpoint is gone by now.
-
-    Raises:
-      DeletedError: the run has deleted it.
-    """
+    """Makes a DeletedError of the error of a block that reads a checkpoint, if it is gone by now."""
     try:
         yield
     except Exception as error:

@@ -55,10 +55,8 @@ _logger = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 """Pause between two looks for a new checkpoint."""
 
-_OF_RETENTION = tuple(
-    f"trainer.{name}" for name in ("max_to_keep", "keep_checkpoint_every_n_steps", "checkpoint_interval", "actions")
-)
-"""The fields that decide which checkpoints a run keeps."""
+_OF_RETENTION = ("trainer.max_to_keep", "trainer.keep_checkpoint", "trainer.checkpoint_interval", "trainer.actions")
+"""How the fields begin that decide which checkpoints a run keeps."""
 
 
 def evaluate(job: Job, checkpoint: str, stop: StopRequest) -> dict[str, float]:
@@ -198,18 +196,12 @@ def _evaluate_each(
 
 def _delete_kept(job: Job, trainer: Trainer) -> None:
     """Deletes what the trainer kept for this evaluator; one that lives, or has other settings, does it itself."""
-    try:
-        saved = saved_config(job.model_dir, committed_steps(job.model_dir)[-1])
-    except (ConfigError, LookupError):  # no config that can be read, or no checkpoint any more
-        return
-    lock = job.lock(job.model_dir)
-    if any(change.path.startswith(_OF_RETENTION) for change in changes_since(saved, job.resolved)):
-        return
-    if lock.try_acquire():
-        try:
+    with contextlib.suppress(ConfigError, LookupError), contextlib.ExitStack() as stack:  # without config or checkpoint
+        changes = changes_since(saved_config(job.model_dir, committed_steps(job.model_dir)[-1]), job.resolved)
+        lock = job.lock(job.model_dir)
+        if not any(change.path.startswith(_OF_RETENTION) for change in changes) and lock.try_acquire():
+            stack.callback(lock.release)
             store_of(job, trainer, schedule_of(job, trainer)).retain()
-        finally:
-            lock.release()
 
 
 def _evaluate(job: Job, trainer: Trainer, step: int) -> dict[str, Point]:

@@ -4,9 +4,9 @@ Owns: `continuous_eval/lease.json`, how it is kept alive, and when it is dead.
 Does not own: which checkpoints are evaluated (`evaluate.py`), what is deleted (`checkpoints/store.py`). No TensorFlow.
 
 The file holds the `host` and the `pid` of the evaluator, the step that it is `reading` now (null while it waits), the
-steps that it has `done` and does not need any more, when it was last `renewed`, in Unix seconds by its own clock, and
-how many `renewals` there were. To the trainer the lease is alive for `LEASE_SECONDS` after it has seen the content
-change, by its own clock that is never set. Clocks of two processes are not compared.
+steps that it has `done` and does not need any more, and when it was last `renewed`, in Unix seconds by its own clock.
+To the trainer the lease is alive for `LEASE_SECONDS` after it has seen the content change, by its own clock, which
+nobody sets: clocks of two processes are never compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class EvaluatorLease:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_written = self._has_failed = False
-        self._renewals = 0
         self._thread = RepeatingThread("lease", self.renew, lambda: RENEW_SECONDS if self._is_written else WAIT_SECONDS)
 
     def __enter__(self) -> EvaluatorLease:
@@ -100,13 +99,11 @@ class EvaluatorLease:
                         "host": socket.gethostname(),
                         "pid": os.getpid(),
                         "renewed": round(self._clock(), 3),
-                        "renewals": self._renewals,  # so that the content changes whatever the clock says
                         "reading": self._reading,
                         "done": sorted(self._done),
                     }
                     files.write_text_atomically(self._path, json.dumps(lease) + "\n", durable=False)
                     self._is_written, self._has_failed = True, False
-                    self._renewals += 1
             except Exception as error:
                 if not self._has_failed:
                     _logger.warning("%s cannot be written: %s; trying again", self._path, error)

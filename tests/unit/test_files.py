@@ -66,9 +66,7 @@ def test_names_that_tensorflow_takes_for_patterns_are_known(name):
 def test_a_name_that_is_not_utf_8_is_known(tmp_path, monkeypatch):
     """N6: also that of the current folder, in which a relative path is."""
     bad = os.fsdecode(bytes(tmp_path) + b"/\xff")
-    message = (
-        r"is '.*\\udcff/runs/a', which is not valid UTF-8, as TensorFlow needs it\. Rename that folder, or name an"
-    )
+    message = r"is '.*\\udcff/runs/a', which is not UTF-8, as TensorFlow needs it\. Rename that folder, or name an"
     assert re.match(message, files.pattern_problem(f"{bad}/runs/a"))
     os.mkdir(bad)
     monkeypatch.chdir(bad)
