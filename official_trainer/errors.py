@@ -37,8 +37,8 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.STALLED: "stalled: no progress for far longer than ever before; the stacks of all threads are in "
     "`stall-<n>.txt`. Of several workers, the one that hangs",
     ExitCode.RETRY: "the disk is full or fails, another process has `model_dir`, a stop came while a step hung, "
-    "another process of the run is gone or hangs, or a run that trains on has deleted the checkpoint that was to be read; "
-    "what was saved is whole",
+    "another process of the run is gone or hangs, or a run that trains on has deleted the checkpoint that was to be "
+    "read; what was saved is whole",
     ExitCode.PREEMPTED: "stopped by SIGTERM, Ctrl-C, a closed terminal or `runtime.max_wall_seconds`; the state is "
     "saved",
 }

@@ -348,7 +348,8 @@ def test_a_workspace_that_the_nodes_do_not_see():
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("--model_dir=/runs/a\udc80b", "'--model_dir=/runs/a\\udc80b' is not valid UTF-8; rename it"),
+        ("--model_dir=/runs/a\udc80b", "--model_dir=/runs/a\\udc80b is '/runs/a\\udc80b', which is not UTF-8, as"),
+        ("--task.init_checkpoint=a\udc80b", "'--set=task.init_checkpoint=a\\udc80b' is not valid UTF-8; rename it"),
         ("--task.init_checkpoint=a\0b", "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an"),
     ],
 )
