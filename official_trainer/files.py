@@ -146,7 +146,7 @@ def storage_fix(reason: str) -> str:
     """Returns what to do when storage fails for `reason`."""
     is_full = reason in map(os.strerror, _FULL)
     first = "Free some space there" if is_full else "Make the directory writable again"
-    return f"{first}; then the same command can be started again, and what was saved is kept."
+    return f"{first}; then the same command, started again, continues with what was saved."
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -349,7 +350,6 @@ def test_a_workspace_that_the_nodes_do_not_see():
     ("word", "said"),
     [
         ("--model_dir=/runs/a\udc80b", "--model_dir=/runs/a\\udc80b is '/runs/a\\udc80b', which is not UTF-8, as"),
-        ("--task.init_checkpoint=a\udc80b", "'--set=task.init_checkpoint=a\\udc80b' is not valid UTF-8; rename it"),
         ("--task.init_checkpoint=a\0b", "'--set=task.init_checkpoint=a\\x00b' contains a NUL character, which an"),
     ],
 )
@@ -358,6 +358,16 @@ def test_words_that_no_file_can_hold(tmp_path, monkeypatch, capfd, word, said):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["launch", "slurm", "--", "digits_mlp", "--model_dir=/runs/x", word]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_a_folder_whose_name_no_file_can_hold(tmp_path, monkeypatch, capfd):
+    """N6: the script of the job changes into it."""
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    copy_workspace(folder, "experiments")
+    monkeypatch.chdir(folder)
+    assert cli.main(["launch", "slurm", "--", "digits_mlp", "--model_dir=/runs/x"]) == 2
+    assert re.search(r"\\udcff\S*' is not valid UTF-8; rename it", capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:hush@host/db", "mysql://host/db?user=me&passwd=hush"])
