@@ -63,6 +63,35 @@ def test_names_that_tensorflow_takes_for_patterns_are_known(name):
     assert not files.pattern_problem("gs://bucket/run {1} ]!~'x")
 
 
+@pytest.mark.parametrize(
+    ("user", "fix"),
+    [
+        (0, "chmod -R u+rwX '{}'"),
+        (65534, "run this as root, or: sudo chown -R nobody '{}'"),
+        (4_000_000, "run this as root, or: sudo chown -R 4000000 '{}'"),
+    ],
+    ids=["own", "of_another", "unknown"],
+)
+def test_who_may_not_read_a_file_and_what_to_do(tmp_path, monkeypatch, user, fix):
+    """N6: the folder that is in the way is named; as real users in system/runs/test_other_users.py."""
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    error = PermissionError(errno.EACCES, "Permission denied", str(folder / "deep" / "run.json"))
+    if os.geteuid() == 0:
+        assert files.as_denied(error) is None  # nothing is in the way of root
+    real = os.stat(folder)
+    monkeypatch.setattr(os, "lstat", lambda path: os.stat_result((*real[:4], 0, *real[5:])))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(folder))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    denied = files.as_denied(error)
+    name = {0: "root", 65534: "nobody"}.get(user, user)
+    what = f"{folder} belongs to root (drwxr-xr-x), and this process runs as {name}; {fix.format(folder)}"
+    assert str(denied) == f"Permission denied: {what}"
+    assert denied.exit_code == ExitCode.CONFIG
+    assert files.as_denied(FileNotFoundError(2, "no", str(folder))) is None
+    assert files.as_denied(PermissionError("of a user's own code")) is None
+
+
 def test_a_name_that_is_not_utf_8_is_known(tmp_path, monkeypatch):
     """N6: also that of the current folder, in which a relative path is."""
     bad = os.fsdecode(bytes(tmp_path) + b"/\xff")
