@@ -39,7 +39,7 @@ class Pair:
       names: what they are called.
       facts: status, steps, versions, devices, data layout, code: name and both values of those that differ; None where
         one is not known.
-      config: the fields that differ, with what set each.
+      config: the fields that differ, with what set each; None if the config of one is not known.
       code: the files that differ between the commits, as `git diff --stat` has them; or why that is not known.
       changes: what differs in them, and what was not committed when the runs started: `title`, `text` as `git diff` has
         it (at most about 256 KiB of it), and `source`, the command or the file that has the whole.
@@ -52,7 +52,7 @@ class Pair:
 
     names: tuple[str, str]
     facts: Sequence[tuple[str, Any, Any]]
-    config: Sequence[Contrast]
+    config: Sequence[Contrast] | None
     code: Sequence[str]
     changes: Sequence[Mapping[str, str]]
     metrics: Mapping[str, tuple[int, float, float]]
@@ -76,7 +76,9 @@ def of(before: Entry, after: Entry, workspace: str | None) -> Pair:
     return Pair(
         names=(before.name, after.name),
         facts=[fact for fact in _facts(*runs) if fact[1] != fact[2]],
-        config=compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs)),
+        config=compare.contrasts(*(compare.sides_of_lines(run.config, run.experiment) for run in runs))
+        if all(run.config for run in runs)
+        else None,
         code=code,
         changes=changes,
         metrics=metrics,
@@ -187,7 +189,7 @@ def as_text(pair: Pair) -> Iterator[str]:
         part = f"at step {parting['step']} ({before}): {parting['metric']} {values}"
     for name, body in (
         ("Run", _facts_text(pair.facts)),
-        ("Config", compare.text(pair.config) or ["no field differs"]),
+        ("Config", ["not known"] if pair.config is None else compare.text(pair.config) or ["no field differs"]),
         ("Code", code),
         ("Metrics at the last step that both recorded", _metrics_text(pair)),
         ("Where they part", [part]),
@@ -235,7 +237,7 @@ def as_json(pair: Pair) -> dict[str, Any]:
             "before": pair.names[0],
             "after": pair.names[1],
             "facts": [dict(zip(("name", "before", "after"), fact, strict=True)) for fact in pair.facts],
-            "differences": [each.as_json() for each in pair.config],
+            "differences": pair.config and [each.as_json() for each in pair.config],
             "code": pair.code,
             "changes": pair.changes,
             "metrics": [

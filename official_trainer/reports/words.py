@@ -15,6 +15,7 @@ from typing import Any
 from official_trainer import files
 from official_trainer.config.text import short_names
 from official_trainer.reports.gathered import Gathered, Ranked
+from official_trainer.runs import differing
 from official_trainer.runs.recorded import duration_text
 from official_trainer.shown import first_few, shorten
 from official_trainer.tracking.git_state import DIRTY
@@ -161,14 +162,17 @@ def _compared(found: Gathered) -> Iterator[Sentence]:
             yield "", f"Pruning saved {1 - spent / whole:.0%} of the steps: {spent:,} were trained.".replace("%", " %")
     paths = list(dict.fromkeys(path for each in runs for path in each.differs))
     names = short_names(paths)
+    groups = differing.groups([each.run.recorded for each in runs])
+    if len(groups) > 1:
+        yield "", "They are runs of different experiments; only the configs of one experiment are compared."
     if not paths:
-        if sum(bool(each.run.recorded.config) for each in runs) > 1:
+        if len(groups) == 1 and len(groups[0]) > 1:
             yield "", "Their configs are equal, as far as they are known."
         return
     of_best = ""
-    if found.best is not None:
+    if found.best is not None and found.best.differs:
         own = [f"{names[path]} {_value(found.best, path)}" for path in paths if path in found.best.differs]
-        of_best = f"{found.best.name} has {_listed(own, _MOST_FIELDS) or 'the values of its experiment'}."
+        of_best = f"{found.best.name} has {_listed(own, _MOST_FIELDS)}."
     if sweep is not None and of_best:
         yield "", of_best
     elif len(runs) == 2:
@@ -177,7 +181,8 @@ def _compared(found: Gathered) -> Iterator[Sentence]:
         yield "", f"From {before} to {after}, {_many(len(paths), 'field')} changed: {_listed(pairs, _MOST_FIELDS)}."
     else:
         listed = _listed([names[path] for path in paths], _MOST_FIELDS)
-        yield "", f"They differ in {_many(len(paths), 'field')}: {listed}.{of_best and f' {of_best}'}"
+        who = "They" if len(groups) == 1 else "Runs of the same experiment"
+        yield "", f"{who} differ in {_many(len(paths), 'field')}: {listed}.{of_best and f' {of_best}'}"
 
 
 def _value(each: Ranked, path: str) -> str:
@@ -215,7 +220,7 @@ def _troubles(found: Gathered) -> Iterator[Sentence]:
         where = f": {files.CODE_FILE} in the run directory has them" if recorded else ""
         names = _listed([each.name for each in changed], 3)
         yield "note", f"{names} ran with changes of the code that were not committed{where}."
-    for package in ("tensorflow", "official_trainer"):
+    for package in ("tensorflow", "keras", "tf_keras", "official_trainer"):
         held = [each["versions"] for each in records if isinstance(each.get("versions"), Mapping)]
         known = sorted({str(each[package]) for each in held if package in each})
         if len(known) > 1:

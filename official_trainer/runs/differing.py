@@ -41,23 +41,28 @@ def names(directories: Sequence[str]) -> list[str]:
 
 
 def differing(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:
-    """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML.
-
-    Runs without the name of an experiment are compared if their tasks have the same fields. A run without a config
-    has none.
-    """
-    groups: dict[object, list[int]] = {}
-    for number, run in enumerate(runs):
-        if run.config:
-            of_task = (path.split(".")[1].partition("[")[0] for path in run.config if path.startswith("task."))
-            groups.setdefault(run.experiment or frozenset(of_task), []).append(number)
+    """Returns for each run the fields in which runs of its experiment differ, by path, each value as YAML."""
     found: list[dict[str, str]] = [{} for _ in runs]
-    for numbers in groups.values():
+    for numbers in groups(runs):
         for path, texts in fields([runs[number].config for number in numbers]).items():
             for number, text in zip(numbers, texts, strict=True):
                 if text is not None:
                     found[number][path] = text
     return found
+
+
+def groups(runs: Sequence[RecordedRun]) -> list[list[int]]:
+    """Returns the runs whose configs are compared with each other, by their places in `runs`: those of an experiment.
+
+    Runs without the name of an experiment are compared if their tasks have the same fields. A run without a config
+    is in no group.
+    """
+    members: dict[object, list[int]] = {}
+    for number, run in enumerate(runs):
+        if run.config:
+            of_task = (path.split(".")[1].partition("[")[0] for path in run.config if path.startswith("task."))
+            members.setdefault(run.experiment or frozenset(of_task), []).append(number)
+    return [*members.values()]
 
 
 def fields(configs: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:

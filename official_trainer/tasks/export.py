@@ -31,6 +31,7 @@ from official_trainer.shown import first_few
 from official_trainer.tasks import kept_tensors, random_streams, warmup
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
+from official_trainer.tracking.record import versions
 from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
@@ -156,10 +157,10 @@ def save(
 ) -> list[str]:
     """Writes a SavedModel to `directory`, replacing an older one there only when the new one is complete.
 
-    A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step
-    and the results, `checksums.json` the checksum of each file. The model's random generators are set to a state of the
-    step, so that an export of the same weights is the same whichever process writes it. Files of other formats, which
-    `beside` writes, come with it or not at all. Returns the names of the signatures.
+    A task of Model Garden has the signatures of its own export module. `export.json` in the directory holds the step,
+    the results and the versions of packages, `checksums.json` the checksum of each file. The model's random generators
+    are set to a state of the step, so that an export of the same weights is the same whichever process writes it. Files
+    of other formats, which `beside` writes, come with it or not at all. Returns the names of the signatures.
     """
     random_streams.settle(model, step)
     parent, name = _split(directory)
@@ -168,6 +169,7 @@ def save(
         temporary = files.join(folder, "new")
         signatures = _write(temporary, task, model, step)
         record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
+        record |= {"versions": versions()}
         if beside is not None:
             record |= beside(temporary, directory, record)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")

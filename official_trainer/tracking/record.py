@@ -33,7 +33,7 @@ from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value
 
-_DISTRIBUTIONS = {"tensorflow": "tensorflow", "keras": "tf-keras", "official_trainer": "official-trainer"}
+_PACKAGES = ("tensorflow", "keras", "tf_keras", "official_trainer")
 _STATUS_OF_EXIT: Mapping[int, str] = {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}
 _START_SECONDS, _END_SECONDS = 0.02, 1.0
 """How long the start and the end of a run wait for git, which was asked before the run was built."""
@@ -400,8 +400,8 @@ def _write(path: str, values: Mapping[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns name → version of Python, TensorFlow, Keras and this package."""
-    return {"python": platform.python_version()} | {key: _version(name) for key, name in _DISTRIBUTIONS.items()}
+    """Returns name → version of Python, TensorFlow, both Kerases and this package."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
 @functools.cache  # every checkpoint needs it, and reading takes tens of milliseconds while the disk is busy

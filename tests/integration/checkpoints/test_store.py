@@ -146,7 +146,7 @@ def test_the_manifest_tells_what_a_checkpoint_holds(model_dir):
     assert on_disk["format_version"] == 2
     assert on_disk["metadata"] == {"experiment": "digits"}
     assert on_disk["extra"] == {"best": 0.5}
-    assert set(on_disk["versions"]) == {"python", "tensorflow", "keras", "official_trainer"}
+    assert set(on_disk["versions"]) == {"python", "tensorflow", "keras", "tf_keras", "official_trainer"}
     assert set(on_disk["files"]) == {"ckpt-7.data-00000-of-00001", "ckpt-7.index"}
     for name, file in on_disk["files"].items():
         assert file["size_bytes"] == os.path.getsize(os.path.join(model_dir, name))

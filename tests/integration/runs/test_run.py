@@ -110,7 +110,9 @@ def test_the_export_gives_the_evaluated_numbers(finished):
     logits = serve(features=tf.constant(toy.FEATURES))["logits"].numpy()
     loss = keras.losses.sparse_categorical_crossentropy(toy.LABELS, logits, from_logits=True).numpy().mean()
     np.testing.assert_allclose(loss, metrics["validation_loss"], rtol=1e-5)
-    assert json.loads(files.read_text(f"{model_dir}/export/80/export.json"))["step"] == 80
+    about = json.loads(files.read_text(f"{model_dir}/export/80/export.json"))
+    assert about["step"] == 80
+    assert about["versions"] == json.loads(files.read_text(f"{model_dir}/run.json"))["versions"]
 
 
 def test_an_export_that_was_cut_off_is_made_again(finished, tmp_path):

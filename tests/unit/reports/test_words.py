@@ -99,15 +99,28 @@ def test_facts_count_runs_time_and_restarts(tmp_path):
     assert facts["Best accuracy"][0] == "0.8732"
 
 
+def test_configs_of_different_experiments_are_not_called_equal(tmp_path):
+    """N22: only those of one experiment are compared, also beside others."""
+    kinds.write_run(tmp_path / "a")
+    kinds.write_run(tmp_path / "b", experiment="words")
+    several = "They are runs of different experiments; only the configs of one experiment are compared."
+    said = texts(tmp_path)
+    assert several in said and not any("equal," in text for text in said)
+    kinds.write_run(tmp_path / "c", seed=2, experiment="words")
+    said = texts(tmp_path)
+    assert said[said.index(several) + 1] == "Runs of the same experiment differ in 1 field: seed. c has seed 2."
+
+
 def test_other_code_is_a_warning(tmp_path):
     """N22: runs of different revisions or versions differ in more than their configs."""
     for name in "ab":
         kinds.write_run(tmp_path / name)
-    kinds.change(tmp_path / "a", git_revision="2" * 40, versions={"tensorflow": "2.19.0"})
-    kinds.change(tmp_path / "b", versions={"tensorflow": "2.20.0"})
+    kinds.change(tmp_path / "a", git_revision="2" * 40, versions={"tensorflow": "2.19.0", "keras": "3.14.0"})
+    kinds.change(tmp_path / "b", versions={"tensorflow": "2.20.0", "keras": "3.15.1"})
     said = texts(tmp_path)
     assert "They ran with different revisions of the workspace, so more than their configs may differ." in said
     assert "They ran with different versions of tensorflow: 2.19.0 and 2.20.0." in said
+    assert "They ran with different versions of keras: 3.14.0 and 3.15.1." in said
     assert "Their configs are equal, as far as they are known." in said
     kinds.change(tmp_path / "a", git_revision="2" * 40 + "-dirty")
     assert "a ran with changes of the code that were not committed." in texts(tmp_path)

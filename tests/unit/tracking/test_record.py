@@ -70,7 +70,9 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "git_revision": None,
         "config_digest": "abc",
     }
-    assert set(read(model_dir)["versions"]) == {"python", "tensorflow", "keras", "official_trainer"}
+    versions = read(model_dir)["versions"]
+    assert set(versions) == {"python", "tensorflow", "keras", "tf_keras", "official_trainer"}
+    assert versions["keras"].startswith("3.") and versions["tf_keras"].startswith("2.")
     assert read(model_dir, "status.json") == {
         "phase": "start",
         "step": None,

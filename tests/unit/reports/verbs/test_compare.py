@@ -319,6 +319,18 @@ def test_two_equal_runs(tmp_path, capsys):
     assert "\nRun\n" not in text
 
 
+def test_a_config_that_is_not_known_is_not_compared(tmp_path, capsys):
+    """N22: not with one that is known, and two that are not known are not equal."""
+    for name in ("a", "b", "c"):
+        kinds.write_run(tmp_path / name)
+        if name != "a":
+            (tmp_path / name / "params.yaml").unlink()
+    for first in ("a", "b"):
+        text = shown(capsys, first, "c")
+        assert "\nConfig\n\n  not known\n" in text and "no params.yaml: its config is not known" in text
+    assert json.loads(shown(capsys, "a", "c", "--format=json"))["differences"] is None
+
+
 def test_two_runs_show_what_differs_in_their_code(tmp_path, monkeypatch, capsys):
     """N22: the difference of their commits, and what was changed and not committed; of a long one the beginning."""
     workspace = repository.make(tmp_path / "workspace")
