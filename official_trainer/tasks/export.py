@@ -18,7 +18,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
@@ -107,7 +107,9 @@ def default_signatures(task: Any, model: Any) -> dict[str, Any]:
 
 
 def function_of(task: Any, model: Any, names: Sequence[str], structure: Any) -> Any:
-    """Returns a function from inputs by name, of any batch size, to the outputs of `predict_step` by name.
+    """Returns a function from inputs by name to the outputs of `predict_step` by name.
+
+    It takes any batch size, but that of `structure` if layers keep a state from one batch to the next.
 
     Args:
       task: of which `predict_step` is called.
@@ -116,7 +118,11 @@ def function_of(task: Any, model: Any, names: Sequence[str], structure: Any) -> 
       structure: a tree of tensors, or of their specs, as `predict_step` takes it.
     """
     pairs = zip(names, tf.nest.flatten(structure), strict=True)
-    specs = {name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name=name) for name, tensor in pairs}
+    is_fixed = bool(kerases.of(model).recurrent_states(model))  # of as many rows as it keeps states
+    specs = {
+        name: tf.TensorSpec([tensor.shape[0] if is_fixed else None, *tensor.shape[1:]], tensor.dtype, name=name)
+        for name, tensor in pairs
+    }
     step = predict_step_of(task)
 
     @tf.function(input_signature=[specs])
@@ -203,17 +209,65 @@ def signatures_of(task: Any, model: Any, phase: str = "exporting the model") -> 
     # Model Garden's tasks have none.
     make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
     with during(phase, task=task, method="build_signatures"):
-        return make(model), ()
+        return make(model), [*_tables(task)]
 
 
 def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()) -> None:
-    """Writes a SavedModel with these functions of a model, by their names, and what they use beside it."""
+    """Writes a SavedModel with these functions of a model, by their names, and what they use beside it.
+
+    Args:
+      directory: where it goes.
+      model: whose values are in it, under their names.
+      signatures: the functions.
+      resources: tables that they use; variables that they use are there in any case, such as those of a task.
+    """
     module, kind = tf.Module(), kerases.of(model)
     module.model = kind.trackable(model)  # for its values; signatures are all that is called
-    if found := [*kind.resources(model), *resources]:
-        module.resources = found
-    with kind.saving():
-        tf.saved_model.save(module, directory, signatures=signatures)
+    with kind.saving(), from_initial_states(model):
+        traced = {
+            name: each if hasattr(each, "variables") else each.get_concrete_function()
+            for name, each in signatures.items()
+        }
+        if found := [*kind.tables(model), *resources, *_others(module, traced.values())]:
+            module.resources = found
+        tf.saved_model.save(module, directory, signatures=traced)
+
+
+def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
+    """Returns the variables that traced functions use and a module does not hold."""
+
+    def parts(variable: tf.Variable) -> Sequence[tf.Variable]:  # of a mirrored one a function uses that of its device
+        strategy = getattr(variable, "distribute_strategy", None)
+        return (variable,) if strategy is None else strategy.experimental_local_results(variable)
+
+    inside = [each for each in tf.train.TrackableView(module).descendants() if isinstance(each, tf.Variable)]
+    held = {id(part.handle) for each in inside for part in parts(each)}
+    used = {id(variable.handle): variable for each in functions for variable in each.variables}
+    return [variable for handle, variable in used.items() if handle not in held]
+
+
+@contextlib.contextmanager
+def from_initial_states(model: Any) -> Iterator[None]:
+    """In a `with` block, layers that keep a state begin with zeros; after it, they have the state of before."""
+    kind = kerases.of(model)
+    parts = [part for state in kind.recurrent_states(model) for part in getattr(state, "values", (state,))]
+    before = [(part, tf.identity(part)) for part in parts]  # of each replica
+    kind.reset_recurrent(model)
+    try:
+        yield
+    finally:
+        for part, value in before:
+            part.assign(value)
+
+
+def _tables(task: Any) -> Iterator[Any]:
+    """Yields the tables that a task holds, and those of its layers."""
+    for value in vars(task).values():
+        if isinstance(value, tf.saved_model.experimental.TrackableResource):
+            yield value
+        elif "Layer" in kerases.kinds(value):
+            inside = tf.train.TrackableView(value).descendants()
+            yield from (each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource))
 
 
 def save_version(

@@ -129,8 +129,8 @@ class Keras(Protocol):
         for state in self.recurrent_states(model):  # Keras 3's own method fails for several cells in one layer
             state.assign(tf.zeros_like(state))
 
-    def resources(self, model: Any) -> list[Any]:
-        """Returns what signatures of a model may use beside what `trackable` returns: tables, states."""
+    def tables(self, model: Any) -> list[Any]:
+        """Returns the tables of words of a model that what `trackable` returns does not hold."""
         return []
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:

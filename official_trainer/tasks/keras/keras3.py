@@ -149,13 +149,9 @@ class Keras3(Keras):
         made += [getattr(model, "_loss_tracker", None), *getattr(loss, "metrics", ())]
         return [each for each in found if not any(each is other for other in made)]
 
-    def resources(self, model: Any) -> list[Any]:
-        """Returns the tables of words of a model, and its variables that are no weights."""
+    def tables(self, model: Any) -> list[Any]:
         inside = tf.train.TrackableView(model).descendants()
-        tables = [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
-        weights = {id(each) for each in model.weights}
-        others = [each.value for each in model.variables if id(each) not in weights]
-        return [*tables, *others, *(generator.state.value for generator in self.generators(model))]
+        return [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
