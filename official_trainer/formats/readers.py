@@ -141,11 +141,21 @@ def value_text(value: Any) -> str:
 
 def measured(path: str, batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, Any]]:
     """Returns the outputs of a file for batches, and what they cost in this process."""
-    _, function = signatures(path)[SIGNATURE]
+    contract, function = signatures(path)[SIGNATURE]
     outputs, latency = [function(batch) for batch in batches], {}
-    for size in sorted({1, len(next(iter(batches[0].values())))}):
+    takes_one = all(not row["shape"] or row["shape"][0] in (None, 1) for row in contract["inputs"])
+    for size in sorted({*([1] if takes_one else []), len(next(iter(batches[0].values())))}):
         latency[str(size)] = _latency_ms(function, {name: value[:size] for name, value in batches[0].items()})
-    return outputs, {"latency_ms": latency, "peak_memory_bytes": peak_bytes()}
+    cost = {"latency_ms": latency, "peak_memory_bytes": peak_bytes()}
+    return outputs, {**cost, "small_tensors": _small_tensors(path)} if path.endswith(".tflite") else cost
+
+
+def _small_tensors(path: str) -> int:
+    """Returns how many tensors of a LiteRT file have fewer bits than float32; 0 where nothing was quantised."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    tensors = Interpreter(model_path=path).get_tensor_details()
+    return sum(each["dtype"].__name__ in ("int8", "float16") for each in tensors)
 
 
 def _latency_ms(function: Function, batch: Arrays) -> float:

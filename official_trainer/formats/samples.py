@@ -25,13 +25,14 @@ _FREE = (2, 32, 32, 32, 32, 32)  # for sizes that a signature leaves free, where
 
 
 def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -> list[tuple[Any, Any]]:
-    """Returns the first batches `(features, labels)` of validation data, or of training data if there is none."""
+    """Returns the first batches `(features, labels)` of a section: validation data, or training data without them."""
     task = trainer.config.task
     if hasattr(task, "task_routines"):
         raise FormatError("formats are of one task, and this experiment has several")
-    section = section or next((each for each in DATA_SECTIONS if getattr(task, each, None) is not None), None)
+    wanted = DATA_SECTIONS if section is None else (section,)
+    section = next((each for each in wanted if getattr(task, each, None) is not None), None)
     if section is None:
-        raise FormatError("formats are compared on data, and the task has neither validation_data nor train_data")
+        raise FormatError(f"formats are made and compared with data, and the task has no {' and no '.join(wanted)}")
     found: list[tuple[Any, Any]] = []
     count = 0
     with trainer.strategy.scope():

@@ -39,6 +39,8 @@ def measured(row: dict[str, Any]) -> str:
     said = f"differs by {apart:.1e} ({which}, {row['limit']:g} is allowed)" if which else "every value, bit by bit"
     if on := row.get("compared_on"):
         said += f" on {on}"
+    if row.get("small_tensors") == 0 and which == "mean":
+        said += "; nothing was quantised"
     if latency := row.get("latency_ms"):
         said += "; " + ", ".join(f"{each} ms for {size}" for size, each in latency.items())
     if metrics := row.get("metrics"):

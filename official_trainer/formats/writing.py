@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_LEAST_RANGE = 1 / 20
+"""Of an output in float32, in parts of its largest value: finer parts it does not tell apart."""
+
 
 def beside(job: Job, trainer: Trainer) -> export.Beside:
     """Returns what writes the formats of a job's config beside a SavedModel, all of them or none, and a model card."""
@@ -80,7 +83,7 @@ class Formats:
         self._data = samples.read(trainer)
         named = [samples.named(self._model, features) for features, _ in self._data]
         self._function = samples.function_of(self._task, self._model, self._data[0][0])
-        with tf.device("CPU:0"):
+        with tf.device("CPU:0"), export.from_initial_states(self._model):
             self._wanted: list[Arrays] = [readers.host(self._function(batch)) for batch in named]
         self._inputs: list[Arrays] = [readers.host(batch) for batch in named]
         specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
@@ -91,6 +94,8 @@ class Formats:
 
     def write(self, formats: Sequence[str]) -> Made:
         """Writes and measures formats; none is in the folder if one of them fails."""
+        if refused := self._refused(formats):
+            return Made({"formats": {}}, refused)
         _logger.info("writing and comparing %s", ", ".join(formats))
         contracts.embed(self._folder, self._contract)
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
@@ -109,15 +114,26 @@ class Formats:
         record = {"contract": self._contract, "examples": examples, "model_metrics": self._metrics(self._wanted)}
         return Made({**record, "formats": made}, failures)
 
+    def _refused(self, formats: Sequence[str]) -> dict[str, str]:
+        """Returns why formats cannot be written, before any is."""
+        if (stateless := {"onnx", "tflite_int8"} & {*formats}) and kerases.of(self._model).states(self._model):
+            why = "it keeps no state of a layer from one call to the next; build the model with stateful=False"
+            return dict.fromkeys(sorted(stateless), why)
+        return {}
+
     def _converted(self, formats: Sequence[str], work: str) -> dict[str, str]:
         """Converts what needs a converter; returns why some could not be."""
         if not formats:
             return {}
+        calibration: list[Arrays] = []
+        if "tflite_int8" in formats:  # on other examples than those that it is compared on
+            data = samples.read(self._trainer, "train_data")
+            calibration = [samples.arrays(self._model, features) for features, _ in data]
         source = files.join(work, "source")
         export.write_functions(source, self._model, {SIGNATURE: self._function})
         paths = {name: files.join(work, export.FORMAT_FILES[name]) for name in formats}
         try:
-            failures = clean_process.call(convert.write, source, self._inputs, self._contract, paths)
+            failures = clean_process.call(convert.write, source, calibration, self._contract, paths)
         except FormatError as error:  # the process crashed
             return dict.fromkeys(formats, str(error))
         if failures and self._trainer.config.runtime.mixed_precision_dtype == "bfloat16":
@@ -135,14 +151,18 @@ class Formats:
         wanted: Sequence[Arrays] = self._wanted
         on = {}
         if name == "saved_model":
-            function = export.signatures_of(self._task, self._model)[0].get(SIGNATURE)
-            if function is None or (own := samples.for_signature(function, self._inputs)) is None:
+            function, own = export.signatures_of(self._task, self._model)[0].get(SIGNATURE), None
+            if function is not None:
+                with export.from_initial_states(self._model):
+                    own = samples.for_signature(function, self._inputs)
+            if own is None:
                 return {"not_compared": "it has no serving_default that takes features or random numbers"}
             inputs, wanted = own
             on = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
         elif name == "keras":  # it holds the model without the task's predict_step
             call = readers.of_keras(self._model, self._data[0][0])
-            wanted = [call(batch) for batch in inputs]
+            with export.from_initial_states(self._model):
+                wanted = [call(batch) for batch in inputs]
         path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
         if name in ("keras", "weights"):
             self._save(path, wanted)
@@ -155,6 +175,10 @@ class Formats:
             except FormatError as error:
                 raise FormatError(f"it cannot be read back: {error}") from error
             found = {**self._compared(name, wanted, outputs), **cost, **on}
+            if name in QUANTISED and not cost["small_tensors"]:
+                _logger.warning(
+                    "%s: nothing was quantised: LiteRT leaves weights of under 1,024 numbers as they are", name
+                )
         size = {} if name == "saved_model" else {"file": files.base_name(path), "bytes": files.size_bytes(path)}
         return {**size, **found}
 
@@ -187,8 +211,11 @@ class Formats:
         Raises:
           FormatError: further than its format may.
         """
+        import numpy as np
+
+        least = 0.0 if name in QUANTISED else _LEAST_RANGE
         difference = {
-            each: differences([batch[each] for batch in wanted], [batch[each] for batch in found])
+            each: differences([batch[each] for batch in wanted], [batch[each] for batch in found], least=least)
             for each in wanted[0]
             if all(each in batch for batch in found)
         }
@@ -196,8 +223,11 @@ class Formats:
             raise FormatError(f"it has no output {', '.join(absent)}; it has {', '.join(found[0])}")
         limit, which = (self._max_difference, "mean") if name in QUANTISED else (EXACT, "max")
         for each, values in difference.items():
-            if not values[which] <= limit:  # NaN is beyond it, too
+            if values[which] > limit:
                 fix = "; trainer.export.max_difference allows more" if name in QUANTISED else ""
+                own = np.concatenate([np.ravel(batch[each]) for batch in wanted])
+                if own.dtype.kind == "f" and (count := np.count_nonzero(~np.isfinite(own))):
+                    fix = f"; {count:,} of the {own.size:,} numbers that the model itself computes are not finite"
                 raise FormatError(
                     f"its output {each!r} differs from the model's by {values[which]:.2g} of its range ({which}), and "
                     f"{limit:g} is allowed{fix}"
@@ -228,18 +258,26 @@ class Formats:
 
         if getattr(type(self._task), "validation_step", None) is not Task.validation_step:
             return None
-        with tf.device("CPU:0"):
+        with tf.device("CPU:0"), export.from_initial_states(self._model):
             structure = self._task.inference_step(self._data[0][0], self._model)
         named = readers.host(export.by_name(structure, self._model))
-        has = all(name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name]) for name in named)
+        has = all(
+            name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name], equal_nan=True)
+            for name in named
+        )
         return (list(named), structure) if has else None
 
 
-def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+def differences(wanted: Sequence[Any], found: Sequence[Any], *, least: float) -> dict[str, float]:
     """Returns how far arrays are from those of the model, as `max` and `mean`, in parts of their range.
 
-    A range that is smaller than a twentieth of the largest value counts as that: float32 tells no finer parts of it
-    apart. Texts and truth values differ by 1 where they are not equal. Arrays of other shapes differ by infinity.
+    Texts and truth values differ by 1 where they are not equal. NaN is equal to NaN. Arrays of other shapes differ by
+    infinity, and numbers one of which is not finite.
+
+    Args:
+      wanted: of the model.
+      found: of the file.
+      least: how small a range may be, in parts of the largest value.
     """
     import numpy as np
 
@@ -252,9 +290,12 @@ def differences(wanted: Sequence[Any], found: Sequence[Any]) -> dict[str, float]
         apart = (a != b).astype(float)
         return {"max": float(apart.max()), "mean": float(apart.mean())}
     a, b = a.astype(np.float64), b.astype(np.float64)
-    span = max(float(a.max() - a.min()), float(np.abs(a).max()) / 20) or 1.0
+    finite = a[np.isfinite(a)] if np.isfinite(a).any() else np.zeros(1)
+    largest = float(np.abs(finite).max())
+    span = max(float(np.ptp(finite)), largest * least) or largest or 1.0
     with np.errstate(invalid="ignore"):  # infinities are equal, and have no difference
-        apart = np.where(a == b, 0.0, np.abs(a - b)) / span
+        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) / span
+    apart[np.isnan(apart)] = np.inf
     return {"max": float(apart.max()), "mean": float(apart.mean())}
 
 

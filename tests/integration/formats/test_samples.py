@@ -59,14 +59,16 @@ def test_features_that_no_file_takes_are_refused(pair, make, said):
     ("task", "said"),
     [
         ({"task_routines": ()}, "formats are of one task, and this experiment has several"),
-        ({}, "the task has neither validation_data nor train_data"),
+        ({}, "formats are made and compared with data, and the task has no validation_data and no train_data"),
+        ({"validation_data": 1, "section": "train_data"}, "and the task has no train_data$"),
     ],
 )
 def test_a_task_without_data_of_its_own_is_refused(task, said):
-    """N46: there is nothing to compare formats on."""
+    """N46: there is nothing to compare formats on, or to calibrate them with."""
+    section = task.pop("section", None)
     config = types.SimpleNamespace(task=types.SimpleNamespace(**task))
     with pytest.raises(FormatError, match=said):
-        samples.read(types.SimpleNamespace(config=config))
+        samples.read(types.SimpleNamespace(config=config), section)
 
 
 def test_inputs_of_a_signature_are_features_random_numbers_or_none():

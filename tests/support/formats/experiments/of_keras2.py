@@ -34,6 +34,8 @@ class PairConfig(TaskConfig):
     """Two inputs."""
 
     noise: float = 0.0
+    offset: float = 0.0
+    scale: float = 1.0
     signature: bool = False
 
 
@@ -44,12 +46,16 @@ class Pair(Task):
     def build_model(self):
         left, right = keras.Input([4], name="left"), keras.Input([3], name="right")
         joined = keras.layers.Concatenate()([keras.layers.Dense(8, "relu")(left), keras.layers.Dense(8)(right)])
-        return keras.Model({"left": left, "right": right}, keras.layers.Dense(2, name="side")(joined))
+        offset = keras.initializers.Constant(self.task_config.offset)
+        side = keras.layers.Dense(2, name="side", bias_initializer=offset)(joined)
+        return keras.Model({"left": left, "right": right}, side)
 
     def build_inputs(self, params, input_context=None):
         draws = np.random.RandomState(0)
         left, right = draws.randn(100, 4).astype("float32"), draws.randn(100, 3).astype("float32")
         labels = (left.sum(1) > right.sum(1)).astype("int64")
+        if not params.is_training:
+            left, right = left * self.task_config.scale, right * self.task_config.scale
         return inputs.from_arrays(({"left": left, "right": right}, labels), params, input_context)
 
     def predict_step(self, inputs, model, labels=None):
@@ -77,6 +83,7 @@ class SeriesConfig(TaskConfig):
 
     unroll: bool = False
     nested: bool = False
+    stateful: bool = False
 
 
 @register_task_cls(SeriesConfig)
@@ -84,8 +91,9 @@ class Series(Task):
     """The sum of a series, by an LSTM."""
 
     def build_model(self):
-        series = keras.Input([6, 2], name="series")
-        state = keras.layers.LSTM(8, unroll=self.task_config.unroll)(series)
+        is_stateful = self.task_config.stateful
+        series = keras.Input([6, 2], batch_size=20 if is_stateful else None, name="series")
+        state = keras.layers.LSTM(8, unroll=self.task_config.unroll, stateful=is_stateful)(series)
         if self.task_config.nested:  # as in the head of Model Garden's RetinaNet
 
             class Head(keras.layers.Layer):
