@@ -407,12 +407,16 @@ def _remove(directory: str) -> None:
 def _replace(directory: str, folder: str, successor: str | None = None) -> None:
     """Takes a SavedModel away before its files are deleted, so that no reader finds a part of one.
 
+    Where the file system cannot exchange two folders, none is there for a moment, and after a kill in that moment.
+
     Args:
       directory: the SavedModel; none there is fine.
       folder: of this process alone, which it deletes.
       successor: a complete SavedModel that takes its place; that of the process which comes last stays there.
     """
     for attempt in range(_ATTEMPTS):
+        if successor is not None and not files.is_url(directory) and files.exchange(successor, directory):
+            return
         if files.is_url(directory):
             files.remove(directory)  # there a rename copies every file
         else:

@@ -291,6 +291,8 @@ ON_PATH(truncate64, "truncate", REMOVES, AT_FDCWD, file, (const char *file, off6
 ON_PATH(rename, "rename to", REMOVES, AT_FDCWD, file, (TWO), source, file)
 ON_PATH(renameat, "rename to", REMOVES, to, file, (int from, const char *source, int to, const char *file), from,
         source, to, file)
+ON_PATH(renameat2, "rename to", REMOVES, to, file,
+        (int from, const char *source, int to, const char *file, unsigned flags), from, source, to, file, flags)
 ON_PATH(unlink, "remove", REMOVES, AT_FDCWD, file, (const char *file), file)
 ON_PATH(unlinkat, "remove", REMOVES, folder, file, (int folder, const char *file, int flags), folder, file, flags)
 ON_PATH(remove, "remove", REMOVES, AT_FDCWD, file, (const char *file), file)

@@ -1,6 +1,9 @@
 """What a run exports, where it lies as versions for a server, and that a server never sees a part of one."""
 
+import functools
 import json
+import shutil
+import signal
 
 import pytest
 import tensorflow as tf
@@ -13,8 +16,11 @@ from official_trainer.config.schema import ExperimentConfig, TrainerConfig
 from official_trainer.lazy import keras
 from official_trainer.runs import run
 from official_trainer.tasks import export
+from tests import ROOT
 from tests.support import runs, scripted_runs, shuffled_runs, toy
 from tests.support.cases import cases
+from tests.support.chaos import disk
+from tests.support.forked import Command, run_command, trained_digits
 
 SCORES = (0.5, 0.7, 0.6, 0.65, 0.7, 0.6, 0.6, 0.6)  # the best is that of step 20
 KEEPS_BEST = {"best_checkpoint_eval_metric": "score", "ema": EMAConfig(average_decay=0.5), "scores": SCORES}
@@ -144,6 +150,36 @@ def test_no_part_of_a_version_is_ever_visible(tmp_path, monkeypatch):
     assert files.list_dir(folder) == []
     for step in (3, 7):
         assert any(path.startswith(f"{folder}/{step}.removing-") for path in seen)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A run with an export of its step."""
+    folder = tmp_path_factory.mktemp("exported")
+    run_dir = trained_digits(folder)
+    assert run_command(["export", f"--model_dir={run_dir}"], cwd=ROOT, folder=folder).code == 0
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("change", "number", "is_new"),
+    [("rename to export/20\n", 1, False), ("/checksums.json\n", 2, True)],  # 1 writes it, 2 removes the older one
+    ids=["before", "after"],
+)
+def test_a_kill_while_an_export_is_replaced_leaves_one_of_the_two(exported, tmp_path, change, number, is_new):
+    """T19, N1: whole, under its name: the older one up to the moment of the exchange, then the new one."""
+    disk.require()
+    run_dir, options = tmp_path / "run", {"cwd": ROOT, "folder": tmp_path}
+    shutil.copytree(exported, run_dir)
+    words = ["export", f"--model_dir={run_dir}", "--format=weights"]
+    first = functools.partial(disk.arm, str(run_dir), number, -signal.SIGKILL, only=change)
+    assert Command(words, first=first, **options).wait().code == -signal.SIGKILL
+    place = run_dir / "export" / "20"
+    sums = json.loads((place / "checksums.json").read_text())
+    assert export.checksums(str(place)) == sums
+    assert ("model.weights.h5" in sums) == is_new
+    assert run_command(words, **options).code == 0
+    assert [path.name for path in (run_dir / "export").iterdir()] == ["20"]
 
 
 def test_what_killed_processes_left_is_removed(tmp_path):
