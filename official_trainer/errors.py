@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from official_trainer.shown import without_arrays
+
 
 class ExitCode(enum.IntEnum):
     """The exit codes of a run: for a scheduler, 75 and 143 mean "start again", 2 to 5 mean "do not"."""
@@ -62,13 +64,13 @@ class UserError(Exception):
 
 def describe_error(error: BaseException) -> str:
     """Returns the message of an error, with its class unless it is meant for users."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {text_of(error)}"
+    return text_of(error) if isinstance(error, UserError) else f"{type(error).__name__}: {text_of(error)}"
 
 
 def text_of(error: BaseException) -> str:
     """Returns the message of an error; empty if the code of its class cannot make one."""
     try:
-        return str(error)
+        return without_arrays(str(error))
     except Exception:
         return ""
 

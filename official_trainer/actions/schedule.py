@@ -21,6 +21,7 @@ from official_trainer.actions.action import Action, Assign, CallAt, Callback, Re
 from official_trainer.config import ActionConfig, flow
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.nearest import nearest
+from official_trainer.shown import shorten
 from official_trainer.stopping import PreemptedError
 from official_trainer.tasks import arguments
 from official_trainer.triggers import AfterEval, Moment, Span, Trigger
@@ -449,7 +450,7 @@ def _requests(answer: Any) -> list[Request]:
     for request in answers:
         if not isinstance(request, Request):
             raise TypeError(
-                f"it returned {request!r}; a hook returns None, or Stop, Save, Rollback, CallAt, Assign, Result of "
-                "official_trainer.actions"
+                f"it returned {shorten(repr(request))}; a hook returns None, or Stop, Save, Rollback, CallAt, Assign, "
+                "Result of official_trainer.actions"
             )
     return answers

@@ -21,7 +21,7 @@ from official_trainer.cli import help_text, process, target, terminal, verbs, wo
 from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean, nearest
-from official_trainer.shown import printable
+from official_trainer.shown import printable, without_arrays
 from official_trainer.tracking import json_lines
 
 _INTERRUPTED = 130
@@ -116,10 +116,11 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
 
 
 def _print_traceback(error: BaseException) -> None:
+    text = without_arrays("".join(traceback.format_exception(error)).rstrip())
     if (stream := json_lines.of(sys.stderr)) is None:
-        traceback.print_exception(error)
+        print(text, file=sys.stderr)
     else:
-        stream.record("error", "".join(traceback.format_exception(error)).rstrip(), error=type(error).__name__)
+        stream.record("error", text, error=type(error).__name__)
 
 
 def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:

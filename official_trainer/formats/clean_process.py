@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from official_trainer.errors import describe_error
 from official_trainer.formats.kinds import FormatError
 
 Result = TypeVar("Result")
@@ -53,10 +54,8 @@ def main(path: str) -> None:
     answer: tuple[object, str | None]
     try:
         answer = function(*args), None
-    except FormatError as error:
-        answer = None, str(error)
     except Exception as error:  # of any library
-        answer = None, f"{type(error).__name__}: {error}"
+        answer = None, describe_error(error)
     with open(path, "wb") as file:
         pickle.dump(answer, file)
 

@@ -54,6 +54,8 @@ def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -
 def named(model: Any, features: Any) -> dict[str, Any]:
     """Returns features as inputs by the names that a signature has for them: tensors `[batch, …]`.
 
+    They have the type and the rank of the inputs, as Keras gives them to a model.
+
     Raises:
       FormatError: the model has other inputs.
     """
@@ -70,12 +72,29 @@ def named(model: Any, features: Any) -> dict[str, Any]:
     structure = getattr(model, "input", model.inputs[0])
     if isinstance(features, Mapping):
         if set(names) <= set(features):
-            return {name: features[name] for name in names}
-        if isinstance(structure, Mapping) and set(structure) <= set(features):
+            leaves = [features[name] for name in names]
+        elif isinstance(structure, Mapping) and set(structure) <= set(features):
             leaves = [features[key] for key in sorted(structure)]
     if len(leaves) != len(names):
         raise FormatError(f"the model has {len(names)} inputs, {', '.join(names)}, and the data {len(leaves)} features")
-    return dict(zip(names, leaves, strict=True))
+    return {name: _as_input(*each) for name, *each in zip(names, leaves, names, model.inputs, strict=True)}
+
+
+def _as_input(value: Any, name: str, tensor: Any) -> Any:
+    dtype, shape = tf.as_dtype(tensor.dtype), tf.TensorShape(tensor.shape)
+    fits = (value.dtype == tf.string) == (dtype == tf.string)
+    taken = tf.cast(value, dtype) if fits and value.dtype != dtype else value
+    if taken.shape.rank == shape.rank - 1 and shape[-1] == 1:
+        taken = tf.expand_dims(taken, -1)
+    elif taken.shape.rank == shape.rank + 1 and taken.shape[-1] == 1:
+        taken = tf.squeeze(taken, -1)
+    if not (fits and shape[1:].is_compatible_with(taken.shape[1:])):
+        have = f"{value.dtype.name} {list(value.shape)}"
+        fix = "make such features of them in build_inputs, or what predict_step makes of them in the model"
+        raise FormatError(
+            f"the input {name!r} of the model is {dtype.name} {list(shape)}, and the data give {have}; {fix}"
+        )
+    return taken
 
 
 def arrays(model: Any, features: Any) -> dict[str, Any]:

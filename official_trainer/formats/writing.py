@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import logging
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -119,7 +120,19 @@ class Formats:
         if (stateless := {"onnx", "tflite_int8"} & {*formats}) and kerases.of(self._model).states(self._model):
             why = "it keeps no state of a layer from one call to the next; build the model with stateful=False"
             return dict.fromkeys(sorted(stateless), why)
+        graph = self._function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        if "onnx" in formats and (lookups := [node.name for node in nodes if node.op.startswith("LookupTable")]):
+            fix = "look values up in build_inputs, and let the model take the numbers"
+            return {"onnx": f"ONNX has no tables, and {self._layers_in(lookups)} looks values up in one; {fix}"}
         return {}
+
+    def _layers_in(self, operations: Sequence[str]) -> str:
+        """Returns the layers whose operations have these names, or the names themselves."""
+        parts = {re.sub(r"_\d+$", "", part) for name in operations for part in name.split("/")[1:-1]}
+        layers = kerases.of(self._model).layers(self._model)[1:]
+        found = [layer.name for layer in layers if re.sub(r"_\d+$", "", layer.name) in parts]
+        return f"the layer {first_few(found)}" if found else first_few(operations)
 
     def _converted(self, formats: Sequence[str], work: str) -> dict[str, str]:
         """Converts what needs a converter; returns why some could not be."""

@@ -21,6 +21,7 @@ from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, load, tf
 from official_trainer.nearest import nearest
 from official_trainer.program.data import ArgumentError
+from official_trainer.shown import shorten
 from official_trainer.tasks import random_streams
 from official_trainer.tasks.autograph import convert, do_not_convert
 
@@ -176,7 +177,7 @@ class RewardFunction:
             arrays = list(map(np.asarray, values))
             for value, array in zip(values, arrays, strict=True):
                 if array.size != 1 or array.dtype.kind not in "biuf":
-                    raise RewardError(f"it returned {value!r} for an example; it must return a number")
+                    raise RewardError(f"it returned {shorten(repr(value))} for an example; it must return a number")
             return np.array([array.item() for array in arrays], np.float32)
         except BaseException as error:
             self._failure = error  # TensorFlow replaces errors by its own; one of those means the end of the data

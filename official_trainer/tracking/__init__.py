@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
+from official_trainer.shown import shorten
 from official_trainer.tracking.media import Histogram, Image, Media, MediaError, Table, Text, on_host
 
 if TYPE_CHECKING:
@@ -394,4 +395,4 @@ def _number(name: str, value: Any) -> float:
         return float(array)
     except (TypeError, ValueError):
         kind = type(value).__name__
-        raise MetricError(f"metric {name!r} is {array!r} ({kind}); metrics are single numbers") from None
+        raise MetricError(f"metric {name!r} is {shorten(repr(array))} ({kind}); metrics are single numbers") from None

@@ -33,7 +33,7 @@ from official_trainer.runs.mistakes.frames import (
     python_frames,
     users_frames,
 )
-from official_trainer.shown import wrapped
+from official_trainer.shown import without_arrays, wrapped
 from official_trainer.user_code import is_users, notes_on
 
 _logger = logging.getLogger(__name__)
@@ -252,7 +252,7 @@ def _cut(line: str) -> str:
 
 def _write(error: BaseException, directory: str) -> str:
     """Writes the traceback into the run directory, or a temporary file, and returns its path."""
-    text = "".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace").decode()
+    text = without_arrays("".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace").decode())
     if directory:
         with contextlib.suppress(OSError):
             path = files.join(directory, TRACEBACK_FILE)

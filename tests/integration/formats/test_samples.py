@@ -2,6 +2,7 @@
 
 import types
 
+import keras as keras3
 import numpy as np
 import pytest
 
@@ -32,6 +33,32 @@ def test_features_are_found_by_name_by_key_or_in_order(pair, features):
     """N46: whatever form the data have; what no input takes is left out."""
     found = samples.arrays(pair, tf.nest.map_structure(tf.constant, features))
     assert {name: value.shape for name, value in found.items()} == {"left": (2, 4), "right": (2, 3)}
+
+
+KERASES = pytest.mark.parametrize("of", [keras, keras3], ids=["tf_keras", "keras3"])
+
+
+@KERASES
+def test_features_have_the_type_and_the_rank_that_keras_gives_them(of):
+    """N46: it trains with float64, with whole numbers, without and with a last dimension of 1, and says nothing."""
+    left, right = of.Input([1], name="left"), of.Input([3], name="right")
+    model = of.Model({"left": left, "right": right}, of.layers.Concatenate()([left, right]))
+    for one in (np.arange(2), np.arange(2.0), np.arange(2)[:, None], np.arange(2)[:, None, None]):
+        features = {"left": tf.constant(one), "right": tf.constant(RIGHT.astype("float64"))}
+        found = samples.arrays(model, features)
+        assert {name: (value.dtype, value.shape) for name, value in found.items()} == {
+            "left": (np.float32, (2, 1)),
+            "right": (np.float32, (2, 3)),
+        }
+        assert found["left"].ravel().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("one", [np.array([["a"], ["b"]]), LEFT[:, :2]], ids=["texts", "another size"])
+def test_features_that_are_not_those_of_the_model_are_refused(pair, one):
+    """N46: by what is wanted and given, and with no value of the batch."""
+    said = r"the input 'left' of the model is float32 \[None, 4\], and the data give (string \[2, 1\]|float32 \[2, 2\]); make"
+    with pytest.raises(FormatError, match=said):
+        samples.named(pair, (tf.constant(one), tf.constant(RIGHT)))
 
 
 @pytest.mark.parametrize(

@@ -221,11 +221,12 @@ def test_a_saved_model_is_compared_with_its_own_signature(tmp_path):
 
 @pytest.mark.parametrize(
     ("experiment", "formats"),
-    [("formats_pair", ("tflite", "onnx", "keras")), ("formats_series", ("onnx", "keras"))],
+    [(["formats_pair", "task.dtype=float64"], ("tflite", "onnx", "keras")), (["formats_series"], ("onnx", "keras"))],
+    ids=["pair", "series"],
 )
 def test_other_models(tmp_path, experiment, formats):
-    """N46: several inputs, and a recurrent layer."""
-    words = [experiment, f"--model_dir={tmp_path / 'run'}", f"trainer.export.formats=[{', '.join(formats)}]"]
+    """N46: several inputs, features of another type than those, and a recurrent layer."""
+    words = [*experiment, f"--model_dir={tmp_path / 'run'}", f"trainer.export.formats=[{', '.join(formats)}]"]
     done = run_command(["train", *words], cwd=ROOT / "tests" / "support" / "formats", folder=tmp_path)
     assert done.code == 0, done.err
     assert whole(tmp_path / "run" / "export" / "4") == set(formats)
@@ -242,6 +243,15 @@ def test_why_a_model_cannot_be_converted_and_what_helps(tmp_path):
     )
     assert run_command(["train", *words, "task.unroll=true"], **options).code == 0
     assert whole(tmp_path / "run" / "export" / "4") == {"tflite"}
+
+
+def test_a_lookup_in_onnx_is_refused_by_its_layer(tmp_path):
+    """N46: before anything is converted, with what to do."""
+    words = ["formats_series", f"--model_dir={tmp_path / 'run'}", "trainer.export.formats=[onnx]", "task.words=true"]
+    refused = run_command(["check", *words], cwd=ROOT / "tests" / "support" / "formats", folder=tmp_path)
+    assert refused.code == 1
+    said = "  onnx: ONNX has no tables, and the layer words looks values up in one; look values up in build_inputs, and"
+    assert said in refused.err
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ class PairConfig(TaskConfig):
 
     noise: float = 0.0
     offset: float = 0.0
+    dtype: str = "float32"
     scale: float = 1.0
     signature: bool = False
 
@@ -52,7 +53,7 @@ class Pair(Task):
 
     def build_inputs(self, params, input_context=None):
         draws = np.random.RandomState(0)
-        left, right = draws.randn(100, 4).astype("float32"), draws.randn(100, 3).astype("float32")
+        left, right = (draws.randn(100, size).astype(self.task_config.dtype) for size in (4, 3))
         labels = (left.sum(1) > right.sum(1)).astype("int64")
         if not params.is_training:
             left, right = left * self.task_config.scale, right * self.task_config.scale
@@ -83,6 +84,7 @@ class SeriesConfig(TaskConfig):
 
     unroll: bool = False
     nested: bool = False
+    words: bool = False
     stateful: bool = False
 
 
@@ -91,6 +93,11 @@ class Series(Task):
     """The sum of a series, by an LSTM."""
 
     def build_model(self):
+        if self.task_config.words:  # as a number of each
+            series = keras.Input([6, 2], name="series")
+            words = keras.layers.StringLookup(vocabulary=["0", "1"], name="words")(tf.strings.as_string(series))
+            total = keras.layers.Dense(1, name="total")(keras.layers.Flatten()(tf.cast(words, tf.float32)))
+            return keras.Model(series, total)
         is_stateful = self.task_config.stateful
         series = keras.Input([6, 2], batch_size=20 if is_stateful else None, name="series")
         state = keras.layers.LSTM(8, unroll=self.task_config.unroll, stateful=is_stateful)(series)
