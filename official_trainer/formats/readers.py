@@ -155,7 +155,7 @@ def _small_tensors(path: str) -> int:
     from ai_edge_litert.interpreter import Interpreter
 
     tensors = Interpreter(model_path=path).get_tensor_details()
-    return sum(each["dtype"].__name__ in ("int8", "float16") for each in tensors)
+    return sum(tensor["dtype"].__name__ in ("int8", "float16") for tensor in tensors)
 
 
 def _latency_ms(function: Function, batch: Arrays) -> float:

@@ -30,7 +30,7 @@ def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -
     if hasattr(task, "task_routines"):
         raise FormatError("formats are of one task, and this experiment has several")
     wanted = DATA_SECTIONS if section is None else (section,)
-    section = next((each for each in wanted if getattr(task, each, None) is not None), None)
+    section = next((name for name in wanted if getattr(task, name, None) is not None), None)
     if section is None:
         raise FormatError(f"formats are made and compared with data, and the task has no {' and no '.join(wanted)}")
     found: list[tuple[Any, Any]] = []
@@ -77,10 +77,10 @@ def named(model: Any, features: Any) -> dict[str, Any]:
             leaves = [features[key] for key in sorted(structure)]
     if len(leaves) != len(names):
         raise FormatError(f"the model has {len(names)} inputs, {', '.join(names)}, and the data {len(leaves)} features")
-    return {name: _as_input(*each) for name, *each in zip(names, leaves, names, model.inputs, strict=True)}
+    return {name: _as_input(*pair, name) for name, *pair in zip(names, leaves, model.inputs, strict=True)}
 
 
-def _as_input(value: Any, name: str, tensor: Any) -> Any:
+def _as_input(value: Any, tensor: Any, name: str) -> Any:
     dtype, shape = tf.as_dtype(tensor.dtype), tf.TensorShape(tensor.shape)
     fits = (value.dtype == tf.string) == (dtype == tf.string)
     taken = tf.cast(value, dtype) if fits and value.dtype != dtype else value

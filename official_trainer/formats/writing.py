@@ -131,8 +131,8 @@ class Formats:
         """Returns the layers whose operations have these names, or the names themselves."""
         parts = {re.sub(r"_\d+$", "", part) for name in operations for part in name.split("/")[1:-1]}
         layers = kerases.of(self._model).layers(self._model)[1:]
-        found = [layer.name for layer in layers if re.sub(r"_\d+$", "", layer.name) in parts]
-        return f"the layer {first_few(found)}" if found else first_few(operations)
+        names = [layer.name for layer in layers if re.sub(r"_\d+$", "", layer.name) in parts]
+        return f"the layer {first_few(names)}" if names else first_few(operations)
 
     def _converted(self, formats: Sequence[str], work: str) -> dict[str, str]:
         """Converts what needs a converter; returns why some could not be."""

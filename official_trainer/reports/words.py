@@ -162,7 +162,7 @@ def _compared(found: Gathered) -> Iterator[Sentence]:
             yield "", f"Pruning saved {1 - spent / whole:.0%} of the steps: {spent:,} were trained.".replace("%", " %")
     paths = list(dict.fromkeys(path for each in runs for path in each.differs))
     names = short_names(paths)
-    groups = differing.groups([each.run.recorded for each in runs])
+    groups = differing.groups([ranked.run.recorded for ranked in runs])
     if len(groups) > 1:
         yield "", "They are runs of different experiments; only the configs of one experiment are compared."
     if not paths:

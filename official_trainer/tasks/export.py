@@ -209,27 +209,20 @@ def signatures_of(task: Any, model: Any, phase: str = "exporting the model") -> 
     # Model Garden's tasks have none.
     make = getattr(task, "build_signatures", None) or functools.partial(default_signatures, task)
     with during(phase, task=task, method="build_signatures"):
-        return make(model), [*_tables(task)]
+        return make(model), _tables(task)
 
 
 def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], resources: Sequence[Any] = ()) -> None:
-    """Writes a SavedModel with these functions of a model, by their names, and what they use beside it.
-
-    Args:
-      directory: where it goes.
-      model: whose values are in it, under their names.
-      signatures: the functions.
-      resources: tables that they use; variables that they use are there in any case, such as those of a task.
-    """
+    """Writes a SavedModel with these functions of a model, by their names, their variables and other resources."""
     module, kind = tf.Module(), kerases.of(model)
     module.model = kind.trackable(model)  # for its values; signatures are all that is called
     with kind.saving(), from_initial_states(model):
         traced = {
-            name: each if hasattr(each, "variables") else each.get_concrete_function()
-            for name, each in signatures.items()
+            name: function if hasattr(function, "variables") else function.get_concrete_function()
+            for name, function in signatures.items()
         }
-        if found := [*kind.tables(model), *resources, *_others(module, traced.values())]:
-            module.resources = found
+        if held := [*kind.tables(model), *resources, *_others(module, traced.values())]:
+            module.resources = held
         tf.saved_model.save(module, directory, signatures=traced)
 
 
@@ -240,9 +233,9 @@ def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
         strategy = getattr(variable, "distribute_strategy", None)
         return (variable,) if strategy is None else strategy.experimental_local_results(variable)
 
-    inside = [each for each in tf.train.TrackableView(module).descendants() if isinstance(each, tf.Variable)]
-    held = {id(part.handle) for each in inside for part in parts(each)}
-    used = {id(variable.handle): variable for each in functions for variable in each.variables}
+    inside = [item for item in tf.train.TrackableView(module).descendants() if isinstance(item, tf.Variable)]
+    held = {id(part.handle) for variable in inside for part in parts(variable)}
+    used = {id(variable.handle): variable for function in functions for variable in function.variables}
     return [variable for handle, variable in used.items() if handle not in held]
 
 
@@ -260,14 +253,12 @@ def from_initial_states(model: Any) -> Iterator[None]:
             part.assign(value)
 
 
-def _tables(task: Any) -> Iterator[Any]:
-    """Yields the tables that a task holds, and those of its layers."""
-    for value in vars(task).values():
-        if isinstance(value, tf.saved_model.experimental.TrackableResource):
-            yield value
-        elif "Layer" in kerases.kinds(value):
-            inside = tf.train.TrackableView(value).descendants()
-            yield from (each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource))
+def _tables(task: Any) -> list[Any]:
+    """Returns the tables that a task holds, and those of its layers."""
+    kind = tf.saved_model.experimental.TrackableResource
+    parts = [part for part in vars(task).values() if isinstance(part, kind) or "Layer" in kerases.kinds(part)]
+    inside = [item for part in parts for item in tf.train.TrackableView(part).descendants()]
+    return [item for item in inside if isinstance(item, kind)]
 
 
 def save_version(

@@ -151,7 +151,7 @@ class Keras3(Keras):
 
     def tables(self, model: Any) -> list[Any]:
         inside = tf.train.TrackableView(model).descendants()
-        return [each for each in inside if isinstance(each, tf.saved_model.experimental.TrackableResource)]
+        return [item for item in inside if isinstance(item, tf.saved_model.experimental.TrackableResource)]
 
     def averages(self, model: Any, optimizer: Any, *, trainable_only: bool) -> Averages:
         """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""

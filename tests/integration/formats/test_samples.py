@@ -56,7 +56,8 @@ def test_features_have_the_type_and_the_rank_that_keras_gives_them(of):
 @pytest.mark.parametrize("one", [np.array([["a"], ["b"]]), LEFT[:, :2]], ids=["texts", "another size"])
 def test_features_that_are_not_those_of_the_model_are_refused(pair, one):
     """N46: by what is wanted and given, and with no value of the batch."""
-    said = r"the input 'left' of the model is float32 \[None, 4\], and the data give (string \[2, 1\]|float32 \[2, 2\]); make"
+    given = r"(string \[2, 1\]|float32 \[2, 2\])"
+    said = rf"the input 'left' of the model is float32 \[None, 4\], and the data give {given}; make such features"
     with pytest.raises(FormatError, match=said):
         samples.named(pair, (tf.constant(one), tf.constant(RIGHT)))
 

@@ -219,6 +219,21 @@ def test_an_error_in_a_user_s_code_is_a_line_of_it(monkeypatch, capsys):
     path.unlink()
 
 
+def test_no_error_prints_a_batch(monkeypatch, capsys):
+    """N28: neither its report, nor the file, nor a traceback shows the values of arrays and tensors."""
+    arrays = "array([[0.125, 0.5],\n       [0.25, 0.75]], dtype=float32)"
+    text = f"Received <tf.Tensor: shape=(2, 2), numpy=\n{arrays}>, {arrays}, tf.Tensor(\n[[0.125 0.5]], shape=(1, 2))"
+    assert ends_with(monkeypatch, TypeError(text)) == 1
+    err = capsys.readouterr().err
+    path = Path(re.search(r"  traceback: (\S+) \(", err)[1])
+    assert "array(…)" in path.read_text() and "0.125" not in err + path.read_text()
+    path.unlink()
+    monkeypatch.setattr(dispatch, "_report_mistake", lambda *_: None)  # as for a bug of this package
+    assert ends_with(monkeypatch, TypeError(text)) == 1
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err and "shape=(1, 2)" in err and "0.125" not in err
+
+
 def test_the_traceback_is_printed_on_request(monkeypatch, capsys):
     """N28: `--traceback`, above the message."""
 
