@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from official_trainer.shown import without_arrays
-
 
 class ExitCode(enum.IntEnum):
     """The exit codes of a run: for a scheduler, 75 and 143 mean "start again", 2 to 5 mean "do not"."""
@@ -60,6 +58,18 @@ class UserError(Exception):
 
     exit_code: ExitCode = ExitCode.FAILED
     names_line: Literal["", "before", "behind"] = ""
+
+
+def without_arrays(text: str) -> str:
+    """Returns a text, such as a traceback, whose arrays and tensors have no values: they may be a whole batch.
+
+    Example:
+      >>> from official_trainer.errors import without_arrays
+      >>> without_arrays("got <tf.Tensor: shape=(2,), dtype=float32, numpy=array([1., 2.], dtype=float32)>")
+      'got <tf.Tensor: shape=(2,), dtype=float32, numpy=array(…)>'
+    """
+    text = re.sub(r"\barray\(\[.*?\](,\s+(shape=\([\d, ]*\)|dtype=[^)]*))*\)", "array(…)", text, flags=re.DOTALL)
+    return re.sub(r"\btf\.Tensor\(\s*\[.*?\],\s+shape=", "tf.Tensor(…, shape=", text, flags=re.DOTALL)
 
 
 def describe_error(error: BaseException) -> str:

@@ -101,18 +101,6 @@ def escaped(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def without_arrays(text: str) -> str:
-    """Returns a text, such as a traceback, whose arrays and tensors have no values: they may be a whole batch.
-
-    Example:
-      >>> from official_trainer.shown import without_arrays
-      >>> without_arrays("got <tf.Tensor: shape=(2,), dtype=float32, numpy=array([1., 2.], dtype=float32)>")
-      'got <tf.Tensor: shape=(2,), dtype=float32, numpy=array(…)>'
-    """
-    text = re.sub(r"\barray\(\[.*?\](,\s+(shape=\([\d, ]*\)|dtype=[^)]*))*\)", "array(…)", text, flags=re.DOTALL)
-    return re.sub(r"\btf\.Tensor\(\s*\[.*?\],\s+shape=", "tf.Tensor(…, shape=", text, flags=re.DOTALL)
-
-
 def shorten(text: str, limit: int = 60) -> str:
     """Returns `text` on one line, printable, cut in the middle when it is long."""
     text = printable(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from official_trainer import files
 from official_trainer.cli import help_text, process, target, terminal, verbs, workspace
 from official_trainer.cli.parser import UsageError
-from official_trainer.errors import ExitCode, UserError
+from official_trainer.errors import ExitCode, UserError, without_arrays
 from official_trainer.nearest import did_you_mean, nearest
-from official_trainer.shown import printable, without_arrays
+from official_trainer.shown import printable
 from official_trainer.tracking import json_lines
 
 _INTERRUPTED = 130

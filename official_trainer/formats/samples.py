@@ -77,7 +77,8 @@ def named(model: Any, features: Any) -> dict[str, Any]:
             leaves = [features[key] for key in sorted(structure)]
     if len(leaves) != len(names):
         raise FormatError(f"the model has {len(names)} inputs, {', '.join(names)}, and the data {len(leaves)} features")
-    return {name: _as_input(*pair, name) for name, *pair in zip(names, leaves, model.inputs, strict=True)}
+    inputs = zip(names, leaves, model.inputs, strict=True)
+    return {name: _as_input(value, tensor, name) for name, value, tensor in inputs}
 
 
 def _as_input(value: Any, tensor: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.errors import ExitCode, UserError, describe_error, text_of
+from official_trainer.errors import ExitCode, UserError, describe_error, text_of, without_arrays
 from official_trainer.runs.mistakes import meanings, shapes
 from official_trainer.runs.mistakes.frames import (
     RAISED_IN_PYTHON,
@@ -33,7 +33,7 @@ from official_trainer.runs.mistakes.frames import (
     python_frames,
     users_frames,
 )
-from official_trainer.shown import without_arrays, wrapped
+from official_trainer.shown import wrapped
 from official_trainer.user_code import is_users, notes_on
 
 _logger = logging.getLogger(__name__)
