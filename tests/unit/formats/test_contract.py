@@ -9,7 +9,6 @@ import pytest
 
 from official_trainer.formats import contract, shown
 from official_trainer.formats.kinds import FormatError
-from official_trainer.formats.writing import differences
 
 CONTRACT = {
     "inputs": [{"name": "image", "dtype": "float32", "shape": [None, 8, 8], "range": [0.0, 1.0], "values": "darkness"}],
@@ -126,26 +125,3 @@ def test_numbers_of_another_scale_give_a_warning(caplog):
     assert not caplog.records
     contract.warn_of_scale("model.onnx", CONTRACT, {"image": FITS + 255})
     assert "the input 'image' is now 255 to 255, and 0 to 1 when it was exported; is it scaled" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "apart"),
-    [
-        ([0.0, 4.0], [0.0, 3.0], (0.25, 0.125)),
-        ([20.0, 20.0], [20.0, 21.0], (1.0, 0.5)),
-        ([-20.0, -19.5], [-20.0, -18.5], (1.0, 0.5)),
-        ([0.0, float("inf")], [0.0, float("inf")], (0.0, 0.0)),
-        ([True, False], [True, True], (1.0, 0.5)),
-        ([], [], (0.0, 0.0)),
-        ([1.0], [1.0, 2.0], (float("inf"), float("inf"))),
-    ],
-)
-def test_how_far_outputs_are_apart(wanted, found, apart):
-    """N46: in parts of the range of the model's outputs."""
-    result = differences([np.array(wanted)], [np.array(found)])
-    assert (result["max"], result["mean"]) == apart
-
-
-def test_no_number_is_far_apart():
-    """N46: an output that is not a number passes no limit."""
-    assert not differences([np.array([0.0, 1.0])], [np.array([0.0, np.nan])])["max"] <= 1.0
