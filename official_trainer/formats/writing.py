@@ -117,7 +117,8 @@ class Formats:
 
     def _refused(self, formats: Sequence[str]) -> dict[str, str]:
         """Returns why formats cannot be written, before any is."""
-        if (stateless := {"onnx", "tflite_int8"} & {*formats}) and kerases.of(self._model).recurrent_states(self._model):
+        states = kerases.of(self._model).recurrent_states(self._model)
+        if states and (stateless := {"onnx", "tflite_int8"} & {*formats}):
             why = "it keeps no state of a layer from one call to the next; build the model with stateful=False"
             return dict.fromkeys(sorted(stateless), why)
         graph = self._function.graph.as_graph_def()

@@ -85,7 +85,7 @@ class Attached:
         return {**self.values, **{path: value for path, value in of_optimizers.items() if id(value) not in self._added}}
 
     def _visit(self, path: str, thing: Any) -> None:
-        if isinstance(thing, _PLAIN) or id(thing) in self._seen:
+        if id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
         kinds = kerases.kinds(thing)
@@ -103,8 +103,7 @@ class Attached:
         elif isinstance(thing, tf.Module):
             self._visit_attributes(path, thing)
         elif isinstance(thing, Mapping | list | tuple):
-            for name, part in thing.items() if isinstance(thing, Mapping) else enumerate(thing):
-                self._visit(f"{path}/{name}", part)
+            self._visit_parts(path, thing if isinstance(thing, Mapping) else dict(enumerate(thing)))
 
     def _visit_layer(self, path: str, layer: Any) -> None:
         kind = kerases.of(layer)
@@ -118,9 +117,12 @@ class Attached:
 
     def _visit_attributes(self, path: str, thing: Any) -> None:
         skipped = _OF_COMPILE if "Model" in kerases.kinds(thing) else ()
-        for name, part in list(vars(thing).items()):
-            if name not in skipped:
-                self._visit(f"{path}/{name}", part)
+        self._visit_parts(path, {name: part for name, part in vars(thing).items() if name not in skipped})
+
+    def _visit_parts(self, path: str, parts: Mapping[Any, Any]) -> None:
+        for name, part in parts.items():
+            if not isinstance(part, _PLAIN):  # first, as there may be a million words
+                self._visit(f"{path}/{str(name).replace('/', '_')}", part)
 
     def _add_values(self, path: str, thing: Any) -> None:
         for name, value in kerases.of(thing).values(thing).items():
@@ -159,8 +161,8 @@ def is_table(thing: Any) -> bool:
 
 # Where variables were made.
 
-_MADE: dict[int, tuple[Any, str]] = {}
-"""Lines of the user's by the ids of variables, with weak references to these: an id is that of another one later."""
+_MADE: dict[int, tuple[str, Any]] = {}
+"""Lines of the user's by the ids of variables that live, with what removes them later."""
 
 
 def lines_noted() -> contextlib.AbstractContextManager[Any]:
@@ -170,8 +172,7 @@ def lines_noted() -> contextlib.AbstractContextManager[Any]:
 
 def made_at(variable: Any) -> str:
     """Returns the line of the user's that made a variable, `experiments/gan.py:12`; empty if it was not noted."""
-    reference, line = _MADE.get(id(variable), (lambda: None, ""))
-    return line if reference() is variable else ""
+    return _MADE.get(id(variable), ("",))[0]
 
 
 def _note(next_creator: Any, **options: Any) -> Any:
@@ -180,7 +181,8 @@ def _note(next_creator: Any, **options: Any) -> Any:
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
-        _MADE[id(variable)] = weakref.ref(variable), line_of_code(frame.f_code.co_filename, frame.f_lineno).brief
+        key, line = id(variable), line_of_code(frame.f_code.co_filename, frame.f_lineno).brief
+        _MADE[key] = line, weakref.ref(variable, lambda _: _MADE.pop(key, None))
     return variable
 
 
