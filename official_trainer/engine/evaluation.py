@@ -179,7 +179,8 @@ class ValidationSet:
                 logs[self.loss.name] = self.loss.result()
             if aggregated_logs is not None:
                 with during(method="reduce_aggregated_logs"):
-                    logs.update(self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step))
+                    own = self.task.reduce_aggregated_logs(aggregated_logs, global_step=global_step)
+                    logs.update(metrics.read(own))
         return logs
 
     def evaluated(self, global_step: tf.Variable) -> during:

@@ -8,7 +8,7 @@ differ, and which values of a metric are better. Does not own: a task's metrics,
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.errors import ExitCode, UserError
@@ -242,9 +242,20 @@ def variables_of(metrics: Sequence[Any]) -> list[tf.Variable]:
 
 
 def results_of(metric: Any) -> dict[str, Any]:
-    """Returns the results of a metric by name; those of the metrics of `compile`, of Keras 3, under their own names."""
-    result = metric.result()
+    """Returns the results of a metric by name; those of the metrics of `compile`, of Keras 3, under their own names.
+
+    Variables are read here: a metric may return one, and it is reset before the numbers are written.
+    """
+    result = read(metric.result())
     return {metric.name: result} if inner_metrics(metric) == [metric] else dict(result)
+
+
+def read(result: Any) -> Any:
+    """Returns a result, also a mapping of them, with the value that a variable of either Keras has now."""
+    if isinstance(result, Mapping):
+        return {name: read(part) for name, part in result.items()}
+    result = kerases.value(result)
+    return result.read_value() if isinstance(result, tf.Variable) else result
 
 
 def inner_metrics(metric: Any) -> list[Any]:
