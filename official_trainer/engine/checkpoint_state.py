@@ -79,7 +79,7 @@ class CheckpointState:
             loss=step.loss,
             loss_trace=step.trace,
             position=train_iterator.position,
-            metrics=[kerases.of(each).trackable(each) for each in step.metrics],
+            metrics=[kerases.of(each, *getattr(each, "metrics", ())).trackable(each) for each in step.metrics],
         )
         training.numbers = step.numbers.state
         # Apart, so that the other values of a checkpoint without these numbers keep their places.

@@ -1,13 +1,15 @@
-"""The first trace of a step, in which layers create the variables that they create when they are called.
+"""The first trace of a step, in which layers and metrics create the variables that they create when they are called.
 
 Owns: tracing it before anything is restored, so that checkpoints can hold all variables. Does not own: which layers
-wait for their first call (`tasks/variables.py`), the steps that run (`train_steps.py`, `evaluation.py`).
+wait for their first call (`tasks/variables.py`), and which metrics (`tasks/keras/`), the steps that run
+(`train_steps.py`, `evaluation.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from official_trainer.engine.traces import batch_signature
@@ -48,28 +50,11 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
         return
     of_model = kerases.of(model).metrics(model, compiled=compiled)
     metrics = [*metrics_of(task, model, training=trains), *of_model]
-
-    if isinstance(data, DatasetBuilder):
-        spec = data.element_spec()
-    else:  # there is no public way to ask a distributed dataset for what a replica gets
-        spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
+    # These metrics get their variables from `build_all_metrics`.
+    replaced = [kerases.replace_method(each, "update_state", _leave_out) for each in metrics if kerases.waits(each)]
 
     def trace(name: str, step: Callable[..., Any]) -> None:
-        @do_not_convert
-        def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
-            notes = during("tracing the first step", task=task, method=name, batch=lambda: batch_signature(inputs))
-            with random_streams.of_no_step(task), notes:
-                step_of_task(inputs, model=model, metrics=metrics)
-
-        @do_not_convert
-        def of_next(iterator: Any) -> None:
-            # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument,
-            # and an argument has vaguer shapes.
-            batch = next(iterator)
-            tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
-
-        with kerases.without_updates(optimizers) as updated:
-            tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec))
+        updated = _trace(task, optimizers, data, name, functools.partial(step, model=model, metrics=metrics))
         for each, of_step in zip(optimizers[1:], updated[1:], strict=True):
             if of_step:
                 kerases.of(each).build_slots(each, of_step)
@@ -84,6 +69,76 @@ def build_all_layers(model: Any, task: Any, optimizer: Any, data: Any, *, compil
             trace("predict_step", predict)
     else:
         trace("predict_step", predict)
+    for take_back in replaced:
+        take_back()
+
+
+def build_all_metrics(metrics: Sequence[Any], model: Any, task: Any, optimizer: Any, data: Any) -> None:
+    """Creates the variables that metrics create at their first use, as `build_all_layers` does for those of layers.
+
+    Args:
+      metrics: those of the step.
+      model: the model.
+      task: its task.
+      optimizer: of the training step; None for the evaluation step.
+      data: what the step reads, as for `build_all_layers`.
+    """
+    if not any(map(kerases.waits, metrics)):
+        return
+    name, step = "validation_step", task.validation_step
+    if optimizer is not None:
+        name, step = "train_step", functools.partial(task.train_step, optimizer=optimizer)
+    step = functools.partial(step, model=model, metrics=metrics)
+    _trace(
+        task,
+        [] if optimizer is None else [optimizer],
+        data,
+        name,
+        step,
+        around=functools.partial(kerases.creating, model),
+    )
+
+
+@do_not_convert
+def _leave_out(*args: Any, **kwargs: Any) -> None:
+    """Stands in for `update_state`."""
+
+
+def _trace(
+    task: Any,
+    optimizers: Sequence[Any],
+    data: Any,
+    name: str,
+    step: Callable[..., Any],
+    *,
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> list[list[Any]]:
+    """Traces a step of a task, on each replica in the context `around()`; it is never run, and updates nothing.
+
+    Returns:
+      The variables that each of the optimizers was to update.
+    """
+    if isinstance(data, DatasetBuilder):
+        spec = data.element_spec()
+    else:  # there is no public way to ask a distributed dataset for what a replica gets
+        spec = tf.nest.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], data.element_spec)
+
+    @do_not_convert
+    def on_replica(inputs: Any, step_of_task: Callable[..., Any]) -> None:
+        notes = during("tracing the first step", task=task, method=name, batch=lambda: batch_signature(inputs))
+        with random_streams.of_no_step(task), notes, around():
+            step_of_task(inputs)
+
+    @do_not_convert
+    def of_next(iterator: Any) -> None:
+        # From an iterator, as in the steps that run: a step may take parts out of a batch, not out of an argument,
+        # and an argument has vaguer shapes.
+        batch = next(iterator)
+        tf.distribute.get_strategy().run(functools.partial(on_replica, step_of_task=convert(step)), args=(batch,))
+
+    with kerases.without_updates(optimizers) as updated:
+        tf.function(of_next).get_concrete_function(tf.data.IteratorSpec(spec))
+    return updated
 
 
 @do_not_convert

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orbit
@@ -21,7 +21,7 @@ from official_trainer.engine import first_weights, windows
 from official_trainer.engine.checkpoint_state import CheckpointState
 from official_trainer.engine.coordinator import create_streams
 from official_trainer.engine.evaluation import Evaluation, ValidationSet
-from official_trainer.engine.first_trace import build_all_layers
+from official_trainer.engine.first_trace import build_all_layers, build_all_metrics
 from official_trainer.engine.step_context import StepContext, TrainerOptions, runtime_field
 from official_trainer.engine.train_iterator import Blocks, BuilderOptions, DatasetBuilder, TrainIterator
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
@@ -153,6 +153,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             trains=train,
             compiles_windows=blocks is not None and context.enables_xla,
         )
+        if train:
+            _build_train_metrics(config, context, self._step.metrics, train_dataset)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
         self.train_iterator = _train_iterator_of(config, context, blocks, train_dataset, self._coordinator)
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
@@ -520,7 +522,22 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
     for each in (*named, own) if evaluates else ():
         if each.name or each.has_data:
             each.build_metrics()
+            read = each.builder if each.dataset is None else each.dataset
+            build_all_metrics(each.metrics, each.model, each.task, None, read)
     return [own, *named]
+
+
+def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[Any], dataset: Any) -> None:
+    """Creates the variables of training metrics, of several tasks those of each, before anything is restored."""
+    if parts := {part.name: part.task for part in parts_in(context.task)}:
+        ours = [(parts[of_task.name], sub_model(context.model, of_task.name), of_task.metrics) for of_task in metrics]
+    else:
+        ours = [(context.task, context.model, metrics)]
+    for task, model, own in ours:
+        data = dataset
+        if dataset is None or parts:
+            data = _builder(config, task, task.task_config.train_data, "", context.options, trains=True)
+        build_all_metrics(own, model, task, context.optimizer, data)
 
 
 def _check_in_hand(trainer: Trainer, name: str) -> None:

@@ -97,6 +97,10 @@ class Keras(Protocol):
         """Returns a context for a step in which a loss object returns the loss of its replica, not a share of it."""
         return contextlib.nullcontext()
 
+    def creating(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context, on a replica, for a step that is traced to create variables, and never run."""
+        return contextlib.nullcontext()
+
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers inside a model, and the model itself."""
 
@@ -236,6 +240,15 @@ def is_2(thing: Any) -> bool:
 def kinds(thing: Any) -> set[str]:
     """Returns the names of the classes of either Keras that an object is of, such as `Mean` and `Metric`."""
     return {cls.__name__ for cls in type(thing).__mro__ if _root(cls) in ("keras", "tf_keras")}
+
+
+def waits(metric: Any) -> bool:
+    """Whether a metric of either Keras, or one inside it, creates variables only when it is used, as `F1Score` does."""
+    if "Metric" not in kinds(metric):
+        return any(map(waits, getattr(metric, "metrics", ())))  # of a task
+    # There is no public way to ask.
+    is_built = all(getattr(metric, name, True) for name in ("built", "_built"))
+    return not is_built or not metric.variables or any(map(waits, metric._metrics))
 
 
 def value(variable: Any) -> Any:

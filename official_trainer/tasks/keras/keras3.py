@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Keras, Pairs, counted, free_name, inner, replace_method, tree
+from official_trainer.tasks.keras import Averages, Keras, Pairs, counted, free_name, inner, is_3, replace_method, tree
 from official_trainer.tasks.keyed_draws import Replaced
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class Keras3(Keras):
         return values
 
     def trackable(self, part: Any) -> Any:
-        """Returns the values of a model, or of a metric, under their names, nested."""
+        """Returns the values of a model, of a metric, or of the metrics of a task, under their names, nested."""
+        if not is_3(part):
+            return tf.train.Checkpoint(loss=part.loss, metrics=[self.trackable(metric) for metric in part.metrics])
         return tree(self.values(part))
 
     def prepare(self, model: Any) -> None:
