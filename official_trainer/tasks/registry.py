@@ -40,7 +40,7 @@ from official_trainer.config.errors import calling_line, line_of_class, line_of_
 from official_trainer.garden import index as garden_index
 from official_trainer.garden.scan import FOLDER, Experiment, Scanned, scan
 from official_trainer.garden.spec import garden_class, is_config_class
-from official_trainer.lazy import load
+from official_trainer.lazy import load, uses_keras
 from official_trainer.nearest import nearest
 from official_trainer.shown import first_few
 from official_trainer.tasks import explained, sources
@@ -276,7 +276,9 @@ def gin_modules(task_config: Config) -> Sequence[str]:
     """Returns the modules to import so that gin knows the functions that a task calls."""
     if name := garden_class(task_config):
         return (name.partition(":")[0],)  # this imports the package around it, and so all that the task calls
-    return getattr(get_task_cls(task_config), "gin_modules", ())
+    # An optimizer of tf_keras is made by it, which is imported when it is needed.
+    optimizers = ("official.modeling.optimization",) if uses_keras(2) else ()
+    return (*optimizers, *getattr(get_task_cls(task_config), "gin_modules", ()))
 
 
 def _place(thing: Any) -> tuple[str, str, str]:

@@ -1,5 +1,8 @@
 """Gin bindings of whole commands: modules that are imported late, runs that are ended, launched jobs."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests import ROOT
@@ -77,3 +80,19 @@ def test_a_function_of_model_garden_that_is_imported_late(workspace, model_dir):
     assert "GatedFeedforward.use_gate = False" in operative
     assert "width.units = 9" in operative
     assert "had no effect" not in done.err
+
+
+def test_the_guides_first_command_in_a_process_that_has_imported_nothing(model_dir):
+    """T17: what makes optimizers is known before one is made."""
+    words = ["train", "digits_mlp", f"--model_dir={model_dir}", "trainer.train_steps=2", "trainer.export.at_end=false"]
+    params = "--gin_params=build_optimizer.use_legacy_optimizer = False"
+    assert params.split("=", 1)[1] in (ROOT / "docs/guides/gin.md").read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "official_trainer", *words, params],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "use_legacy_optimizer = False" in text(model_dir, "operative_config.train_and_eval")
