@@ -40,6 +40,8 @@ class DataConfig(Config):
         it out: in training another one takes its place, an evaluation has one less. All are in `bad_records.jsonl`.
       max_bad_records: with `skip`, how many examples may be bad; one more ends the run. Unset means any number.
       max_bad_share: with `skip`, which share of the examples of the source may be bad, as well.
+      allow_non_finite: names of features and labels that may hold NaN or infinities, because the model handles them;
+        `check` does not list these. It is so, too, of columns for which `fill_null` of a source is NaN.
       input_path: file path or pattern, or a list of them; for file-based pipelines. Not with `tfds_name`.
       tfds_name: name of a TensorFlow Datasets builder, such as `mnist` or `my_set:1.0.0`. Not with `input_path`.
       tfds_split: split to read, such as `train[:90%]`; needed with `tfds_name`.
@@ -78,6 +80,7 @@ class DataConfig(Config):
     on_bad_record: Literal["error", "skip"] = "error"
     max_bad_records: NonNegative | None = None
     max_bad_share: Fraction = 0.01
+    allow_non_finite: tuple[str, ...] = ()
     input_path: str | tuple[str, ...] = ""
     tfds_name: str = ""
     tfds_split: str = ""

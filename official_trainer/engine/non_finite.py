@@ -15,7 +15,7 @@ import logging
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ _logger = logging.getLogger(__name__)
 
 _MOST_TENSORS = 3
 _KINDS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isposinf, "-inf": np.isneginf}
+_KEYS = re.compile(r"\['([^']*)'\]")
 _IN_LAYER = re.compile(r"received by layer '([^']+)'")
 _FOUND = re.compile(r'executing op "(\w+)".*Tensor had (.+?) values', re.DOTALL)
 
@@ -43,17 +44,20 @@ ExampleAt = Callable[[int], int | None]
 """Returns which example is in a row of a batch, if that is known."""
 
 
-def in_batch(parts: Sequence[Any], example_at: ExampleAt = lambda row: None) -> list[str]:
+def in_batch(
+    parts: Sequence[Any], example_at: ExampleAt = lambda row: None, *, allowed: Collection[str] = ()
+) -> list[str]:
     """Returns a line for each tensor of a batch that holds a value that is not finite: its path, and the rows.
 
     Args:
       parts: the batch of each replica, in order.
       example_at: of the rows of the whole batch.
+      allowed: names of tensors that are left out: `age` for `features['age']`, or `labels`.
     """
     found, first = [], 0
     for number, part in enumerate(parts):
         for path, value in _named(part):
-            array = _floating(value)
+            array = None if {path, *_KEYS.findall(path)} & {*allowed} else _floating(value)
             if array is not None and not np.isfinite(array).all():
                 replica = f", on replica {number}" if len(parts) > 1 else ""
                 found.append(_sentence(path, value, array, first, example_at) + replica)
@@ -83,12 +87,52 @@ def _rows(part: Any) -> int:
 
 
 def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:
-    """Returns the first step after `good_step`, up to `failed_step`, whose batch has a value that is not finite."""
-    batches = trainer.train_iterator.batches(good_step)
+    """Returns the first step after `good_step`, up to `failed_step`, whose loss a value of its batch makes not finite.
+
+    Of the first `MAX_REPLAYED` that have such a value; a model may mask it.
+    """
+    batches, num_tried, model = trainer.train_iterator.batches(good_step), 0, None
     for step, batch in zip(range(good_step + 1, failed_step + 1), batches, strict=False):
-        if in_batch(trainer.strategy.experimental_local_results(batch)):
-            return step
+        parts = trainer.strategy.experimental_local_results(batch)
+        if in_batch(parts) and num_tried < MAX_REPLAYED:
+            model, num_tried = model or _finite_model(trainer), num_tried + 1
+            if any(_is_to_blame(part, functools.partial(_step_of, trainer, model=model)) for part in parts):
+                return step
     return None
+
+
+def _is_to_blame(part: Any, step_on: Callable[[Any], Callable[[], Any]]) -> bool:
+    """Whether numbers of a step on a replica's batch are not finite, and are with 0 for each value that is not."""
+    finite = _finite(part)
+    return finite is not part and not _gives_finite(step_on(part)) and _gives_finite(step_on(finite))
+
+
+def _finite(part: Any) -> Any:
+    """Returns a replica's batch with 0 for each value that is not finite; the same object if there is none."""
+
+    def of(value: tf.Tensor) -> tf.Tensor:
+        has_others = value.dtype.is_floating or value.dtype.is_complex
+        return tf.where(tf.math.is_finite(tf.abs(value)), value, tf.zeros_like(value)) if has_others else value
+
+    return tf.nest.map_structure(of, part, expand_composites=True) if in_batch([part]) else part
+
+
+def _finite_model(trainer: Any) -> Any:
+    """Returns the model of a run, or a new one if its weights are not finite any more."""
+    return (trainer.checkpoint_state.non_finite_weights() and _new_model(trainer)) or trainer.model
+
+
+def _new_model(trainer: Any) -> Any:
+    """Returns a model with first weights; None with other processes, or if the task cannot make two."""
+    if not trainer.process_group.is_alone:
+        return None
+    try:
+        with trainer.strategy.scope():
+            model = model_of(trainer.task)
+        trainer.task.initialize(model)
+    except Exception:  # a task's methods may raise anything
+        return None
+    return model
 
 
 def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
@@ -108,15 +152,17 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
     before = local(next(batches, None)) if number > 0 else ()
     batch = next(batches, None)
     parts = () if batch is None else local(batch)
-    if iterator.dataset is not None and (lines := in_batch(parts)):  # the caller's
-        return lines
-    first = number * getattr(iterator.builder.params, "global_batch_size", 0)
-    if lines := in_batch(parts, iterator.builder.example_from(first)):
+    model = _finite_model(trainer) if model is None else model
+    step_on = functools.partial(_step_of, trainer, model=model)
+    if any(_is_to_blame(part, step_on) for part in parts):
+        if iterator.dataset is not None:  # the caller's
+            return in_batch(parts)
+        first = number * getattr(iterator.builder.params, "global_batch_size", 0)
+        lines = in_batch(parts, iterator.builder.example_from(first))
         return [*lines, *_yields(iterator.builder.source, trainer.task)]
-    model = trainer.model if model is None else model
     search = _Search(trainer.task)
     for part in (*before[:1], *parts):
-        lines = search(_step_of(trainer, part, model, _Recorder(trainer.optimizer)))
+        lines = search(step_on(_finite(part)))
         if lines and not any(part is each for each in before):
             return lines
     return []
@@ -127,13 +173,7 @@ def origin_in_new_model(trainer: Any, good_step: int, failed_step: int) -> list[
 
     For a run that cannot go back, because it has no checkpoint: its weights are not finite any more.
     """
-    if not trainer.process_group.is_alone:
-        return []
-    try:
-        with trainer.strategy.scope():
-            model = model_of(trainer.task)
-        trainer.task.initialize(model)
-    except Exception:  # a task may not be able to do that twice; then nothing is found
+    if (model := _new_model(trainer)) is None:
         return []
     for step in range(good_step + 1, min(failed_step, good_step + MAX_REPLAYED) + 1):
         if lines := origin(trainer, step, model):
@@ -160,14 +200,19 @@ def warn_of_evaluation(context: Any, each: Any, num_examples: int) -> None:
 
 def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: int) -> list[str]:
     """Reads a validation set again, and returns lines on the first value that is not finite, as `origin` does."""
-    read, search = 0, _Search(each.task)
+    read, search, num_tried = 0, _Search(each.task), 0
+
+    def step_on(part: Any) -> Callable[[], Any]:
+        return functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
+
     for number, batch in enumerate(tf.nest.map_structure(iter, each.dataset)):
         parts = strategy.experimental_local_results(batch)
-        if lines := in_batch(parts, each.builder.example_from(read)):
-            lines += _yields(each.builder.source, each.task)
+        if (lines := in_batch(parts, each.builder.example_from(read))) and num_tried < MAX_REPLAYED:
+            num_tried += 1
+            is_to_blame = any(_is_to_blame(part, step_on) for part in parts)
+            lines = [*lines, *_yields(each.builder.source, each.task)] if is_to_blame else []
         for part in parts if number < MAX_REPLAYED and not lines else ():
-            step = functools.partial(each.task.validation_step, part, model=each.model, metrics=[])
-            lines = lines or search(step)
+            lines = lines or search(step_on(_finite(part)))
         if lines:
             return [f"in batch {number + 1}:", *lines]
         read += sum(_rows(part) for part in parts)
@@ -206,6 +251,13 @@ def _outcome(run: Callable[[], Any], *, checks_numbers: bool = False) -> Any:
             tf.config.run_functions_eagerly(was_eager)
 
 
+def _gives_finite(run: Callable[[], Any]) -> bool:
+    """Whether a step ends without an error, and all numbers that it returns are finite."""
+    found = _outcome(run)
+    arrays = [_floating(value) for _, value in _leaves(found) if hasattr(value, "dtype")]
+    return not isinstance(found, Exception) and all(np.isfinite(array).all() for array in arrays if array is not None)
+
+
 class _Search:
     """Looks for the first operation in the steps on several batches, in those alone whose numbers are not finite.
 
@@ -219,10 +271,7 @@ class _Search:
 
     def __call__(self, run: Callable[[], Any]) -> list[str]:
         """Returns lines on the first operation of a step; none if the numbers of the step are finite."""
-        found = _outcome(run)
-        arrays = [_floating(value) for _, value in _leaves(found) if hasattr(value, "dtype")]
-        is_finite = all(np.isfinite(array).all() for array in arrays if array is not None)
-        if is_finite and not isinstance(found, Exception):
+        if _gives_finite(run):
             if self._in_finite is None:
                 self._in_finite = first_operation(self._task, run)
             return []
@@ -263,8 +312,9 @@ def _yields(source: str, task: Any) -> list[str]:
     return [] if is_ours else [f"{source} yields them, at {user_code.line_of_code(code)}"]
 
 
-def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder) -> Callable[[], Any]:
+def _step_of(trainer: Any, part: Any, model: Any, recorder: _Recorder | None = None) -> Callable[[], Any]:
     """Returns a function that runs the task's step on a replica's batch without an update, as with one replica."""
+    recorder = recorder or _Recorder(trainer.optimizer)
     return lambda: (trainer.task.train_step(part, model=model, optimizer=recorder, metrics=[]), recorder.gradients)
 
 

@@ -263,7 +263,7 @@ class Recovery:
         if self._model_dir and not was_repeated and self._trainer.context.workers is None:
             # The steps cannot be repeated without a checkpoint before them. Their batches were looked at.
             finite = ", whose batches" if looked == checked else f"; the batches after step {looked}"
-            came = f"{came}{finite} hold finite values"
+            came = f"{came}{finite} hold no value that makes a loss not finite"
             since = checked if failed_step - checked <= non_finite.MAX_REPLAYED else good_step
             if lines := non_finite.origin_in_new_model(self._trainer, since, failed_step):
                 return "\n  ".join([f"{came}; the tensors are in {where}", *lines])

@@ -157,13 +157,19 @@ class _DryRun:
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
-        return "\n".join([step, *self._not_finite(self.trainer.train_iterator.batches(0))])
+        return "\n".join([step, *self._not_finite(builder, self.trainer.train_iterator.batches(0))])
 
-    def _not_finite(self, batches: Iterator[Any]) -> Iterator[str]:
+    def _not_finite(self, builder: Any, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""
         for batch in itertools.islice(batches, 1):
             parts = self.trainer.strategy.experimental_local_results(batch)
-            yield from (f"not finite: {line}" for line in non_finite.in_batch(parts))
+            filled = getattr(getattr(builder.params, "source", None), "fill_null", {})
+            allowed = [name for name, value in filled.items() if value != value]  # NaN
+            allowed += getattr(builder.params, "allow_non_finite", ())
+            if lines := non_finite.in_batch(parts, allowed=allowed):
+                yield from (f"not finite: {line}" for line in lines)
+                if hasattr(builder.params, "allow_non_finite"):
+                    yield f"if the model handles them, name them in {builder.section}.allow_non_finite"
 
     def _evaluate(self) -> str:
         self.trainer.evaluation.build_data(self._job.config.trainer.validation_steps)
@@ -172,7 +178,7 @@ class _DryRun:
         bad = [name for name, value in logs.items() if not math.isfinite(value)]
         found = [f"not finite: {', '.join(bad)}"] if bad else []
         for each in self.trainer.evaluation.sets:
-            found += self._not_finite(iter(each.dataset))
+            found += self._not_finite(each.builder, iter(each.dataset))
         return "\n".join(["one step, " + ", ".join(sorted(logs)), *found])
 
     def _monitored_metric(self) -> str:

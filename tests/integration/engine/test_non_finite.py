@@ -73,6 +73,12 @@ def test_the_tensor_and_the_rows_of_a_batch_are_named(name):
     assert non_finite.in_batch(parts()) == lines
 
 
+def test_what_may_hold_them_is_left_out():
+    """N10: by its key, or by its name in the batch."""
+    batch = ({"age": column(NAN, 1), "sex": column(1, INF)}, column(NAN, 0))
+    assert [line.split()[0] for line in non_finite.in_batch([batch], allowed=["age", "labels"])] == ["features['sex']"]
+
+
 def test_the_example_in_the_arrays_is_named():
     """N28: behind the shuffle; not where something after it has moved the examples."""
     values = np.arange(40, dtype="float32")

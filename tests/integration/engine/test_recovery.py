@@ -140,16 +140,42 @@ def test_check_names_what_is_not_finite_in_the_batch_that_it_reads(model_dir, st
     monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
     steps = {step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
     assert "\nnot finite: features float32[10,6]: 1 value is nan in column 2" in steps["train"].outcome
+    assert "if the model handles them, name them in task.train_data.allow_non_finite" in steps["train"].outcome
+    handled = ["task.train_data.allow_non_finite=[features]"]
+    resolved = configuration.resolve(registry.get_config("bad_batch"), experiment="bad_batch", sets=handled)
+    steps = {step.name: step for step in run.check("bad_batch", resolved, model_dir=f"{model_dir}", mode="train")}
+    assert "finite" not in steps["train"].outcome
 
 
 def test_updates_that_are_too_large_before_the_first_checkpoint_are_no_fault_of_the_machine(model_dir, stream):
     """G8, N28: nothing was repeated; the batches are finite, so the learning rate is named."""
     stream.bad_index = None
     rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=1e30"
-    said = "whose batches hold finite values: either updates are too large.*find-lr"
+    said = "whose batches hold no value that makes a loss not finite: either updates are too large.*find-lr"
     with pytest.raises(NonFiniteError, match=said) as raised:
         do(model_dir, "trainer.checkpoint_interval=50", rate)
     assert "machine" not in str(raised.value)
+
+
+def masks_nan(task):
+    """Returns a model that takes NaN for 0."""
+    features = keras.Input((6,))
+    known = keras.layers.Lambda(lambda values: tf.where(tf.math.is_nan(values), 0.0, values))(features)
+    return keras.Model(features, keras.layers.Dense(3)(known))
+
+
+@pytest.mark.parametrize("interval", [1, 50])
+def test_values_that_the_model_masks_are_not_the_cause(interval, model_dir, stream, monkeypatch):
+    """G8, N28: features hold NaN in every batch, and updates are too large; with a checkpoint before it and without."""
+    stream.bad_index, stream.bad_too = None, tuple(range(120))
+    monkeypatch.setattr(BadBatchTask, "build_model", masks_nan)
+    monkeypatch.setattr(BadBatchTask, "train_step", toy.ToyTask.train_step)
+    rate = "trainer.optimizer_config.learning_rate.constant.learning_rate=1e38"
+    with pytest.raises(NonFiniteError) as raised:
+        do(model_dir, f"trainer.checkpoint_interval={interval}", rate)
+    said = {1: "the batch of step [0-9]+ did it", 50: "hold no value that makes a loss not finite: either updates are"}
+    assert re.search(said[interval], str(raised.value))
+    assert "features" not in str(raised.value)
 
 
 def test_leaving_out_the_batch_ends_as_if_it_had_never_been_there(model_dir, tmp_path, stream):
