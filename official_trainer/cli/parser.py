@@ -297,7 +297,7 @@ class _Words:
             self._set("set", f"{spelled}={self._value(spelled, value, rest)}")
         elif not self._is_foreign(name, value, rest):
             if self._takes_overrides and (path := _field_path(name)):
-                hint = f"; the field of this name is set with {path}={value or 'VALUE'}"
+                hint = f"; the field for it is set with {path}={value or 'VALUE'}"
             else:
                 hint = did_you_mean(name, self._kinds, prefix="--")
             self._unknown.append((name, f"unknown flag --{spelled}{hint}"))
@@ -326,13 +326,16 @@ class _Words:
     def unexpected(self, word: str) -> str:
         """Returns the problem of a positional argument too many, which may be a flag without its dashes."""
         name, equals, _ = word.partition("=")
+        if self._takes_overrides and (not name or any(each.endswith("=") for each in self.values.get("set", ()))):
+            return f"unexpected argument {word!r}; write PATH=VALUE without spaces around ="
         return f"unexpected argument {word!r}{did_you_mean(name, self._kinds, prefix='--') if equals else ''}"
 
 
 def _field_path(name: str) -> str:
     """Returns the path of a field that every experiment has, such as `trainer.train_steps`; empty if there is none."""
     try:
-        from official_trainer.config import DataConfig, RuntimeConfig, TrainerConfig
+        from official_trainer.config import DataConfig, RuntimeConfig, TrainerConfig, other_names
+        from official_trainer.config.optimization import ConstantLrConfig
     except ImportError:  # `doctor` says what to install
         return ""
 
@@ -340,7 +343,9 @@ def _field_path(name: str) -> str:
         return {field.name for field in dataclasses.fields(section)}
 
     sections = {"trainer": TrainerConfig, "runtime": RuntimeConfig, "task.train_data": DataConfig}
-    return next((f"{path}.{name}" for path, section in sections.items() if name in names(section)), "")
+    sections["trainer.optimizer_config.learning_rate.constant"] = ConstantLrConfig
+    asked = (name, *other_names.ours(name))
+    return next((f"{path}.{each}" for path, cls in sections.items() for each in asked if each in names(cls)), "")
 
 
 def _with_flagfiles(argv: Iterable[str], read: list[str]) -> Iterator[str]:

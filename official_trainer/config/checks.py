@@ -32,7 +32,10 @@ def rules(config: Config, trail: Trail, known: list[Problem]) -> Iterator[Proble
             place = f"{path}.{name}" if path else name
             if place in bad or any(_sibling(place, word) in bad for word in _words(text)):
                 continue  # follows from a value that could not be read
-            yield Problem(text, place, **_cause(section, path, place, text, trail))
+            cause, own = _cause(section, path, place, text, trail), trail.origin(place)
+            if own.kind == "experiment" and cause["origin"] != own:
+                text = f"{text} ({name} is set by {own.brief})"
+            yield Problem(text, place, **cause)
 
 
 def unused(config: Config, trail: Trail, known: list[Problem], *, is_lenient: bool = False) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ import keyword
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
+from official_trainer.config import other_names
 from official_trainer.config.errors import ConfigError, Problem, best_match, calling_line
 
 _MOST_LISTED = 8
@@ -126,7 +127,8 @@ class UnknownFieldError(ConfigError, TypeError):
 
     def __init__(self, cls: type[Config], name: str) -> None:
         known = [spelling(field) for field in cls.__dataclass_fields__]
-        near, what = best_match(name, known), f"{cls.__name__} has no field '{name}'"
+        near = next((ours for ours in other_names.ours(name) if ours in known), best_match(name, known))
+        what = f"{cls.__name__} has no field '{name}'"
         fix = "" if near else "show --explain EXPERIMENT lists the fields of an experiment"
         allowed = "" if near or len(known) > _MOST_LISTED else ", ".join(known)
         super().__init__([Problem(what, near=near, allowed=allowed, fix=fix, origin=calling_line())])

@@ -10,6 +10,7 @@ the subclass are read. Sections merge field by field; all other values, also lis
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from official_trainer.shown import counted, shorten
 _ORDER: Mapping[Any, int] = {bool: 0, int: 1, float: 2, str: 9, Any: 10}
 """The order in which the members of a union are tried; all other types are 5."""
 _SHOWN_ITEMS = 12
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+(e[-+]?\d+)?", re.IGNORECASE)
 FAILED: Any = type("Failed", (), {"__repr__": lambda _: "FAILED"})()
 """What decoding returns when it has reported a problem instead."""
 
@@ -264,7 +266,7 @@ class Decoder:
             return FAILED
         cls = type(current) if isinstance(current, tp) else tp
         if node.kind != "mapping":
-            return self._not_a_section(node, cls, path)
+            return self._not_a_section(node, cls, current, path)
         start = current if isinstance(current, tp) and (node.is_part or not cls.IS_WHOLE) else None
         if node.op == ":=":
             start = values.blank(current) if isinstance(current, tp) else None
@@ -331,7 +333,7 @@ class Decoder:
             self.problems += [dataclasses.replace(problem, path=place, **at) for problem in error.problems]
             return FAILED
 
-    def _not_a_section(self, node: Node, cls: type[Config], path: str) -> Any:
+    def _not_a_section(self, node: Node, cls: type[Config], current: Any, path: str) -> Any:
         if node.kind == "scalar" and node.value == "" and not node.quoted:
             fix = "set its fields" if node.origin.kind == "flag" else "indent its fields below it, or remove the line"
             return self._fail(node, path, "nothing is set in this section", fix=fix)
@@ -339,6 +341,7 @@ class Decoder:
             fix = "write type: null for none" if issubclass(cls, OneOf) else "remove it to keep the defaults"
             return self._fail(node, path, "a section cannot be null", fix=fix)
         fix = "put a space after ':'" if node.kind == "scalar" and node.is_glued else ""
+        fix = fix or _meant_inside(node, cls, current, path)
         what = " or ".join([f"must be {fields.describe(cls)}", ", ".join(cls.WORDS)][: 1 + bool(cls.WORDS)])
         near = best_match(node.value, cls.WORDS) if node.kind == "scalar" else ""
         return self._fail(node, path, what, got=node.shown, near=near, fix=fix)
@@ -400,13 +403,29 @@ class Decoder:
 def _expanded(node: Node, cls: type[Config]) -> Node:
     """Returns the mapping that a single word abbreviates, or the node itself if it abbreviates none."""
     plain = dataclasses.replace(node, quoted=False, op="=")
-    if issubclass(cls, OneOf | Component):
+    is_number = node.kind == "scalar" and _NUMBER.fullmatch(node.value) is not None
+    if issubclass(cls, Component) or (issubclass(cls, OneOf) and not is_number):
         pair = dataclasses.replace(plain, value="type"), dataclasses.replace(node, op="=")
     elif node.value in cls.WORDS:
         pair = plain, dataclasses.replace(plain, value="true")
     else:
         return node
     return dataclasses.replace(node, kind="mapping", value=(pair,))
+
+
+def _meant_inside(node: Node, cls: type[Config], current: Any, path: str) -> str:
+    """Returns what to do where a one-of is given a number, for the field of this name in what its `type` selects."""
+    if not issubclass(cls, OneOf) or node.kind != "scalar" or _NUMBER.fullmatch(node.value) is None:
+        return ""
+    key, chosen = path.rpartition(".")[2], getattr(current, "type", None)
+    names = (key, *other_names.ours(key))
+    for choice in filter(None, (chosen, *fields.choices(cls))):
+        section = fields.strip(fields.hints(cls).get(choice))[0]
+        for name in names if fields.is_section_type(section) else ():
+            if name in fields.hints(section):
+                place = f"{fields.join(path, choice)}.{name}={node.value}"
+                return f"set {place}" if choice == chosen else f"set {path}.type={choice} and {place}"
+    return ""
 
 
 def _fits(arm: Any, node: Node) -> bool:

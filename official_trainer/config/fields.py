@@ -394,6 +394,8 @@ def unknown_field(root: Any, section: Any, path: str, key: Key, origin: Origin |
         return Problem(what, join(path, key), origin=origin)
     if is_section_type(cls) and key in cls.REMOVED:
         return Problem("this field was removed", join(path, key), fix=cls.REMOVED[str(key)], origin=origin)
+    if not path and origin is not None and origin.kind == "file":
+        parts.append("base")  # files that this one is over
     ours = other_names.ours(str(key))
     near = next((name for name in ours if name in parts), "")
     elsewhere = "" if near else _inside(cls, str(key), path) or _elsewhere(root, str(key), ours)

@@ -298,7 +298,8 @@ class TrainerConfig(Config):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.train_epochs is not None and self.train_steps:
-            yield "train_epochs", f"cannot be set together with train_steps={self.train_steps}; set train_steps=0 too"
+            what = f"cannot be set together with train_steps={self.train_steps}"
+            yield "train_epochs", f"{what}; set train_epochs=null to count steps, or train_steps=0 to count epochs"
         if self.validation_steps == 0:
             yield "validation_steps", "must be -1 (all data) or at least 1"
         if self.recovery_learning_rate_scale > 1:

@@ -29,6 +29,7 @@ STATUS_WORDS: Mapping[str, str] = {
     "stalled": "stalled",
     "died": "died: its record says running, and no process does",
     "preempted": "stopped, and can be continued",
+    "pruned": "ended early by its sweep",
     "unknown": "without a record that can be read",
     "Model Garden": "of Model Garden's driver, which records no status",
     "empty": "an empty folder",

@@ -37,6 +37,7 @@ Status = Literal[
     "failed",
     "stalled",
     "preempted",
+    "pruned",
     "died",
     "unknown",
     "Model Garden",
@@ -323,7 +324,7 @@ def _status(
     if status.get("phase") == "refused" and isinstance(code, int):
         notes.append(f"its last start was refused with exit code {code}")
     phase = run.get("status", status.get("phase"))
-    if phase in ("done", "preempted"):
+    if phase in ("done", "preempted", "pruned"):
         return phase
     if phase == "failed":
         if code == ExitCode.STALLED:

@@ -46,7 +46,7 @@ from official_trainer.sweeps.slots import Slots
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
-from official_trainer.tracking import kubeflow
+from official_trainer.tracking import kubeflow, record
 from official_trainer.tracking.jsonl import read_rows
 
 _POLL_SECONDS = 0.5
@@ -283,7 +283,9 @@ class Driver:
             del self._running[number]
             self._judge(trial, process, code)
         if self._trials[number].state == "pruned":  # it never goes back to an earlier step
-            _keep_best(trials.run_directory(self._plan.directory, number))
+            place = trials.run_directory(self._plan.directory, number)
+            record.mark_pruned(place)
+            _keep_best(place)
         process.lines.end()
 
     def _again(self, trial: Trial, process: Process, code: int, processes: Processes) -> None:

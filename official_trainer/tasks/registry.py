@@ -541,11 +541,11 @@ def _unknown(name: str, index: _Index, imported: Mapping[str, Factory], workspac
     what = f"unknown experiment '{name}'"
     known = ", ".join(sorted(names)) if len(names) <= 12 else ", ".join(near)
     reasons = [each.message for each in [*index.unread, *index.problems, *([] if imported else index.silent)]]
-    if not names and not near:
+    if not names:
         empty = f"'{FOLDER}' registers no experiment"
         if workspace is None:
             empty = f"no folder '{FOLDER}' here or above, and no --import=MODULE that registers it"
-        return Problem(what, fix="; ".join([empty, *reasons]))
+        return Problem(what, fix="; ".join([empty, *reasons]), near=near[0] if near else "")
     return Problem(what, allowed=known, near=near[0] if near else "", fix="; ".join(reasons))
 
 

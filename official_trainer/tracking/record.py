@@ -122,6 +122,13 @@ def read_run(model_dir: str) -> dict[str, Any] | None:
     return run
 
 
+def mark_pruned(model_dir: str) -> None:
+    """Records of a run, whose process has ended, that its sweep has ended it early; it is not to be continued."""
+    path = files.join(model_dir, RUN_FILE)
+    with contextlib.suppress(OSError, files.UnreadableFileError):  # `runs` names a damaged record
+        _write(path, {**files.read_json(path), "status": "pruned"})
+
+
 def changed(run: Mapping[str, Any]) -> list[str]:
     """Returns the fields of `run.json` that hold what this program does not write there."""
     return [name for name, kinds in _KINDS.items() if name in run and not _is_of(run[name], kinds)]

@@ -41,7 +41,7 @@ _COLOURS: Mapping[str, terminal.Colour] = {
     "running": "cyan",
     "preempted": "yellow",
     **dict.fromkeys(("failed", "stalled", "died", "unreadable"), "red"),
-    **dict.fromkeys(("Model Garden", "empty", "no run", "unknown"), "dim"),
+    **dict.fromkeys(("pruned", "Model Garden", "empty", "no run", "unknown"), "dim"),
 }
 
 

@@ -224,7 +224,7 @@ def _run_dir(arguments: argparse.Namespace) -> str | None:
     name = arguments.name or ""
     if name and target.is_run(name):
         return name
-    if name in (os.curdir, os.pardir) or (os.sep in name and not _is_experiment(name, arguments)):
+    if name in (os.curdir, os.pardir) or (files.is_dir(name) and not _is_experiment(name, arguments)):
         raise UsageError(f"{name} is not the directory of a run: there is no {target.params_path(name)}")
     return None
 

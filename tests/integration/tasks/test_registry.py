@@ -230,6 +230,8 @@ def test_unknown_names(tmp_path):
     assert refusal(registry.get_config, "x") == (
         "unknown experiment 'x'; no folder 'experiments' here or above, and no --import=MODULE that registers it"
     )
+    said = refusal(registry.get_config, "bert_squad")
+    assert said.endswith("no --import=MODULE that registers it; did you mean 'bert/squad'?")
 
 
 # In-process names.

@@ -58,7 +58,7 @@ def process(*argv, cwd):
         (["train", "--experiment=my_experiment", "trainer.train_steps=10k"], 2, "trainer.train_steps"),
         (["trian"], 2, "no such verb: trian; did you mean train?"),
         (["train"], 2, "try: official-trainer train --experiment=my_experiment"),
-        (["train", "--train_steps=9"], 2, "the field of this name is set with trainer.train_steps=9"),
+        (["train", "--train_steps=9"], 2, "the field for it is set with trainer.train_steps=9"),
     ],
 )
 def test_answers_without_tensorflow(argv, code, said, workspace):

@@ -211,11 +211,13 @@ def test_unknown_flags_name_the_nearest_and_all_are_reported():
         ("--train_steps=500", "trainer.train_steps=500"),
         ("--num-gpus=2", "runtime.num_gpus=2"),
         ("--global_batch_size", "task.train_data.global_batch_size=VALUE"),
+        ("--epochs=3", "trainer.train_epochs=3"),
+        ("--lr=0.1", "trainer.optimizer_config.learning_rate.constant.learning_rate=0.1"),
     ],
 )
 def test_a_flag_with_the_name_of_a_field(flag, override):
     """N7: says how the field is set."""
-    with pytest.raises(UsageError, match=re.escape(f"; the field of this name is set with {override}\n")):
+    with pytest.raises(UsageError, match=re.escape(f"; the field for it is set with {override}\n")):
         read("--experiment=digits", flag)
 
 
@@ -263,6 +265,9 @@ def test_a_launch_script_of_model_garden_is_told_what_does_nothing(engine, works
         (["--quiet=maybe"], "--quiet=maybe: expected true or false"),
         (["digits", "mnist"], "unexpected argument 'mnist'"),
         (["--exp=digits"], "unknown flag --exp"),
+        (["digits", "a.b", "=", "1"], "unexpected argument '='; write PATH=VALUE without spaces around ="),
+        (["digits", "a.b", "=1"], "unexpected argument '=1'; write PATH=VALUE without spaces around ="),
+        (["digits", "a.b=", "1"], "unexpected argument '1'; write PATH=VALUE without spaces around ="),
     ],
 )
 def test_words_that_cannot_be_read(argv, said):

@@ -89,3 +89,29 @@ def test_every_item_can_be_added(name):
     item, place = re.fullmatch(r"add (\{.*\}) to (\S+)", other_names.OF_ITEMS[name]).groups()
     item = re.sub("(port|patience): …", r"\1: 1", item).replace("…", "mine")
     assert resolve(ExperimentConfig(), sets=[f"{place}=[{item}]"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("cosine", f"set {LR}.cosine.initial_learning_rate=0.1"),
+        (None, f"set {LR}.type=constant and {LR}.constant.learning_rate=0.1"),
+    ],
+)
+def test_a_number_for_a_section_with_a_type(schedule, said):
+    """N7: the field is named that holds it, of the type that is chosen."""
+    assert refused(f"{LR}=0.1", schedule) == f"--set: {LR}: must be a section (LrConfig), got '0.1'; {said}"
+
+
+def test_a_name_of_another_trainer_in_python():
+    with pytest.raises(ConfigError, match="TrainerConfig has no field 'epochs'; did you mean 'train_epochs'"):
+        TrainerConfig(epochs=3)
+
+
+def test_base_is_among_what_a_file_may_hold(tmp_path):
+    (tmp_path / "a.yaml").write_text("bases: b.yaml\nzzzz: 1\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(ExperimentConfig(), config_files=[str(tmp_path / "a.yaml")])
+    first, second = (problem.message for problem in caught.value.problems)
+    assert first.endswith("bases: unknown field; did you mean 'base'?")
+    assert second.endswith("zzzz: unknown field; allowed: task, trainer, runtime, base")

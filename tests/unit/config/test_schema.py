@@ -2,7 +2,7 @@
 
 import pytest
 
-from official_trainer.config import ExperimentConfig, resolve
+from official_trainer.config import ConfigError, ExperimentConfig, TrainerConfig, resolve
 from tests.support.config.sample import problems, resolved
 
 OPTIMIZATION = "trainer.optimizer_config"
@@ -20,7 +20,11 @@ STEP_COSINE = f"{OPTIMIZATION}.learning_rate=step_cosine_with_offset"
         ),
         (["task.train_data.tfds_name=x"], "tfds_split: is needed with tfds_name, for example tfds_split: train"),
         (["task.train_data.tfds_split=x"], "task.train_data.tfds_split: has no effect without tfds_name"),
-        (["trainer.train_epochs=3"], "trainer.train_epochs: cannot be set together with train_steps=100; set train_st"),
+        (
+            ["trainer.train_epochs=3"],
+            "trainer.train_epochs: cannot be set together with train_steps=100; set train_epochs=null to count steps, "
+            "or train_steps=0 to count epochs",
+        ),
         (["trainer.validation_steps=0"], "trainer.validation_steps: must be -1 (all data) or at least 1"),
         (["trainer.train_tf_function=off"], "train_tf_while_loop: needs train_tf_function; set train_tf_while_loop=f"),
         (
@@ -79,3 +83,18 @@ def test_configurations_that_keep_the_rules():
     assert config.trainer.optimizer_config.warmup.get().warmup_steps == 10
     assert config.runtime.loss_scale == "dynamic"
     assert resolve(ExperimentConfig(), sets=["trainer.train_epochs=3"]).config.trainer.train_epochs == 3
+
+
+def test_steps_of_the_command_line_and_epochs_of_the_code():
+    """N7: who has set the other is said, and what keeps those of the command line works."""
+    base = ExperimentConfig(trainer=TrainerConfig(train_epochs=3))
+    with pytest.raises(ConfigError) as caught:
+        resolve(base, experiment="digits", sets=["trainer.train_steps=400"])
+    said = (
+        "set train_epochs=null to count steps, or train_steps=0 to count epochs (train_epochs is set by experiment dig"
+    )
+    assert said in str(caught.value) and str(caught.value).startswith(
+        "--set: trainer.train_epochs: cannot be set toget"
+    )
+    found = resolve(base, experiment="digits", sets=["trainer.train_steps=400", "trainer.train_epochs=null"])
+    assert found.config.trainer.train_steps == 400

@@ -9,6 +9,7 @@ import pytest
 from official_trainer import config
 from official_trainer.distributed.devices import Devices
 from official_trainer.lock import DirectoryLock
+from official_trainer.runs import recorded
 from official_trainer.sweeps import driver
 from official_trainer.sweeps import trial as trials
 from official_trainer.sweeps.course import Course
@@ -94,6 +95,8 @@ def run(directory, processes, monkeypatch, check=()):
 def test_the_record_of_a_pruned_trial_stays_as_it_is(code, tmp_path, monkeypatch):
     """N21: whatever its process does after that, and however it ends; the same command has nothing left to do."""
     processes = StandIns(code)
+    (tmp_path / "trials" / "1" / "run").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "trials" / "1" / "run" / "run.json").write_text('{"run_id": "x", "status": "preempted"}')
     found = run(str(tmp_path), processes, monkeypatch)
     assert processes.stopped == [1] and not processes.running
     assert (found[0].state, found[0].value, found[0].step) == ("complete", 0.4, 4)
@@ -101,6 +104,7 @@ def test_the_record_of_a_pruned_trial_stays_as_it_is(code, tmp_path, monkeypatch
     assert (pruned.state, pruned.reason, pruned.step) == ("pruned", "by MedianPruner", 2)
     assert pruned.reports == BAD and pruned.value is None
     assert trials.read(str(tmp_path), 1) == pruned
+    assert recorded.read(str(tmp_path / "trials" / "1" / "run"), now_seconds=0.0).status == "pruned"
     before = (tmp_path / "trials" / "1" / "trial.json").read_bytes()
     assert run(str(tmp_path), StandIns(code), monkeypatch) == found
     assert (tmp_path / "trials" / "1" / "trial.json").read_bytes() == before

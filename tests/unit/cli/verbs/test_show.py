@@ -94,7 +94,19 @@ def test_show_a_run_as_it_would_be(run_dir, capsys):
     assert "trainer.max_to_keep" not in report["origins"]
 
 
-@pytest.mark.parametrize("name", ["runs/none", ".", "./my_experiment"])
+@pytest.mark.parametrize("name", ["runs/none", "./my_experiment", "bert/sqad"])
+def test_show_what_is_neither_a_run_nor_an_experiment(name, workspace, capsys):
+    """N7: a name with a slash may be meant as either."""
+    said = {
+        "runs/none": "there is no folder runs/none, and no experiment has this name; allowed: my_experiment\n",
+        "./my_experiment": "unknown experiment './my_experiment'; allowed: my_experiment; did you mean 'my_exper",
+        "bert/sqad": "unknown experiment 'bert/sqad'; allowed: my_experiment; did you mean 'bert/squad'?",
+    }
+    assert cli.main(["show", name]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said[name]}")
+
+
+@pytest.mark.parametrize("name", [".", "./experiments", "experiments"])
 def test_show_a_directory_without_a_run(name, workspace, capsys):
     assert cli.main(["show", name]) == 2
     assert capsys.readouterr().err == (f"error: {name} is not the directory of a run: there is no {name}/params.yaml\n")
