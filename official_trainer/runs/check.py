@@ -34,6 +34,7 @@ from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.runs.build import beside_of, build, schedule_of, store_of, trackers_of
 from official_trainer.runs.job import Job, check_ready, say_place, warn
+from official_trainer.runs.mistakes import logits
 from official_trainer.runs.resume import data_layout
 from official_trainer.runs.train import check_monitored
 from official_trainer.tasks import export, variables
@@ -157,7 +158,10 @@ class _DryRun:
         if any(action.publishes for action in self.schedule.actions):
             self.trainer.run_steps(1, publish=True)
         step = "; ".join([f"one step, loss {loss:.4g}", *map(str, self.trainer.restored)])
-        return "\n".join([step, *self._not_finite(builder, self.trainer.train_iterator.batches(0))])
+        trainer, batches, found = self.trainer, self.trainer.train_iterator.batches, list[str]()
+        if not self._evaluates:
+            found = logits.in_first_batch(trainer, trainer.task, trainer.model, batches(0), trainer.optimizer)
+        return "\n".join([step, *self._not_finite(builder, batches(0)), *found])
 
     def _not_finite(self, builder: Any, batches: Iterator[Any]) -> Iterator[str]:
         """Yields the lines about values of the first batch that are not finite, which the loss does not show."""
@@ -179,6 +183,7 @@ class _DryRun:
         found = [f"not finite: {', '.join(bad)}"] if bad else []
         for each in self.trainer.evaluation.sets:
             found += self._not_finite(each.builder, iter(each.dataset))
+            found += logits.in_first_batch(self.trainer, each.task, each.model, each.dataset)
         return "\n".join(["one step, " + ", ".join(sorted(logs)), *found])
 
     def _monitored_metric(self) -> str:

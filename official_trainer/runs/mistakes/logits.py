@@ -1,0 +1,110 @@
+"""Cross-entropies and AUC that get logits for probabilities, or the other way round: they compute, and say nothing.
+
+Owns: finding them by the values that they get in one step. Does not own: which step (`runs/check.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import itertools
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from official_trainer.config.errors import line_of_code
+from official_trainer.lazy import tf
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.returned import metrics_of
+from official_trainer.user_code import is_users
+
+_TOLERANCE = 1e-3
+"""Half precision rounds probabilities by as much."""
+_MOST_KEPT = 16
+"""So many of the last results of sigmoid and softmax are compared with logits; a model may have large ones inside."""
+
+
+def in_first_batch(trainer: Any, task: Any, model: Any, batches: Iterable[Any], optimizer: Any = None) -> list[str]:
+    """Returns a line for each function or metric that gets the wrong of both in a step on the first replica's part.
+
+    Args:
+      trainer: whose strategy has distributed the batches.
+      task: whose step it is.
+      model: of the step.
+      batches: of which the first is read.
+      optimizer: for the training step, which updates nothing; None for the evaluation step.
+    """
+    step = task.validation_step if optimizer is None else functools.partial(task.train_step, optimizer=optimizer)
+    step = functools.partial(step, model=model, metrics=metrics_of(task, model, training=optimizer is not None))
+    calls, was_eager = _Calls(task), tf.config.functions_run_eagerly()
+    for batch in itertools.islice(batches, 1):
+        part, before = trainer.strategy.experimental_local_results(batch)[0], sys.getprofile()
+        tf.config.run_functions_eagerly(True)
+        sys.setprofile(calls)
+        try:  # the step has run before: that it does not run eagerly is no mistake
+            with contextlib.suppress(Exception), kerases.without_updates(optimizer):
+                step(part)
+        finally:
+            sys.setprofile(before)
+            tf.config.run_functions_eagerly(was_eager)
+    return list(dict.fromkeys(calls.lines))
+
+
+class _Calls:
+    """Looks at each call, as a profiler does: there is no public place between a loss and a model."""
+
+    def __init__(self, task: Any) -> None:
+        self._module = type(task).__module__
+        self._made = collections.deque[tuple[str, Any]](maxlen=_MOST_KEPT)
+        self.lines: list[str] = []
+
+    def __call__(self, frame: types.FrameType, event: str, value: Any) -> None:
+        name, package = frame.f_code.co_name, str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in ("keras", "tf_keras", "tensorflow"):
+            return
+        if event == "return" and name in ("sigmoid", "softmax", "softmax_v2") and hasattr(value, "numpy"):
+            self._made.append((name.removesuffix("_v2"), value))
+        given: Any = frame.f_locals
+        if event == "call" and name == "update_state" and "AUC" in kerases.kinds(given["self"]):
+            self._look_at(type(given["self"]).__name__, frame, takes_logits=given["self"]._from_logits)
+        elif event == "call" and name.endswith("crossentropy") and "from_logits" in given:
+            self._look_at(name, frame, takes_logits=given["from_logits"])
+
+    def _look_at(self, name: str, frame: types.FrameType, *, takes_logits: bool) -> None:
+        outputs = frame.f_locals.get("y_pred")
+        if not hasattr(outputs, "numpy"):
+            return
+        values, wrong = _flat(outputs), ""
+        low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+        if takes_logits:
+            same = (kind for kind, made in self._made if _are_close(_flat(made), values))
+            if kind := next(same, ""):
+                wrong = f"logits, and gets what {kind} returns: leave out from_logits=True, or {kind}"
+        elif low < -_TOLERANCE or 1 + _TOLERANCE < high < np.inf:
+            fix = "set from_logits=True, or end the model with sigmoid or softmax"
+            wrong = f"probabilities, and gets values from {low:.3g} to {high:.3g}: {fix}"
+        if wrong:
+            self.lines.append(f"{name}{self._place(frame)} takes {wrong}")
+
+    def _place(self, frame: types.FrameType | None) -> str:
+        """Returns which metric called, or the line of the user's that did; empty where neither is known."""
+        while frame is not None:
+            caller: Any = frame.f_locals.get("self")
+            if "Metric" in kerases.kinds(caller):
+                return f" of the metric {caller.name!r}"
+            if is_users(frame.f_code.co_filename, self._module):
+                return f", at {line_of_code(frame.f_code.co_filename, frame.f_lineno).brief},"
+            frame = frame.f_back
+        return ""
+
+
+def _flat(values: Any) -> np.ndarray:
+    return np.asarray(tf.cast(values, tf.float32)).ravel()
+
+
+def _are_close(left: np.ndarray, right: np.ndarray) -> bool:
+    return left.shape == right.shape and np.allclose(left, right, atol=_TOLERANCE)
