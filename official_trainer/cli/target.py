@@ -196,7 +196,7 @@ def base_of(experiment: str, arguments: argparse.Namespace, *, run_dir: str | No
         return registry.get_config(experiment, workspace(arguments), imports(arguments))
     except registry.UnknownExperimentError as error:
         problem, missing = error.problems[0], _missing_imports(experiment, arguments, run_dir)
-        if os.sep in experiment and not problem.near:
+        if os.sep in experiment and not problem.near and not run_dir:
             found = f"{experiment} holds no run" if files.exists(experiment) else f"there is no folder {experiment}"
             near = config.errors.near_file(experiment)
             problem = dataclasses.replace(problem, what=f"{found}, and no experiment has this name", near=near)

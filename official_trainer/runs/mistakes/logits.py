@@ -9,12 +9,11 @@ import collections
 import contextlib
 import functools
 import itertools
+import math
 import sys
 import types
 from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from official_trainer.config.errors import line_of_code
 from official_trainer.lazy import tf
@@ -70,7 +69,7 @@ class _Calls:
             self._made.append((name.removesuffix("_v2"), value))
         given: Any = frame.f_locals
         if event == "call" and name == "update_state" and "AUC" in kerases.kinds(given["self"]):
-            self._look_at(type(given["self"]).__name__, frame, takes_logits=given["self"]._from_logits)
+            self._look_at("AUC", frame, takes_logits=given["self"].get_config()["from_logits"])
         elif event == "call" and name.endswith("crossentropy") and "from_logits" in given:
             self._look_at(name, frame, takes_logits=given["from_logits"])
 
@@ -79,12 +78,12 @@ class _Calls:
         if not hasattr(outputs, "numpy"):
             return
         values, wrong = _flat(outputs), ""
-        low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+        low, high = values.min(initial=math.inf), values.max(initial=-math.inf)
         if takes_logits:
-            same = (kind for kind, made in self._made if _are_close(_flat(made), values))
-            if kind := next(same, ""):
+            same = [kind for kind, made in self._made if _are_close(_flat(made), values)]
+            for kind in same[:1]:
                 wrong = f"logits, and gets what {kind} returns: leave out from_logits=True, or {kind}"
-        elif low < -_TOLERANCE or 1 + _TOLERANCE < high < np.inf:
+        elif low < -_TOLERANCE or 1 + _TOLERANCE < high < math.inf:
             fix = "set from_logits=True, or end the model with sigmoid or softmax"
             wrong = f"probabilities, and gets values from {low:.3g} to {high:.3g}: {fix}"
         if wrong:
@@ -102,9 +101,10 @@ class _Calls:
         return ""
 
 
-def _flat(values: Any) -> np.ndarray:
-    return np.asarray(tf.cast(values, tf.float32)).ravel()
+def _flat(values: Any) -> Any:
+    """Returns numbers as an array of one dimension, NumPy's."""
+    return tf.reshape(tf.cast(values, tf.float32), [-1]).numpy()
 
 
-def _are_close(left: np.ndarray, right: np.ndarray) -> bool:
-    return left.shape == right.shape and np.allclose(left, right, atol=_TOLERANCE)
+def _are_close(left: Any, right: Any) -> bool:
+    return left.shape == right.shape and bool((abs(left - right) <= _TOLERANCE).all())

@@ -248,7 +248,8 @@ def waits(metric: Any) -> bool:
         return any(map(waits, getattr(metric, "metrics", ())))  # of a task
     # There is no public way to ask.
     is_built = all(getattr(metric, name, True) for name in ("built", "_built"))
-    return not is_built or not metric.variables or any(map(waits, metric._metrics))
+    inside = [part for part in vars(metric).values() if "Metric" in kinds(part)]
+    return not is_built or not metric.variables or any(map(waits, inside))
 
 
 def value(variable: Any) -> Any:

@@ -56,8 +56,9 @@ def test_a_run_directory_that_is_not_there(engine, workspace, capsys):
     assert cli.main(["eval", "--model_dir=runs/ticket"]) == 2
     assert capsys.readouterr().err == "error: there is no folder runs/ticket; did you mean runs/tickets?\n"
     assert cli.main(["eval", "runs/ticket"]) == 2
-    said = "there is no folder runs/ticket, and no experiment has this name; allowed: my_experiment"
-    assert capsys.readouterr().err == f"error: {said}; did you mean 'runs/tickets'?\n"
+    said = capsys.readouterr().err
+    assert said.startswith("error: there is no folder runs/ticket, and no experiment has this name; allowed: ")
+    assert said.endswith("; did you mean 'runs/tickets'?\n")
     assert cli.main(["eval", "./runs/"]) == 2
     assert capsys.readouterr().err.startswith("error: ./runs/ holds no run, and no experiment has this name")
     assert cli.main(["eval", "--model_dir=nowhere"]) == 2
