@@ -207,10 +207,10 @@ def _in_evaluation(strategy: tf.distribute.Strategy, each: Any, num_examples: in
 
     for number, batch in enumerate(tf.nest.map_structure(iter, each.dataset)):
         parts = strategy.experimental_local_results(batch)
-        if (lines := in_batch(parts, each.builder.example_from(read))) and num_tried < MAX_REPLAYED:
-            num_tried += 1
-            is_to_blame = any(_is_to_blame(part, step_on) for part in parts)
-            lines = [*lines, *_yields(each.builder.source, each.task)] if is_to_blame else []
+        lines = in_batch(parts, each.builder.example_from(read))
+        num_tried += bool(lines)
+        is_to_blame = num_tried <= MAX_REPLAYED and any(_is_to_blame(part, step_on) for part in parts)
+        lines = [*lines, *_yields(each.builder.source, each.task)] if is_to_blame else []
         for part in parts if number < MAX_REPLAYED and not lines else ():
             lines = lines or search(step_on(_finite(part)))
         if lines:
