@@ -10,6 +10,8 @@ import tensorflow as tf
 from official_trainer import inputs
 from official_trainer.lazy import keras as keras2
 from official_trainer.tasks import MovingAverage, Task
+from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.metrics import TaskMetrics
 from tests.support import toy
 
 CLASSES = 3
@@ -166,6 +168,15 @@ def test_a_checkpoint_holds_what_metrics_create_at_first_use(task, strategy, tmp
     unbroken.run_steps(2)
     resumed.run_steps(1)
     assert float(resumed.train_loop_end()["fit"]) == float(unbroken.train_loop_end()["fit"])
+
+
+def test_a_checkpoint_holds_the_metrics_of_one_of_several_tasks(tmp_path):
+    """N52: with their task's loss, under its number."""
+    of_task = TaskMetrics("points", [Counted()])
+    held = kerases.of(of_task, *of_task.metrics).trackable(of_task)
+    prefix = tf.train.Checkpoint(points=held).write(str(tmp_path / "ckpt"))
+    keys = {name.split("/.ATTR")[0] for name, _ in tf.train.list_variables(prefix)}
+    assert {"points/loss/total", "points/loss/count", "points/metrics/0/count"} <= keys
 
 
 class LateLayers(keras.Model):
