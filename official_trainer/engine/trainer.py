@@ -137,8 +137,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not isinstance(task, MultiTask):
             dataset = train_dataset if train else validation_dataset
             name = "train_data" if train else "validation_data"
-            section = getattr(config.task, name, None)
-            builder = _builder(config, task, section, f"task.{name}", options, trains=train)
+            builder = _builder(config, task, getattr(config.task, name, None), f"task.{name}", options, trains=train)
             compiled = options is not None and options.keeps_model_metrics
             read = builder if dataset is None else dataset
             build_all_layers(model, task, optimizer if train else None, read, compiled=compiled)
@@ -153,8 +152,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             trains=train,
             compiles_windows=blocks is not None and context.enables_xla,
         )
-        if train:
-            _build_train_metrics(config, context, self._step.metrics, train_dataset)
+        _build_train_metrics(config, context, self._step.metrics, train_dataset)
         orbit.StandardTrainer.__init__(self, None, context.train_options)
         self.train_iterator = _train_iterator_of(config, context, blocks, train_dataset, self._coordinator)
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
@@ -529,15 +527,15 @@ def _validation_sets_of(config: Any, context: StepContext, dataset: Any, *, eval
 
 def _build_train_metrics(config: Any, context: StepContext, metrics: Sequence[Any], dataset: Any) -> None:
     """Creates the variables of training metrics, of several tasks those of each, before anything is restored."""
-    if parts := {part.name: part.task for part in parts_in(context.task)}:
-        ours = [(parts[of_task.name], sub_model(context.model, of_task.name), of_task.metrics) for of_task in metrics]
-    else:
-        ours = [(context.task, context.model, metrics)]
-    for task, model, own in ours:
-        data = dataset
-        if dataset is None or parts:
-            data = _builder(config, task, task.task_config.train_data, "", context.options, trains=True)
-        build_all_metrics(own, model, task, context.optimizer, data)
+    own = {each.name: each.metrics for each in metrics if hasattr(each, "by_flat_name")}
+    parts = [
+        (each.task, sub_model(context.model, each.name), own.get(each.name, ())) for each in parts_in(context.task)
+    ]
+    for task, model, of_task in parts or [(context.task, context.model, metrics)]:
+        section = task.task_config.train_data if parts else train_section(task, config)
+        read = _builder(config, task, section, "", context.options, trains=True)
+        data = read if dataset is None or parts else dataset
+        build_all_metrics(of_task, model, task, context.optimizer, data)
 
 
 def _check_in_hand(trainer: Trainer, name: str) -> None:

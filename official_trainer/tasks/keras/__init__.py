@@ -97,10 +97,6 @@ class Keras(Protocol):
         """Returns a context for a step in which a loss object returns the loss of its replica, not a share of it."""
         return contextlib.nullcontext()
 
-    def creating(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context, on a replica, for a step that is traced to create variables, and never run."""
-        return contextlib.nullcontext()
-
     def layers(self, model: Any) -> list[Any]:
         """Returns all layers inside a model, and the model itself."""
 
@@ -250,6 +246,14 @@ def waits(metric: Any) -> bool:
     is_built = all(getattr(metric, name, True) for name in ("built", "_built"))
     inside = [part for part in vars(metric).values() if "Metric" in kinds(part)]
     return not is_built or not metric.variables or any(map(waits, inside))
+
+
+def creating(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context, on a replica, for a step that is traced to create the variables of metrics, and never run.
+
+    Those of Keras 3 get their values at its end, outside of the trace: inside, a replica cannot do so.
+    """
+    return of(model).MODULE.StatelessScope() if is_3(model) else contextlib.nullcontext()
 
 
 def value(variable: Any) -> Any:
