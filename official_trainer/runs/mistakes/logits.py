@@ -39,13 +39,14 @@ def in_first_batch(trainer: Any, task: Any, model: Any, batches: Iterable[Any], 
     """
     step = task.validation_step if optimizer is None else functools.partial(task.train_step, optimizer=optimizer)
     step = functools.partial(step, model=model, metrics=metrics_of(task, model, training=optimizer is not None))
+    optimizers = [] if optimizer is None else [optimizer]
     calls, was_eager = _Calls(task), tf.config.functions_run_eagerly()
     for batch in itertools.islice(batches, 1):
         part, before = trainer.strategy.experimental_local_results(batch)[0], sys.getprofile()
         tf.config.run_functions_eagerly(True)
         sys.setprofile(calls)
         try:  # the step has run before: that it does not run eagerly is no mistake
-            with contextlib.suppress(Exception), kerases.without_updates(optimizer):
+            with contextlib.suppress(Exception), kerases.without_updates(optimizers):
                 step(part)
         finally:
             sys.setprofile(before)
