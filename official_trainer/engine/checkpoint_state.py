@@ -156,7 +156,7 @@ class CheckpointState:
             items["state"] = kerases.tree(beside)
         averages = self._averages_in(prefix)
         restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*", "state/*"))
-        kerases.of(context.model).reset_recurrent(context.model)  # which training left where its data were
+        kerases.reset_recurrent(context.model)  # which training left where its data were
         if context.average is not None and not averages:
             context.average.reset()
 

@@ -321,7 +321,7 @@ class Evaluation:
         """Returns the folded logs of one set, whose metrics hold the rest."""
         trainer, self.current_set = self._trainer, each
         each.num_examples.assign(0)
-        kerases.of(each.model).reset_recurrent(each.model)
+        kerases.reset_recurrent(each.model)
         with each.evaluated(self._context.global_step), each.builder.errors_explained():
             if each.loop_fn is None:
                 each.loop_fn = trainer.create_eval_loop_fn(has_state=state is not None)

@@ -138,8 +138,9 @@ class StepContext:
         self.enables_xla = needs_xla(self.strategy, bool(runtime_field(config, "enable_xla", False)))
         if self.optimizer is not None and is_built(model):
             kerases.of(self.optimizer).build_slots(self.optimizer, model.trainable_variables)
-        for optimizer in self.other_optimizers.values():
-            kerases.of(optimizer).sum_gradients(optimizer)
+        for other in self.other_optimizers.values():
+            if kerases.is_3(other) and other.built:  # tf_keras's add up gradients before they use them anyway
+                kerases.of(other).build_slots(other, ())
         is_shared = not self.process_group.is_alone and not self.enables_xla
         self.step_times = StepTimes(self.optimizer, is_used=is_shared)
         self.flops = StepFlops(

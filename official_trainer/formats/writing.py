@@ -117,7 +117,7 @@ class Formats:
 
     def _refused(self, formats: Sequence[str]) -> dict[str, str]:
         """Returns why formats cannot be written, before any is."""
-        states = kerases.of(self._model).recurrent_states(self._model)
+        states = kerases.recurrent_states(self._model)
         if states and (stateless := {"onnx", "tflite_int8"} & {*formats}):
             why = "it keeps no state of a layer from one call to the next; build the model with stateful=False"
             return dict.fromkeys(sorted(stateless), why)

@@ -210,7 +210,7 @@ def _predict(
                 weights = _weights_of(*found)
                 shards = _begin(job, settings, weights)
         watchdog.enter("predict", weights.step)
-        keeps_state = not weights.model and bool(kerases.of(trainer.model).recurrent_states(trainer.model))
+        keeps_state = not weights.model and bool(kerases.recurrent_states(trainer.model))
         runtime, first = job.config.runtime, 0 if keeps_state else shards.position.batch
         with trainer.strategy.scope():
             inference = weights.inference(trainer, data)

@@ -118,7 +118,7 @@ def function_of(task: Any, model: Any, names: Sequence[str], structure: Any) -> 
       structure: a tree of tensors, or of their specs, as `predict_step` takes it.
     """
     pairs = zip(names, tf.nest.flatten(structure), strict=True)
-    is_fixed = bool(kerases.of(model).recurrent_states(model))  # of as many rows as it keeps states
+    is_fixed = bool(kerases.recurrent_states(model))  # of as many rows as it keeps states
     specs = {
         name: tf.TensorSpec([tensor.shape[0] if is_fixed else None, *tensor.shape[1:]], tensor.dtype, name=name)
         for name, tensor in pairs
@@ -242,10 +242,9 @@ def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
 @contextlib.contextmanager
 def from_initial_states(model: Any) -> Iterator[None]:
     """In a `with` block, layers that keep a state begin with zeros; after it, they have the state of before."""
-    kind = kerases.of(model)
-    parts = [part for state in kind.recurrent_states(model) for part in getattr(state, "values", (state,))]
+    parts = [part for state in kerases.recurrent_states(model) for part in getattr(state, "values", (state,))]
     before = [(part, tf.identity(part)) for part in parts]  # of each replica
-    kind.reset_recurrent(model)
+    kerases.reset_recurrent(model)
     try:
         yield
     finally:

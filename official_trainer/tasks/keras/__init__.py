@@ -118,17 +118,6 @@ class Keras(Protocol):
         """Returns the metrics that a model has itself; with those of `compile`, if `compiled`."""
         return list(getattr(model, "metrics", ()))
 
-    def recurrent_states(self, model: Any) -> list[tf.Variable]:
-        """Returns the states of recurrent layers that keep them from batch to batch (`stateful=True`)."""
-        held = [getattr(layer, "states", None) for layer in self.layers(model) if getattr(layer, "stateful", False)]
-        states = [value(state) for state in tf.nest.flatten(held) if state is not None]
-        return list({id(state): state for state in states}.values())
-
-    def reset_recurrent(self, model: Any) -> None:
-        """Sets the states of recurrent layers to zeros, with which they began."""
-        for state in self.recurrent_states(model):  # Keras 3's own method fails for several cells in one layer
-            state.assign(tf.zeros_like(state))
-
     def tables(self, model: Any) -> list[Any]:
         """Returns the tables of words of a model that what `trackable` returns does not hold."""
         return []
@@ -142,7 +131,7 @@ class Keras(Protocol):
         """Returns the optimizer of the section `trainer.optimizer_config`."""
 
     def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
-        """Creates all variables of an optimizer, and does what `sum_gradients` does."""
+        """Creates all variables of an optimizer, and makes it add up gradients over replicas before it uses them."""
 
     def optimizer_values(self, optimizer: Any, updated: Mapping[str, Any]) -> dict[str, tf.Variable]:
         """Returns the variables of an optimizer by their names in a checkpoint.
@@ -151,10 +140,6 @@ class Keras(Protocol):
           optimizer: which has them.
           updated: layers and models whose variables it may update, by what their names begin with; empty for nothing.
         """
-
-    def sum_gradients(self, optimizer: Any) -> None:
-        """Makes an optimizer add up gradients over replicas before it uses them."""
-        return None
 
     def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
         """Returns what a checkpoint holds as `optimizer`."""
@@ -259,6 +244,19 @@ def creating(model: Any) -> contextlib.AbstractContextManager[Any]:
 def value(variable: Any) -> Any:
     """Returns the `tf.Variable` inside a variable of Keras 3; others as they are."""
     return variable.value if "Variable" in kinds(variable) else variable
+
+
+def recurrent_states(model: Any) -> list[tf.Variable]:
+    """Returns the states of recurrent layers that keep them from batch to batch (`stateful=True`)."""
+    held = [getattr(layer, "states", None) for layer in of(model).layers(model) if getattr(layer, "stateful", False)]
+    states = [value(state) for state in tf.nest.flatten(held) if state is not None]
+    return list({id(state): state for state in states}.values())
+
+
+def reset_recurrent(model: Any) -> None:
+    """Sets the states of recurrent layers to zeros, with which they began."""
+    for state in recurrent_states(model):  # Keras 3's own method fails for several cells in one layer
+        state.assign(tf.zeros_like(state))
 
 
 def inner(optimizer: Any) -> Any:

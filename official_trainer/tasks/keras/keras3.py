@@ -167,16 +167,13 @@ class Keras3(Keras):
         return optimizers3.build_optimizer(optimizer_config, runtime_config)
 
     def build_slots(self, optimizer: Any, trainable: Sequence[Any]) -> None:
-        if not optimizer.built:
-            optimizer.build(list(trainable))
-        self.sum_gradients(optimizer)
-
-    def sum_gradients(self, optimizer: Any) -> None:
-        """Has an optimizer take the sum of gradients over replicas.
+        """Creates the variables of an optimizer; on several replicas has it take the sum of their gradients.
 
         Keras clips gradients, and looks for those that are not finite, on each replica, and adds them up later. So
         results would depend on the number of replicas, and an infinite gradient of one would reach the weights.
         """
+        if not optimizer.built:
+            optimizer.build(list(trainable))
         held = inner(optimizer)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1 and held.gradient_accumulation_steps:
             raise AccumulationError(

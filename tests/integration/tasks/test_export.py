@@ -54,9 +54,9 @@ def test_a_served_recurrent_state_begins_anew_and_goes_on(tmp_path, keras, kind)
     model, windows = recurrent(keras, kind), np.random.RandomState(0).randn(3, 4, 6, 2).astype("float32")
     wanted = [model(window, training=False).numpy() for window in windows]
     assert np.abs(wanted[1] - model(windows[1], training=False).numpy()).max() > 1e-4  # it has a state
-    before = [state.numpy() for state in kerases.of(model).recurrent_states(model)]
+    before = [state.numpy() for state in kerases.recurrent_states(model)]
     call = served(tmp_path, Served(), model)
-    for state, value in zip(kerases.of(model).recurrent_states(model), before, strict=True):
+    for state, value in zip(kerases.recurrent_states(model), before, strict=True):
         np.testing.assert_array_equal(state, value)
     for window, value in zip(windows, wanted, strict=True):
         np.testing.assert_allclose(call(window), value, atol=1e-6)
