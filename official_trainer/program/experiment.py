@@ -182,7 +182,7 @@ class _Changes:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._at_start = [variable.numpy() for variable in model.variables]
+        self._at_start = [variable.numpy() for variable in kerases.of(model).variables(model)]
         self._configured_rate = self._tried_rate = _rate(model.optimizer)
         self._has_begun = False
         self._problem = ""  # why no config can describe what was tried
@@ -196,7 +196,7 @@ class _Changes:
             self._problem = self._problem or (_RATE_CHANGED if rate != self._tried_rate else "")
             return
         self._has_begun, self._tried_rate = True, rate
-        values = zip(self._at_start, self._model.variables, strict=False)
+        values = zip(self._at_start, kerases.of(self._model).variables(self._model), strict=False)
         if any((before != variable.numpy()).any() for before, variable in values):
             self._problem = "its weights were set in the notebook; name their checkpoint by task.init_checkpoint"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from official_trainer.lazy import keras, load, tf
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Keras, Pairs, inner, replace_method
+from official_trainer.tasks.keras import Averages, Keras, Pairs, inner, kinds, replace_method
 
 _SMALL_MODEL = 10_000  # weights
 
@@ -36,7 +36,8 @@ class Keras2(Keras):
 
     def variables(self, tree: Any, *, trainable: bool = False) -> list[tf.Variable]:
         found = getattr(tree, "trainable_variables" if trainable else "variables", ())
-        return list(found() if callable(found) else found)  # it is a method of some of Keras's optimizers
+        listed = found() if callable(found) else found  # it is a method of some of Keras's optimizers
+        return [each for each in listed if "TrackableWeightHandler" not in kinds(each)]  # of a lookup: no variable
 
     def named(self, tree: Any, *, trainable: bool = False) -> Iterator[tuple[str, tf.Variable]]:
         """Yields names, as tf_keras gave them, without `:0`."""
@@ -102,8 +103,7 @@ class Keras2(Keras):
             tf.train.Checkpoint() if optimizer is None else optimizer, trainable_weights_only=trainable_only
         )
         wrapper.shadow_copy(model)
-        of_model = model.trainable_variables if trainable_only else model.variables
-        weights = [weight for weight in of_model if weight.dtype.is_floating]
+        weights = [each for each in self.variables(model, trainable=trainable_only) if each.dtype.is_floating]
         return Averages(weights, [wrapper.get_slot(weight, "average") for weight in weights], {"optimizer": wrapper})
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
