@@ -74,7 +74,7 @@ class CheckpointState:
         self._attached = self._beside([*held, *of_evaluations])
         self._states = [each for each in context.attached.states if not any(each is other for other in of_evaluations)]
         if self._attached:
-            items["state"] = kerases.tree(self._attached)
+            items["state"] = kerases.tree_of(self._attached)
         training = tf.train.Checkpoint(
             loss=step.loss,
             loss_trace=step.trace,
@@ -153,7 +153,7 @@ class CheckpointState:
         items = {"global_step": context.global_step, "model": self.checkpoint.model}
         beside = {path: self._attached[path] for path in context.attached.values if path in self._attached}
         if beside and not garden.wrote(prefix):
-            items["state"] = kerases.tree(beside)
+            items["state"] = kerases.tree_of(beside)
         averages = self._averages_in(prefix)
         restore.read_items(prefix, {**items, **averages}, allow_extra=("optimizer/*", "state/*"))
         kerases.reset_recurrent(context.model)  # which training left where its data were

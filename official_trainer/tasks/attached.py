@@ -111,7 +111,7 @@ class Attached:
         self._add_values(path, layer)
         self.generators += kind.generators(layer)
         inside = kind.layers(layer)
-        for part, name in zip(inside, kerases.counted(inside), strict=True):
+        for part, name in zip(inside, kerases.counted_names(inside), strict=True):
             self._seen[id(part)] = part
             self._visit_attributes(path if part is layer else f"{path}/{name}", part)
 

@@ -281,26 +281,27 @@ def replace_method(optimizer: Any, name: str, method: Callable[..., Any]) -> Cal
     return take_back
 
 
-def tree(values: dict[str, tf.Variable]) -> Any:
-    """Returns values as an object of a checkpoint, under keys such as `model/dense/kernel`."""
-    tree: dict[str, Any] = {}
-    for name, value in values.items():
-        *folders, last = name.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[last] = value
-    holder = tf.train.Checkpoint(tree=tree)
-    return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
 
 
-def counted(parts: Sequence[Any]) -> list[str]:
-    """Returns a name for each part of a layer; those that Keras has numbered in this process count among these."""
+_OF_FEATURE = "((?:float|integer|string)(?:_[a-z]+)?)(_[0-9]+)?_preprocessor"
+
+
+def counted_names(parts: Sequence[Any]) -> list[str]:
+    """Returns a name for each part of a layer; those that Keras has numbered count among these."""
     counts, names = collections.Counter[str](), dict[str, Any]()
     for part in parts:
-        name, kind = part.name, re.escape(snake_case(type(part).__name__))
-        # Keras names both layers of a Bidirectional by the one that it is given.
-        if numbered := re.fullmatch(f"((?:forward_|backward_)?{kind})(_[0-9]+)?", name):
+        kind = snake_case(type(part).__name__)
+        kind = "model" if kind == "functional" and is_2(part) else kind  # as tf_keras names it
+        name = getattr(part, "name", kind)  # which raises AttributeError for a FeatureSpace of tf_keras
+        # Keras names both layers of a Bidirectional by the one that it is given, and those of a FeatureSpace by kind.
+        own = f"((?:forward_|backward_)?{re.escape(kind)})(_[0-9]+)?"
+        if numbered := re.fullmatch(own, name) or re.fullmatch(_OF_FEATURE, name):
             number, name = counts[numbered[1]], numbered[1]
             counts[name] += 1
             name = f"{name}_{number}" if number else name
@@ -315,12 +316,22 @@ def snake_case(name: str) -> str:
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
-def free_name(name: str, taken: Collection[str]) -> str:
-    """Returns `name`, with the first unused number from 2 on if it is taken: `name_2`."""
-    free, number = name, 2
-    while free in taken:
-        free, number = f"{name}_{number}", number + 1
-    return free
+def layers_inside(layer: Any) -> list[Any]:
+    """Returns the layers that a layer or a model holds itself."""
+    return list(layer._flatten_layers(include_self=False, recursive=False))  # only models have `layers`
+
+
+def tree_of(values: Mapping[str, Any]) -> Any:
+    """Returns values as an object of a checkpoint, under keys such as `model/dense/kernel`."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *folders, last = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[last] = value
+    holder = tf.train.Checkpoint(tree=tree)
+    return holder.tree  # TensorFlow's own dictionary, which can be a part of a checkpoint
 
 
 def _roots(thing: Any) -> set[str]:

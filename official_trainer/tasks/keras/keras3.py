@@ -26,7 +26,18 @@ import tensorflow as tf
 
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.tasks.autograph import convert, do_not_convert
-from official_trainer.tasks.keras import Averages, Keras, Pairs, counted, free_name, inner, is_3, replace_method, tree
+from official_trainer.tasks.keras import (
+    Averages,
+    Keras,
+    Pairs,
+    counted_names,
+    free_name,
+    inner,
+    is_3,
+    layers_inside,
+    replace_method,
+    tree_of,
+)
 from official_trainer.tasks.keyed_draws import Replaced
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +75,7 @@ class Keras3(Keras):
         """Returns the values of a model, of a metric, or of the metrics of a task, under their names, nested."""
         if not is_3(part):
             return tf.train.Checkpoint(loss=part.loss, metrics=[self.trackable(metric) for metric in part.metrics])
-        return tree(self.values(part))
+        return tree_of(self.values(part))
 
     def prepare(self, model: Any) -> None:
         """Makes statistics of layers read as their mean over replicas, as those of tf_keras do.
@@ -112,7 +123,7 @@ class Keras3(Keras):
             is_unnamed = re.fullmatch("keras_tensor(_[0-9]+)?", tensor.name)
             inputs[free_name("inputs" if is_unnamed else tensor.name, inputs)] = tensor
         operations = getattr(model, "operations", [])
-        stable = dict(zip([each.name for each in operations], counted(operations), strict=True))
+        stable = dict(zip([each.name for each in operations], counted_names(operations), strict=True))
         return [*inputs], [stable.get(name, name) for name in getattr(model, "output_names", [])]
 
     def generators(self, model: Any, others: Sequence[Any] = ()) -> list[Any]:
@@ -159,7 +170,7 @@ class Keras3(Keras):
         """Returns averages, which a checkpoint holds as `average`, under the names of what they average."""
         weights = {name: each for name, each in self.named(model, trainable=trainable_only) if each.dtype.is_floating}
         values = {name: tf.Variable(each, trainable=False, name="average") for name, each in weights.items()}
-        return Averages([*weights.values()], [*values.values()], {"average": tree(values)})
+        return Averages([*weights.values()], [*values.values()], {"average": tree_of(values)})
 
     def build_optimizer(self, optimizer_config: Any, runtime_config: Any) -> Any:
         from official_trainer.tasks.keras import optimizers3
@@ -207,7 +218,7 @@ class Keras3(Keras):
         return values
 
     def trackable_optimizer(self, optimizer: Any, model: Any) -> Any:
-        return tree(self.optimizer_values(optimizer, {"": model}))
+        return tree_of(self.optimizer_values(optimizer, {"": model}))
 
     def intercept(self, optimizer: Any, take: Callable[..., Any]) -> Callable[[], None]:
         original = optimizer.apply  # which apply_gradients calls, too
@@ -248,9 +259,9 @@ def _names(tree: Any) -> dict[int, str]:
     queue, seen = collections.deque([(tree, "")] if isinstance(tree, keras.Layer) else []), {id(tree)}
     while queue:
         layer, place = queue.popleft()
-        children = _inside(layer)
+        children = layers_inside(layer)
         own = own_variables(layer)
-        for part, name in zip([*children, *own], counted([*children, *own]), strict=True):
+        for part, name in zip([*children, *own], counted_names([*children, *own]), strict=True):
             if isinstance(part, keras.Layer):
                 if id(part) not in seen:
                     seen.add(id(part))
@@ -272,14 +283,9 @@ def _undivided(original: Any) -> Any:
 _LOSSES = Replaced(lambda: [(keras.losses.Loss, "__call__", _undivided)])
 
 
-def _inside(layer: Any) -> list[Any]:
-    """Returns the layers that a layer or a model holds itself."""
-    return list(layer._flatten_layers(include_self=False, recursive=False))  # only models have `layers`
-
-
 def own_variables(layer: Any) -> list[Any]:
     """Returns the variables that a layer holds beside those of the layers inside it."""
-    of_others = {id(each) for inside in _inside(layer) for each in inside.weights}
+    of_others = {id(each) for inside in layers_inside(layer) for each in inside.weights}
     return [each for each in layer.weights if id(each) not in of_others]
 
 
