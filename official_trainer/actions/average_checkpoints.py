@@ -142,8 +142,7 @@ class AverageCheckpoints(Action):
 
     def _save(self, run: Run, steps: Sequence[int]) -> None:
         directory = files.join(run.model_dir, self._config.directory)
-        model = kerases.of(run.trainer.model).trackable(run.trainer.model)
-        checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=model)
+        checkpoint = tf.train.Checkpoint(global_step=run.trainer.global_step, model=run.trainer.checkpoint.model)
         newest = max(run.saved_steps(), default=None)
         metadata = {} if newest is None else manifest.read(run.model_dir, newest).metadata
         store = CheckpointStore(directory, checkpoint, max_to_keep=self._config.max_to_keep, metadata=metadata)

@@ -20,7 +20,6 @@ from official_trainer.config import ActionConfig, ConfigError, Positive, Problem
 from official_trainer.config.folders import folder_problem
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tasks import keras as kerases
 from official_trainer.tracking.monitored import Direction, required_value
 from official_trainer.triggers import AfterEval
 
@@ -122,7 +121,7 @@ class Checkpoint(Action):
         if not found.policy.takes(new, found.kept):
             return
         with trainer.weights_averaged():
-            model = kerases.of(trainer.model).trackable(trainer.model)
+            model = trainer.checkpoint.model
             found.save(new, tf.train.Checkpoint(global_step=trainer.global_step, model=model), logs)
             directory = files.join(found.folder(new.name), EXPORT)
             if self._config.export and export.exported_step(directory) != run.step:

@@ -24,6 +24,7 @@ from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.lazy import load, message, tf
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_STATE_SUFFIX = "/.ATTRIBUTES/py_state"  # of a PythonState: the vocabulary of a layer
 _SLOT = "/.OPTIMIZER_SLOT/"
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SHOWN = 5
@@ -92,6 +93,7 @@ class RestoreReport:
       extra: values of the checkpoint that the program lacks.
       wrong_shape: values whose shape or dtype differs.
       deferred: values that wait until an optimizer or a metric creates its variables.
+      vocabularies: what the code makes otherwise than the checkpoint holds it, where shapes differ, which may be why.
     """
 
     path: str
@@ -101,6 +103,7 @@ class RestoreReport:
     extra: tuple[VariableSpec, ...] = ()
     wrong_shape: tuple[Mismatch, ...] = ()
     deferred: tuple[VariableSpec, ...] = ()
+    vocabularies: tuple[str, ...] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -114,6 +117,7 @@ class RestoreReport:
         lines += _section("missing: in the program, not in the checkpoint", self.missing)
         lines += _section("extra: in the checkpoint, not in the program", self.extra)
         lines += _section("wrong shape or dtype", self.wrong_shape)
+        lines += _section("other vocabularies, which may be why: make them as in the checkpoint", self.vocabularies)
         if self.deferred:
             lines.append(
                 f"  {len(self.deferred)} more are restored when an optimizer or a metric creates its variables"
@@ -197,7 +201,7 @@ class Matching:
           step: for the report.
           items_only: whether the report leaves out what the checkpoint holds in addition to the items.
         """
-        restored, missing, wrong = [], [], []
+        restored, missing, wrong = list[VariableSpec](), list[VariableSpec](), list[Mismatch]()
         self.pairs.clear()
         for path, live in self._live:
             if not _has_value(live):
@@ -205,7 +209,8 @@ class Matching:
             spec = self._unless_named(_live_spec(path, live))
             attribute = self._attribute(self._node_of.get(id(live)))
             if attribute is None:
-                missing.append(spec)
+                if not isinstance(live, tf.train.experimental.PythonState):  # a vocabulary: that of the code is kept
+                    missing.append(spec)
                 continue
             saved = self._saved_spec(attribute)
             if _fits(saved, live):
@@ -222,7 +227,21 @@ class Matching:
             extra=tuple(extra),
             wrong_shape=tuple(wrong),
             deferred=tuple(deferred),
+            vocabularies=self.differing_vocabularies(wrong),
         )
+
+    def differing_vocabularies(self, wrong_shape: Sequence[Mismatch]) -> tuple[str, ...]:
+        """Returns, in words, how those of the program differ, if shapes do."""
+        found = [live.difference(saved) for live, saved in self.vocabularies() if saved] if wrong_shape else ()
+        return tuple(filter(None, found))
+
+    def vocabularies(self) -> Iterator[tuple[Any, bytes | None]]:
+        """Yields those of the program, each with what the checkpoint holds; None if that is nothing."""
+        reader = tf.compat.v1.train.NewCheckpointReader(self.prefix)
+        for _, live in self._live:
+            if isinstance(live, tf.train.experimental.PythonState):
+                attribute = self._attribute(self._node_of.get(id(live)))
+                yield live, None if attribute is None else reader.get_tensor(attribute.checkpoint_key)
 
     def _walk(self) -> None:
         queue = collections.deque(self._starts)
@@ -297,7 +316,7 @@ class Matching:
 
     def _saved_spec(self, attribute: Any) -> VariableSpec:
         spec = self._specs.get(attribute.checkpoint_key, VariableSpec(attribute.checkpoint_key))
-        key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX)
+        key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX).removesuffix(_STATE_SUFFIX)
         return self._unless_named(dataclasses.replace(spec, key=key, name=attribute.full_name))
 
     def _unless_named(self, spec: VariableSpec) -> VariableSpec:

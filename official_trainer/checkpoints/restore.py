@@ -181,7 +181,20 @@ def _assign(matching: Matching) -> None:
     """
     reader = tf.compat.v1.train.NewCheckpointReader(matching.prefix)
     for live, key in matching.pairs:
-        live.assign(reader.get_tensor(key))
+        if hasattr(live, "assign"):
+            live.assign(reader.get_tensor(key))
+        elif hasattr(live, "insert"):  # a hash table, of which each lookup of tf_keras has an empty one
+            live.insert(reader.get_tensor(f"{key}-keys"), reader.get_tensor(f"{key}-values"))
+    read_vocabularies(matching, keeps_size=True)
+
+
+def read_vocabularies(matching: Matching, *, keeps_size: bool) -> None:
+    """Gives layers the vocabularies of a checkpoint; `keeps_size` leaves out those with another number of entries."""
+    for live, saved in matching.vocabularies():
+        if saved is None:
+            live.keep()
+        else:
+            live.deserialize(saved, keeps_size=keeps_size)
 
 
 def saved_keys(prefix: str) -> Collection[str]:
@@ -219,5 +232,8 @@ def _read_values(matching: Matching, *, is_complete: bool) -> None:
     except (tf.errors.OpError, IndexError) as error:
         raise CheckpointError(f"{prefix} is damaged: {error}") from error
     status.expect_partial()
-    if is_complete:
+    unsaved = [live for live, saved in matching.vocabularies() if saved is None]
+    for live in unsaved:
+        live.keep()
+    if is_complete and not unsaved:
         status.assert_existing_objects_matched()  # TensorFlow must agree with our report

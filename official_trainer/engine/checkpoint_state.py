@@ -25,7 +25,7 @@ from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
 from official_trainer.inputs import BadRecord
 from official_trainer.lazy import tf
-from official_trainer.tasks import attached, optimization, variables
+from official_trainer.tasks import attached, optimization, variables, vocabularies
 from official_trainer.tasks import keras as kerases
 
 _logger = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ class CheckpointState:
         self._rate_scale: optimization.RateScale | None = None
         self._scale = 1.0
         self._backups: list[replicas.ValueBackup] = []
-        model = kerases.of(context.model).trackable(context.model)
+        model = vocabularies.in_checkpoint(context.model)
         of_model = getattr(context.model, "checkpoint_items", {})
-        items = {name: kerases.of(item).trackable(item) for name, item in of_model.items()}
+        items = {name: vocabularies.in_checkpoint(item) for name, item in of_model.items()}
         if context.optimizer is not None:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:

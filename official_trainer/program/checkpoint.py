@@ -26,7 +26,7 @@ from official_trainer.program import keras_fit
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.epochs import Epochs
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks import metrics
+from official_trainer.tasks import metrics, vocabularies
 from official_trainer.tracking.monitored import Direction, required_value
 
 _OF_VALIDATION = "val_"
@@ -311,22 +311,22 @@ def read_weights(model: keras.Model, filepath: str | os.PathLike[str]) -> None:
     else:
         others = _of_others(path)
         # Keras saves the optimizer of a compiled model inside of it, a SavedModel its metrics too.
-        items = {"model": kerases.of(model).trackable(model) if others else _without_optimizer(model)}
+        items = {"model": vocabularies.in_checkpoint(model) if others else _without_optimizer(model)}
         restore.read_items(others or find(path), items, allow_extra=["optimizer/*", "keras_api/*"])
 
 
 def _parts(model: Any, optimizer: Any) -> dict[str, Any]:
     """Returns what a checkpoint holds of a model and its optimizer."""
     kind = kerases.of(model)
-    return {"model": kind.trackable(model), "optimizer": kind.trackable_optimizer(optimizer, model)}
+    return {"model": vocabularies.in_checkpoint(model), "optimizer": kind.trackable_optimizer(optimizer, model)}
 
 
 def _without_optimizer(model: keras.Model) -> Any:
     """Returns what a checkpoint holds of a model but its optimizer, which `compile` makes a part of it."""
     if kerases.is_3(model):
-        return kerases.of(model).trackable(model)  # holds none
+        return vocabularies.in_checkpoint(model)  # holds none
     others = tf.train.Checkpoint()
-    for name, part in tf.train.TrackableView.children(model).items():
+    for name, part in tf.train.TrackableView.children(vocabularies.in_checkpoint(model)).items():
         if name != "optimizer":
             setattr(others, name, part)
     return others

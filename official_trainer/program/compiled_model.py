@@ -46,6 +46,7 @@ from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
 from official_trainer.runs.recorded import PROGRAM
 from official_trainer.stopping import StopRequest
+from official_trainer.tasks import vocabularies
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
 from official_trainer.tracking import Tracker
@@ -230,6 +231,16 @@ class CompiledModel:
         """Returns the scope of the strategy that the model was built under."""
         scope: contextlib.AbstractContextManager[Any] = self.model.distribute_strategy.scope()
         return scope
+
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """For a block that loads weights, in that scope; where other vocabularies come, steps are traced again."""
+        before = vocabularies.texts(self.model)
+        with self.scope():
+            yield
+        if vocabularies.texts(self.model) != before:
+            self._first_step = 0 if self._trainer is None else int(self._trainer.global_step.numpy())
+            self._trainer = self._prediction = None
 
     @property
     def seed(self) -> int:

@@ -450,8 +450,9 @@ class Program(ModelMethods, AsyncMethods):
                 f"load: training continues at the checkpoint in {self.model_dir}. Use load_weights() for initial "
                 "weights, or a Program without model_dir"
             )
-        with self._compiled.scope():
-            self._compiled.begin_at(checkpoint.read_program(self.model, filepath))
+        with self._compiled.loading():
+            step = checkpoint.read_program(self.model, filepath)
+        self._compiled.begin_at(step)
 
     def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
         """Writes the model, how it was compiled, its rewards and its optimizer to a file that `load_program` reads.
@@ -478,7 +479,7 @@ class Program(ModelMethods, AsyncMethods):
           ArgumentError: the model has no variables yet.
           CheckpointError: there is no complete checkpoint, or it is of another model. Nothing was changed.
         """
-        with self._compiled.scope():
+        with self._compiled.loading():
             checkpoint.read_weights(self.model, filepath)
 
     # One batch.

@@ -428,8 +428,10 @@ def _split(directory: str) -> tuple[str, str]:
 
 
 def _digest(model: Any) -> str:
-    """Returns a checksum of all values of a model, in their order."""
-    digest = hashlib.sha256()
+    """Returns a checksum of all values of a model, in their order, and of the vocabularies of its layers."""
+    from official_trainer.tasks import vocabularies
+
+    digest = hashlib.sha256(b"".join(vocabularies.texts(model)))
     for variable in kerases.of(model).variables(model):
         digest.update(tf.io.serialize_tensor(tf.convert_to_tensor(variable)).numpy())
     return digest.hexdigest()

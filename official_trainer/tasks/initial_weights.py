@@ -12,6 +12,7 @@ fits as it is, and one of tf_keras where its layers have the same names. Other c
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 
 from official_trainer.checkpoints import init_checkpoint, restore
 from official_trainer.checkpoints.manifest import CheckpointError
-from official_trainer.checkpoints.matching import Mismatch, RestoreReport, VariableSpec, graph_specs
+from official_trainer.checkpoints.matching import Matching, Mismatch, RestoreReport, VariableSpec, graph_specs
 from official_trainer.lazy import tf
 from official_trainer.nearest import did_you_mean
 from official_trainer.shown import first_few
@@ -59,19 +60,27 @@ def restore_model(
       CheckpointError: nothing is there, it is damaged, or it does not restore every variable that must be. Nothing was
         assigned.
     """
+    from official_trainer.tasks import vocabularies
+
     if not is_by_name(model, names):
         items = getattr(model, "checkpoint_items", None) or {"model": model}
-        trackables = {name: kerases.of(item).trackable(item) for name, item in items.items()}
+        trackables = {name: vocabularies.in_checkpoint(item) for name, item in items.items()}
         return restore.read_init_checkpoint(path, trackables, allow_missing=allow_missing)
     try:
         source = open_source(model, path, names)
         pairs, report = _compared(flatten(model), source, path)
+        matching = None
+        if isinstance(source, _Checkpoint):  # a file of Keras has its own for the words that a layer has learnt
+            matching = Matching(source.prefix, {"model": vocabularies.in_checkpoint(model)})
+            report = dataclasses.replace(report, vocabularies=matching.differing_vocabularies(report.wrong_shape))
         held = {"/".join(spec.key.split("/")[:2]) for spec in source.specs.values()}
         restore.check_init(report, [type(model).__name__], held, allow_missing)
     except CheckpointError as error:
         is_told = str(error).startswith(init_checkpoint.FIELD)
         raise error if is_told else CheckpointError(f"{init_checkpoint.FIELD}: {error}") from error
     source.assign(pairs)
+    if matching is not None:
+        restore.read_vocabularies(matching, keeps_size=bool(report.wrong_shape))
     _logger.info("initial weights from %s", report)
     return report
 
@@ -112,7 +121,7 @@ class _Checkpoint:
         self.specs = {key: spec for key, spec in graph_specs(prefix).items() if not key.startswith(_NOT_A_MODEL)}
         self.left_to_layers = set[int]()
         self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        self._prefix = prefix
+        self.prefix = prefix
         named = self._by_map(live, names)
         found = named | {name: key for name, key in self._by_itself(live).items() if name not in named}
         self.keys = {id(live[name]): key for name, key in found.items()}
@@ -123,7 +132,7 @@ class _Checkpoint:
         made: dict[str, list[str]] = {pattern: [] for pattern in names}
         for pattern, name in names.items():
             if name.count("*") > pattern.count("*"):
-                raise CheckpointError(f"{self._prefix}: {_NAMES}: {name!r} has more * than {pattern!r}")
+                raise CheckpointError(f"{self.prefix}: {_NAMES}: {name!r} has more * than {pattern!r}")
         for key, spec in self.specs.items():
             matches = ((pattern, _renamed(each, pattern, names[pattern])) for pattern in names for each in _names(spec))
             pattern, name = next(((pattern, name) for pattern, name in matches if name is not None), ("", ""))
@@ -132,14 +141,14 @@ class _Checkpoint:
             made[pattern].append(name)
             if name in live and found.setdefault(name, key) != key:
                 both = f"{self.specs[found[name]].key} and {spec.key}"
-                raise CheckpointError(f"{self._prefix}: {_NAMES} gives {both} the same name, {name}")
+                raise CheckpointError(f"{self.prefix}: {_NAMES} gives {both} the same name, {name}")
         for pattern, wanted in made.items():
             if not any(name in live for name in wanted):
                 what = f"matches nothing of it; it holds {first_few([str(spec) for spec in self.specs.values()])}"
                 if wanted:
                     near = did_you_mean(wanted[0], live, otherwise=f", whose names are like {next(iter(live))}")
                     what = f"makes the name {wanted[0]}, which no variable of the model has{near}"
-                raise CheckpointError(f"{self._prefix}: {_NAMES}: {pattern!r} {what}")
+                raise CheckpointError(f"{self.prefix}: {_NAMES}: {pattern!r} {what}")
         return found
 
     def _by_itself(self, live: Mapping[str, tf.Variable]) -> dict[str, str]:

@@ -173,7 +173,7 @@ NEED_TENSORFLOW = {
     *("checkpoints/best.py", "runs/build.py", "runs/check.py", "runs/evaluate.py"),
     *("runs/chosen_checkpoint.py", "runs/observer.py", "runs/train.py", "runs/worker.py"),
     *("tasks/keras/garden3.py", "tasks/keras/keras3.py", "tasks/metrics.py"),
-    *("tasks/keras/weight_files.py", "tasks/multi_task/model.py"),
+    *("tasks/keras/weight_files.py", "tasks/multi_task/model.py", "tasks/vocabularies.py"),
     "cli/template/experiments/my_experiment.py",  # as a module of a user's, where `import keras` waits until it is used
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
