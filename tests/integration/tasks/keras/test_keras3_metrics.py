@@ -224,7 +224,7 @@ class ReturningTask(EveryTask):
 
 
 def test_what_an_evaluation_returns_is_read_before_the_run_goes_on():
-    """N53: variables have other values once an evaluation gives training's back."""
+    """N52: variables have other values once an evaluation gives training's back."""
     trainer = toy.build(toy.experiment(batch=10, eval_batch=10), ReturningTask)
     logs = trainer.evaluation.run_without_effects(-1)
     trainer.run_steps(1)
