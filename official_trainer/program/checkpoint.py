@@ -402,6 +402,7 @@ def find(filepath: str | os.PathLike[str]) -> str:
     for step in reversed(manifest.committed_steps(path)):
         if manifest.damage(path, step) is None:
             return manifest.prefix(path, step)
-    inside = [name for name in files.list_dir(path) if manifest.committed_steps(files.join(path, name))]
+    folders = [name for name in files.list_dir(path) if files.is_dir(files.join(path, name))]
+    inside = [name for name in folders if manifest.committed_steps(files.join(path, name))]
     hint = f"; its folders with checkpoints: {', '.join(sorted(inside))}" if inside else ""
     raise CheckpointError(f"{path} contains no complete checkpoint{hint}")

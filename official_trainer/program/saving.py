@@ -11,7 +11,10 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+from official_trainer import files
+from official_trainer.checkpoints.manifest import CheckpointError
 from official_trainer.lazy import keras, load
+from official_trainer.program import checkpoint
 from official_trainer.program.data import ArgumentError
 from official_trainer.program.rewarded import rewards_of
 from official_trainer.tasks import keras as kerases
@@ -64,6 +67,10 @@ def read_model(path: str, custom_objects: Mapping[str, Any] | None) -> keras.Mod
     Raises:
       ArgumentError: the file cannot be read, or is of another format, which may contain code.
     """
+    if files.is_dir(path) or "{" in path:
+        with contextlib.suppress(CheckpointError):
+            said = f"load_program: {checkpoint.find(path)} is a checkpoint, which has no layers"
+            raise ArgumentError(f"{said}; build and compile the program as it was, and call load({path!r})")
     _check_ending("load_program", path)
     try:
         return _keras_of(path).models.load_model(path, custom_objects=custom_objects, safe_mode=True)

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 
 from official_trainer.lazy import keras, tf
-from official_trainer.program import ArgumentError, Program, ScoreFunction, load_program
+from official_trainer.program import ArgumentError, Program, ProgramCheckpoint, ScoreFunction, load_program
 from tests.support.cases import cases
 from tests.support.programs import build, examples, light, lightly
 
@@ -99,6 +99,16 @@ def test_a_file_that_is_no_program_is_named(tmp_path):
             load_program(tmp_path / name)
 
 
+def test_a_checkpoint_is_no_program(tmp_path):
+    """K9: it has no layers; the error says how it is read."""
+    program, saving = lightly(Program(light())), ProgramCheckpoint(tmp_path / "{epoch:02d}")
+    program.fit(X, Y, callbacks=[saving], verbose=0)
+    for path in (saving.kept[0], tmp_path / "{epoch:02d}"):
+        said = r"^load_program: .*/01/ckpt-\d+ is a checkpoint, which has no layers; build and compile the program as"
+        with pytest.raises(ArgumentError, match=said):
+            load_program(path)
+
+
 def test_code_in_a_file_does_not_run(tmp_path):
     """K9: a function that Keras would write into the file; and formats that contain such functions are not read."""
     inputs = keras.Input([6])
@@ -106,6 +116,8 @@ def test_code_in_a_file_does_not_run(tmp_path):
     model.save(tmp_path / "program.keras")
     with pytest.raises(ArgumentError, match=r"load_program: .*program\.keras cannot be read: .*code execution"):
         load_program(tmp_path / "program.keras")
+    (tmp_path / "saved_model").mkdir()
+    (tmp_path / "saved_model" / "saved_model.pb").write_bytes(b"")
     for name in ("program.h5", "saved_model"):
         with pytest.raises(ArgumentError, match=rf"load_program: filepath='.*{name}'; allowed: a path that ends with"):
             load_program(tmp_path / name)
