@@ -19,7 +19,7 @@ from official_trainer.actions.action import Action, Run, Stop
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
-from official_trainer.program.data import ArgumentError, check_one_keras
+from official_trainer.program.data import ArgumentError, Source, check_one_keras
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
 from official_trainer.program.rewarded import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
@@ -38,9 +38,9 @@ class CallbacksAction(Action):
 
     name = "keras_callbacks"
 
-    def __init__(self, callbacks: Any, epochs: Epochs) -> None:
-        """Takes a `keras.callbacks.CallbackList` with its model, and the epochs of the call."""
-        self._callbacks, self._epochs, self._model = callbacks, epochs, callbacks.model
+    def __init__(self, callbacks: Any, epochs: Epochs, data: Source) -> None:
+        """Takes a `keras.callbacks.CallbackList` with its model, the epochs of the call, and the data of training."""
+        self._callbacks, self._epochs, self._model, self._data = callbacks, epochs, callbacks.model, data
         self._fit = keras_fit.of(self._model)
         self._every = min(self._fit.steps_between_calls(self._model), epochs.steps)
         looking = [each for each in callbacks.callbacks if self._fit.looks_at_batches(each, training=True)]
@@ -79,6 +79,7 @@ class CallbacksAction(Action):
         for each in self._checkpoints:
             each.watch(trainer, self._epochs)
         model, epochs = self._model, self._epochs
+        self._data.rewind()
         model.stop_training = False
         self._fit.reset_count(model, training=True)  # callbacks look at it
         maximise_rewards(self._callbacks.callbacks, model)
@@ -113,12 +114,16 @@ class CallbacksAction(Action):
             if ends
             else run.trainer.numbers.current(training=True)
         )
-        if is_called if self._sees_batches else not ends:
+        if is_called and self._sees_batches:
+            self._callbacks.on_train_batch_end(self._fit.last_batch(self._model, batch), logs)
+        elif not (ends or self._sees_batches):
             self._callbacks.on_train_batch_end(batch, logs)
         for each in self._checkpoints:
             each.on_step(run.step, logs)
         stop = self._stop()
         self._is_ending = stop is not None or ends
+        if ends and stop is None and self._data.ends_before_validation:
+            self._data.end_epoch(self._epoch - self._epochs.first)
         if not self._is_ending:
             if is_called:
                 self._begin_batch(run.step)
@@ -182,6 +187,7 @@ class CallbacksAction(Action):
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch, self._is_open = epoch, True
         self._callbacks.on_epoch_begin(epoch)
+        self._data.begin_epoch(epoch - self._epochs.first)
 
     def _begin_batch(self, step: int) -> None:
         """Begins the batch of the next step."""
@@ -194,7 +200,8 @@ class CallbacksAction(Action):
         self._last_ended = self._epoch
         self._logs = {**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
-        stop = self._stop()
+        if (stop := self._stop()) is None:
+            self._data.end_epoch(self._epoch - self._epochs.first)
         if stop is None and run.step < self._epochs.end_step and self._data_ended != run.step:
             self._begin(run.step)
         return stop

@@ -35,7 +35,7 @@ from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.callbacks import CallbacksAction
-from official_trainer.program.data import ArgumentError, Batches, CallData, Own, Source, unpacked
+from official_trainer.program.data import ArgumentError, CallData, Own, Source, unpacked
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rewarded import rewards_explained
 from official_trainer.program.settings import Settings
@@ -168,23 +168,28 @@ class Prediction:
         """
         found: list[list[Any]] = []
         count, done = steps or data.batches_per_epoch, 0
-        every = keras_fit.of(self._model).steps_between_calls(self._model)
+        model, fit = self._model, keras_fit.of(self._model)
+        every = fit.steps_between_calls(model)
         self._data, self._steps = data, steps
+        model.stop_predicting = False  # callbacks set it
         callbacks.on_predict_begin()
+        data.begin_epoch()
         builder = DatasetBuilder(self, data.section, training=False, seed=self._seed)
-        if self.is_traced and has_unbuilt_layers(self._model):
-            _create_variables(convert(self.inference_step), self._model, builder.element_spec())
+        if self.is_traced and has_unbuilt_layers(model):
+            _create_variables(convert(self.inference_step), model, builder.element_spec())
         batches = self._inference.batches(builder.build())
-        while count is None or done < count:
+        while (count is None or done < count) and not (done and model.stop_predicting):
             callbacks.on_predict_batch_begin(done)
             taken = list(itertools.islice(batches, every if count is None else min(every, count - done)))
             if not taken:
                 break
             done += len(taken)
             found.append(_joined([list(columns.values()) for _, columns in taken]))
-            callbacks.on_predict_batch_end(done - 1, {"outputs": self._packed(found[-1])})
+            callbacks.on_predict_batch_end(fit.last_batch(model, done - 1), {"outputs": self._packed(found[-1])})
         if not found:
             raise DataError("there is nothing to predict: the data has no batch")
+        if not model.stop_predicting:
+            data.end_epoch()
         callbacks.on_predict_end()
         return self._packed(_joined(found))
 
@@ -193,6 +198,7 @@ class Prediction:
         assert self._data is not None
         limit = -1 if self._steps is None else self._steps * input_context.elements_per_step
         batches = self._data.build_inputs(params, input_context).take(limit)
+        unpacked(batches.element_spec)  # refuses other batches here, and not where AutoGraph hides why
         return batches.map(lambda *batch: ({"batch": batch},))
 
     def inference_step(self, inputs: Any, model: Any) -> dict[str, Any]:  # AutoGraph evaluates what annotations name
@@ -291,14 +297,25 @@ class CompiledModel:
 
     def _build_trainer(self, data: Source) -> ProgramTrainer:
         """Builds the trainer, and the model's variables from `data`; in the strategy's scope."""
-        with during("tracing the first step", task=self._task, batch=lambda: batch_signature(data.element_spec)):
-            self._fit.build(self.model, data.element_spec)
-            if self.model.run_eagerly:  # then it may look at values, and cannot be traced
-                for batch in data.first_batch():
-                    with rewards_explained(self.model):
-                        tf.distribute.get_strategy().run(self._task.validation_step, args=(batch, self.model))
-            else:
-                _create_variables(self._task.validation_step, self.model, data.element_spec)
+        model, spec, step = self.model, data.element_spec, self._task.validation_step
+        evaluates = self._data[False] is not None or not keras_fit.has_own(model, "train_step")
+        if not evaluates:  # it may be impossible, without a loss or without `call`
+            step = lambda batch, model: (self._infer if model.run_eagerly else convert(model.train_step))(batch)  # noqa: E731
+        try:
+            with during("tracing the first step", task=self._task, batch=lambda: batch_signature(spec)):
+                self._fit.build(model, spec)
+                if not model.run_eagerly:
+                    _create_variables(step, model, spec)
+                elif evaluates or keras_fit.has_own(model, "call"):  # it may look at values, and cannot be traced
+                    for batch in data.first_batch():
+                        with rewards_explained(model):
+                            tf.distribute.get_strategy().run(step, args=(batch, model))
+        except (AttributeError, TypeError, ValueError) as error:
+            if model.loss is None or unpacked(spec)[1] is not None:
+                raise
+            raise ArgumentError(
+                "y is missing: the data has no targets to compute the loss of; give y, or data with batches (x, y)"
+            ) from error
         self._fit.check_outputs(self.model)
         self.model.reset_metrics()
         parts = (self.settings.config(self.model), self._task, self.model, self.model.optimizer)
@@ -360,12 +377,12 @@ class CompiledModel:
                 epochs = dataclasses.replace(epochs, first_step=int(trainer.global_step.numpy()))
             if validation is not None:
                 validation_steps = validation_steps or validation.batches_per_epoch
-                if validation_steps is None and isinstance(validation, Batches) and validation.is_endless:
+                if validation_steps is None and not validation.has_end:
                     raise ArgumentError("the validation data has no end; give validation_steps, the number of batches")
             trainer.use_config(settings.config(self.model, epochs, validation_steps))
-            action = CallbacksAction(callbacks, epochs)
+            action = CallbacksAction(callbacks, epochs, data)
             run = self._run_in_directory if settings.model_dir else self._run_in_memory
-            with trainer.in_call(callbacks, epochs):
+            with trainer.in_call(callbacks, epochs, validation=validation):
                 try:
                     run(trainer, epochs, action)
                 except ActionError as error:
@@ -426,7 +443,7 @@ class CompiledModel:
         with self._in_call():
             self._data[False] = data
             trainer = self._prepare_trainer(data)
-            with trainer.in_call(callbacks, adds_up=not reset_metrics):
+            with trainer.in_call(callbacks, validation=data, adds_up=not reset_metrics):
                 logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
             return trainer.numbers.evaluated(logs)
 

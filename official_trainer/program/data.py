@@ -1,8 +1,8 @@
 """Data as `fit` and `evaluate` take it: arrays in memory, `tf.data`, generators, `keras.utils.Sequence`.
 
-Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, dividing a
-batch among replicas, and the errors about arguments that do not fit together. Does not own: what a step does with a
-batch (`trainer.py`).
+Owns: `Source`, batches `(x, y, sample_weight)` of any of these from any batch on, how many make an epoch, when
+hooks of data are called, and the errors about arguments that do not fit together. Does not own: rows (`rows.py`), what
+a step does with a batch (`trainer.py`).
 
 The order of a shuffled epoch of arrays follows from (seed, epoch) alone, so training continues in the middle of an
 epoch exactly as if it had never stopped.
@@ -10,8 +10,10 @@ epoch exactly as if it had never stopped.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,13 +25,14 @@ from official_trainer.inputs import DataError, InputContext, skip
 from official_trainer.inputs.order import epoch_seed, shuffled, window_length
 from official_trainer.lazy import tf
 from official_trainer.nearest import nearest
-from official_trainer.program.rows import as_rows, cut_rows, gather
+from official_trainer.program.rows import as_rows, divided, gather
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import do_not_convert
 from official_trainer.tasks.returned import other_library
 
 DEFAULT_BATCH_SIZE = 32  # Keras's
 _NO_END = 2**62
+_NUMBER = (int, float, np.number)
 _BLOCK_STEPS = 32
 _ALL = 2**31 - 1  # rows: one batch of all there are
 
@@ -71,37 +74,6 @@ def check_library(place: str, value: Any) -> None:
         raise ArgumentError(f"{place}: {said}")
 
 
-def check_known(module: Any, place: str, *values: Any) -> None:
-    """Refuses a class in place of an object, and a name that Keras does not know.
-
-    Args:
-      module: tf_keras or Keras 3.
-      place: the argument of `compile`: `optimizer`, `loss`, `metrics` or `weighted_metrics`.
-      *values: what it holds.
-
-    Raises:
-      ArgumentError: names the nearest that Keras knows.
-    """
-    known: Any = {"optimizer": module.optimizers, "loss": module.losses}.get(place, module.metrics)
-    for value in values:
-        if isinstance(value, type):
-            raise ArgumentError(f"{place}: {value.__name__} is a class; write {value.__name__}(…), an object of it")
-        if not isinstance(value, str) or (known is module.metrics and value in _OF_ANY_OUTPUT):
-            continue
-        try:
-            found = known.get(value)
-        except ValueError:
-            found = value
-        if isinstance(found, str):  # `keras.metrics.get` returns names that it does not know
-            names = [*_OF_ANY_OUTPUT, *(name for name in dir(known) if not name.startswith("_"))]
-            hint = f"; did you mean {near[0]!r}?" if (near := nearest(value, names)) else ""
-            raise ArgumentError(f"{place}: Keras knows no {value!r}{hint}")
-
-
-_OF_ANY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
-"""Names of metrics for which `compile` chooses a class by the shapes of the output."""
-
-
 def check_names(place: str, argument: Any, names: Sequence[str], *, which: str = "outputs") -> None:
     """Refuses a dict with other names, or a list of another length.
 
@@ -140,6 +112,20 @@ def names_of_outputs(model: Any) -> Sequence[str] | None:
     return sorted(output) if isinstance(output, Mapping) else list(model.output_names)
 
 
+def counts(**arguments: Any) -> Sequence[Any]:
+    """Returns whole numbers as those of Python, and None as it is.
+
+    Raises:
+      ArgumentError: one is no whole number, or too small; names the argument.
+    """
+    for name, value in arguments.items():
+        least = 0 if name in ("epochs", "initial_epoch") else 1
+        is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if value is not None and not (is_whole and value >= least):
+            raise ArgumentError(f"{name}={value!r}; allowed: whole numbers from {least} on")
+    return [None if value is None else int(value) for value in arguments.values()]
+
+
 class Source:
     """Batches of repeated passes over data; each `(x,)`, `(x, y)` or `(x, y, sample_weight)`.
 
@@ -150,7 +136,7 @@ class Source:
 
     def __init__(self, batches_per_epoch: int | None = None, *, is_endless: bool = True) -> None:
         self.batches_per_epoch, self.is_endless = batches_per_epoch, is_endless
-        self._class_weights: tf.Tensor | None = None
+        self._class_weights: tf.lookup.StaticHashTable | None = None
 
     section: Any = DataConfig(is_training=False)
     """The section of the config to predict with."""
@@ -177,18 +163,19 @@ class Source:
         return self._weigh(self.one_pass().take(1))
 
     def use_class_weight(self, class_weight: Mapping[int, float]) -> None:
-        """Multiplies the weight of each example by the weight of its class, 0 to n - 1.
+        """Multiplies the weight of each example by the weight of its class; 1 for classes that are not named.
 
         Raises:
-          ArgumentError: a class has no weight.
+          ArgumentError: it is no dict of numbers by numbers.
         """
-        if sorted(class_weight) != list(range(len(class_weight))):
+        if not (isinstance(class_weight, Mapping) and all(isinstance(each, _NUMBER) for each in class_weight)):
             raise ArgumentError(
-                f"class_weight has weights for the classes {sorted(class_weight)}; it must have one for each of "
-                f"0 … {max(class_weight)}"
+                f"class_weight={class_weight!r}; allowed: a dict of weights by the numbers of classes, such as "
+                "{0: 1.0, 1: 5.0}; a class that is not in it has the weight 1"
             )
-        weights = [class_weight[number] for number in sorted(class_weight)]
-        self._class_weights = tf.constant(weights, kerases.floatx())
+        numbers, weights = [int(number) for number in class_weight], [float(each) for each in class_weight.values()]
+        values = tf.lookup.KeyValueTensorInitializer(numbers, weights, tf.int64, tf.float32)
+        self._class_weights = tf.lookup.StaticHashTable(values, 1.0)
 
     def _weigh(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         if (weights := self._class_weights) is None:
@@ -200,10 +187,11 @@ class Source:
                 raise ArgumentError("class_weight needs a model with one output, and y as one array of classes")
             is_one_hot = y.shape.rank is not None and y.shape.rank > 1 and y.shape[-1] != 1
             classes = tf.argmax(y, axis=-1) if is_one_hot else tf.reshape(y, [tf.shape(y)[0]])
-            of_class = tf.gather(weights, tf.cast(classes, tf.int64))
+            classes = tf.round(classes) if classes.dtype.is_floating else classes
+            of_class = tf.cast(weights.lookup(tf.cast(classes, tf.int64)), kerases.floatx())
             return x, y, of_class if weight is None else of_class * tf.cast(weight, of_class.dtype)
 
-        return batches.map(weighted)
+        return batches.map(do_not_convert(weighted))  # AutoGraph would hide what it refuses
 
     def batches(self, first: int) -> tf.data.Dataset:
         """Returns all batches from number `first` on, counted over epochs."""
@@ -212,6 +200,25 @@ class Source:
     def one_pass(self) -> tf.data.Dataset:
         """Returns the batches of one pass, in order."""
         raise NotImplementedError
+
+    @property
+    def has_end(self) -> bool:
+        """Whether a pass over the data ends."""
+        return self.batches_per_epoch is not None or not self.is_endless
+
+    # What data with hooks is told; see `Items`.
+
+    ends_before_validation = True
+    """Whether an epoch of training ends for the data before its validation."""
+
+    def rewind(self) -> None:
+        """Training, or an evaluation, is about to begin."""
+
+    def begin_epoch(self, epoch: int = 0) -> None:
+        """An epoch begins, or has begun; epochs are counted from 0, the one of the first batch."""
+
+    def end_epoch(self, epoch: int = 0) -> None:
+        """All batches of an epoch were used."""
 
     def count(self) -> None:
         """Counts the batches of a pass where that is unknown, if the data can be read again."""
@@ -245,6 +252,8 @@ class Own(Source):
     Attributes:
       section: its section of the config.
     """
+
+    has_end = True  # the engine finds out
 
     def __init__(self, section: Any, build: Callable[..., tf.data.Dataset], batches: int | None = None) -> None:
         """Takes the section, the Task's `build_inputs`, and the batches of a call; None for all."""
@@ -356,6 +365,11 @@ class Arrays(Source):
         return Arrays(head, batch_size=size, steps=of_training, shuffle=self._shuffle, seed=self._seed), rest
 
 
+def read_length(dataset: tf.data.Dataset) -> int:
+    """Returns how many elements a dataset has, by reading all."""
+    return int(dataset.reduce(tf.constant(0, tf.int64), lambda total, *batch: total + 1))
+
+
 class Batches(Source):
     """A dataset of batches."""
 
@@ -366,9 +380,7 @@ class Batches(Source):
 
     def count(self) -> None:
         if self.batches_per_epoch is None and not self.is_endless:
-            self.batches_per_epoch = int(
-                self._dataset.reduce(tf.constant(0, tf.int64), lambda total, *batch: total + 1)
-            )
+            self.batches_per_epoch = read_length(self._dataset)
             self.is_endless = True
 
     def cut(self, steps: int, epochs: int) -> None:
@@ -383,45 +395,87 @@ class Batches(Source):
 
 
 class Items(Source):
-    """A `keras.utils.Sequence`, of Keras 3 a `PyDataset`; its `on_epoch_end` is called after each epoch of training."""
+    """A `Sequence` of tf_keras, or a `PyDataset` of Keras 3, which may have no end.
+
+    Its hooks are called when Keras calls them, or earlier where batches are read ahead: always before the batches that
+    Keras reads after them. Training that goes on in another process calls all again that were called before.
+    """
 
     def __init__(self, sequence: Any, *, shuffle: bool | str, seed: int) -> None:
-        super().__init__(len(sequence))
         self._sequence, self._shuffle, self._seed = sequence, shuffle, seed
-        if not self.batches_per_epoch:
-            raise DataError(f"{type(sequence).__name__} has no batch: its len() is 0")
-        self._signature = _signature(sequence[0])
+        self._is_3 = self.ends_before_validation = "PyDataset" in kerases.kinds(sequence)
+        self._count = sequence.num_batches if self._is_3 else len(sequence)
+        if self._count is not None and self._count < 1:
+            size = "num_batches" if self._is_3 else "len()"
+            raise DataError(f"{type(sequence).__name__} has no batch: its {size} is {self._count}")
+        super().__init__(self._count)
+        self._signature = _signature(*[sequence[number] for number in range(min(2, self._count or 2))])
+        self._num_told = 0  # hooks of epochs that were called: those of each begin and of each end
+        self._lock = threading.Lock()
+
+    def rewind(self) -> None:
+        self._num_told = 0
+        if self._is_3:
+            self._sequence.on_epoch_end()
+
+    def begin_epoch(self, epoch: int = 0) -> None:
+        self._tell(2 * epoch + 1)
+
+    def end_epoch(self, epoch: int = 0) -> None:
+        self._tell(2 * epoch + 2)
+
+    def _tell(self, count: int) -> None:
+        """Calls the hooks up to number `count`, unless they were called."""
+        with self._lock:
+            while self._num_told < count:
+                self._num_told += 1
+                if self._num_told % 2 == 0:
+                    self._sequence.on_epoch_end()
+                elif self._is_3:
+                    self._sequence.on_epoch_begin()
 
     def cut(self, steps: int, epochs: int) -> None:
-        self.is_endless = steps <= len(self._sequence)
+        self.is_endless = self._count is None or steps <= self._count
         super().cut(steps, epochs)
 
     def batches(self, first: int) -> tf.data.Dataset:
-        assert self.batches_per_epoch is not None
-        first_epoch, first_item = divmod(first, self.batches_per_epoch)
+        first_epoch, first_item = divmod(first, self.batches_per_epoch or 1)
 
-        def items() -> Iterator[Any]:
-            for _ in range(first_epoch):
-                self._sequence.on_epoch_end()
-            for epoch in itertools.count(first_epoch):
-                order = tf.range(len(self._sequence), dtype=tf.int64)
-                if self._shuffle:
-                    seed = epoch_seed(self._seed, "items", tf.constant(epoch, tf.int64))
-                    order = tf.random.experimental.stateless_shuffle(order, tf.stack([seed, 0]))
-                skipped = first_item if epoch == first_epoch else 0
-                for number in order.numpy().tolist()[skipped : self.batches_per_epoch]:
-                    yield _as_batch(self._sequence[number])
-                if not self.is_endless:
-                    return
-                self._sequence.on_epoch_end()
+        def epoch(number: tf.Tensor) -> tf.data.Dataset:
+            begin = tf.where(number == first_epoch, tf.constant(first_item, tf.int64), 0)
+            return self._generated(self._epoch, number, begin).prefetch(tf.data.AUTOTUNE)
 
-        return tf.data.Dataset.from_generator(items, output_signature=self._signature)
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False  # it would read on where an epoch ends
+        epochs = tf.data.Dataset.range(first_epoch, _NO_END if self.is_endless else 1)
+        return epochs.flat_map(do_not_convert(epoch)).with_options(options)
+
+    def _epoch(self, number: int, first_item: int) -> Iterator[Any]:
+        steps, count = self.batches_per_epoch or 0, self._count
+        self.begin_epoch(int(number))
+        length = count if self._is_3 else steps  # a pass ends in Keras 3 where the data does, else with each epoch
+        order = functools.cache(self._order)
+        for batch in range(number * steps + first_item, (number + 1) * steps if self.is_endless else count or 0):
+            yield self._batch(batch if length is None else order(batch // length)[batch % length])
+
+    def _order(self, number: int) -> Sequence[int]:
+        """Returns the numbers of the batches of a pass, in their order."""
+        if not self._shuffle:
+            return range(self._count or 0)
+        seed = epoch_seed(self._seed, "items", tf.constant(number, tf.int64))
+        items = tf.range(self._count, dtype=tf.int64)
+        found: list[int] = tf.random.experimental.stateless_shuffle(items, tf.stack([seed, 0])).numpy().tolist()
+        return found
 
     def one_pass(self) -> tf.data.Dataset:
-        def items() -> Iterator[Any]:
-            return (_as_batch(self._sequence[number]) for number in range(len(self._sequence)))
+        numbers = itertools.count if self._count is None else functools.partial(range, self._count)
+        return self._generated(lambda: map(self._batch, numbers()))
 
-        return tf.data.Dataset.from_generator(items, output_signature=self._signature)
+    def _batch(self, number: int) -> Any:
+        return _as_batch(self._sequence[number])
+
+    def _generated(self, items: Callable[..., Iterator[Any]], *args: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_generator(items, args=args, output_signature=self._signature)
 
 
 class Generated(Batches):
@@ -530,46 +584,13 @@ def _with_tuples(structure: Any) -> Any:
     return tuple(map(_with_tuples, structure)) if isinstance(structure, tuple | list) else structure
 
 
-def _signature(item: Any) -> Any:
-    def spec(array: Any) -> tf.TensorSpec:
-        tensor = tf.convert_to_tensor(array)
-        return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+def _signature(*items: Any) -> Any:
+    """Returns what batches have in common, but their sizes."""
 
-    return tf.nest.map_structure(spec, _as_batch(item))
+    def spec(*arrays: Any) -> tf.TensorSpec:
+        tensors = [tf.convert_to_tensor(array) for array in arrays]
+        sizes = zip(*[tensor.shape[1:] for tensor in tensors], strict=True)
+        shared = [same[0] if len(set(same)) == 1 else None for same in sizes]
+        return tf.TensorSpec([None, *shared], tensors[0].dtype)
 
-
-# Replicas.
-
-
-def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = False) -> tf.data.Dataset:
-    """Returns one part of each batch for each replica, as TensorFlow divides it: the last may be smaller, or empty.
-
-    Args:
-      dataset: batches.
-      num_replicas: parts of a batch.
-      weighted: whether a part has the weights for `share_of`: with them, the mean over parts is the mean of the batch.
-    """
-    if num_replicas == 1:
-        return dataset
-
-    def parts(*batch: Any) -> tf.data.Dataset:
-        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-        length = -(-size // num_replicas)
-
-        def part(replica: tf.Tensor) -> Any:
-            start = tf.minimum(replica * length, size)
-            stop = tf.minimum(start + length, size)
-            rows = tf.nest.map_structure(lambda tensor: cut_rows(tensor, start, stop), batch)
-            return (rows, tf.fill([stop - start], num_replicas / tf.cast(size, tf.float32))) if weighted else rows
-
-        return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))
-
-    return dataset.flat_map(do_not_convert(parts)).prefetch(num_replicas)
-
-
-def share_of(inputs: Any) -> tuple[Any, tf.Tensor | None]:
-    """Returns a replica's part of a training batch, and the factor of its mean; None if the part is the batch."""
-    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
-        return inputs, None
-    rows, weights = inputs
-    return rows, tf.reduce_sum(weights)
+    return tf.nest.map_structure(spec, *map(_as_batch, items))

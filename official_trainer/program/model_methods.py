@@ -6,7 +6,9 @@ only the model has. Does not own: what runs on the engine (`program.py`).
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 from official_trainer.lazy import keras
@@ -18,12 +20,24 @@ _ELSEWHERE = {
         f"make_{name}_function": f"the engine traces the steps; override {name}_step of the model"
         for name in ("train", "test", "predict")
     },
-    "stop_evaluating": "evaluate(steps=…) says how much",
-    "stop_predicting": "predict(steps=…) says how much",
+    **{f"stop_{name}": f"a callback sets self.model.stop_{name}" for name in ("evaluating", "predicting")},
     "save_variables": "use save_weights",
     "load_variables": "use load_weights",
 }
 """Names of Keras and Synalinks that are not here, or would have no effect, each with the way there is."""
+
+
+def or_of_model(method: Callable[..., None]) -> Callable[..., None]:
+    """Has a method call the model's own in its place, with whatever arguments that takes, if the model overrides it."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not keras_fit.has_own(self.model, method.__name__):
+            return method(self, *arguments, **keywords)
+        with self.model.distribute_strategy.scope():
+            return getattr(self.model, method.__name__)(*arguments, **keywords)
+
+    return call
 
 
 class ModelMethods:

@@ -33,16 +33,16 @@ from official_trainer.program.data import (
     ArgumentError,
     CallData,
     Source,
-    check_known,
     check_library,
     check_one_keras,
+    counts,
     one_batch,
     source_of,
     validation_of,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
 from official_trainer.program.experiment import ExperimentModel
-from official_trainer.program.model_methods import ModelMethods
+from official_trainer.program.model_methods import ModelMethods, or_of_model
 from official_trainer.program.rewarded import in_training_step, rewards_of
 from official_trainer.program.settings import TASK, Settings
 from official_trainer.program.trainer import Computations, ProgramTask
@@ -194,6 +194,7 @@ class Program(ModelMethods, AsyncMethods):
 
     # Compiling.
 
+    @or_of_model
     def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
         self,
         optimizer: Any = "rmsprop",
@@ -210,8 +211,9 @@ class Program(ModelMethods, AsyncMethods):
     ) -> None:
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
-        A reward is maximised: training minimises, and the log `loss` is, the loss minus the reward. Steps call
-        `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
+        If the model overrides `compile`, that is called, with the arguments that it takes. A reward is maximised:
+        training minimises, and the log `loss` is, the loss minus the reward. Steps call `compute_loss`,
+        `compute_reward` and `compute_metrics`, which a subclass may override.
 
         Args:
           optimizer: an optimizer, or its name.
@@ -244,7 +246,7 @@ class Program(ModelMethods, AsyncMethods):
         fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
             check_one_keras(self.model, **{name: settings[name]})
-            check_known(fit.MODULE, name, *tf.nest.flatten(settings[name]))
+            keras_fit.check_known(fit.MODULE, name, *tf.nest.flatten(settings[name]))
         settings["optimizer"] = self._compiled.settings.optimizer(self.model, optimizer)
         of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         with self._compiled.scope():
@@ -334,12 +336,16 @@ class Program(ModelMethods, AsyncMethods):
           UserError: the error with which an experiment would end.
         """
         self._check_compiled("fit")
-        _check_numbers(epochs=epochs, batch_size=batch_size, validation_batch_size=validation_batch_size)
+        sizes = {"batch_size": batch_size, "validation_batch_size": validation_batch_size}
+        initial_epoch, batch_size, validation_batch_size = counts(initial_epoch=initial_epoch, **sizes)
+        limited = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "validation_steps": validation_steps}
+        epochs, steps_per_epoch, validation_steps = keras_fit.limited(self.model, **limited)
         is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
         if not is_list and not (isinstance(validation_freq, int | np.integer) and validation_freq >= 1):
             raise ArgumentError(f"{validation_freq=}; allowed: a number of epochs from 1 on, or a list of epochs")
         found = [f"initial_epoch={initial_epoch}"] if initial_epoch else []
-        backup = keras_fit.of(self.model).MODULE.callbacks.BackupAndRestore
+        fit = keras_fit.of(self.model)
+        backup = fit.MODULE.callbacks.BackupAndRestore
         found += ["BackupAndRestore" for each in tf.nest.flatten(callbacks or ()) if isinstance(each, backup)]
         if self.model_dir and found:
             raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
@@ -358,12 +364,15 @@ class Program(ModelMethods, AsyncMethods):
         elif validation_split:
             source, of_validation = source.split(validation_split, batch_size, validation_steps)
         if of_validation is not None and validation_steps:
-            of_validation.cut(validation_steps, 1)
+            validation_steps = fit.steps_in(of_validation.batches_per_epoch, validation_steps)
+            of_validation.cut(validation_steps or 0, 1)
+        steps_per_epoch = fit.steps_in(source.batches_per_epoch, steps_per_epoch)
         steps = _steps_per_epoch(source, steps_per_epoch, epochs - initial_epoch)
         if class_weight:
             source.use_class_weight(class_weight)
         validated = 0 if of_validation is None else validation_freq
-        plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=epochs, validated=validated)
+        end = max(epochs, initial_epoch)
+        plan = Epochs(first_step=0, steps=steps or UNKNOWN_STEPS, first=initial_epoch, end=end, validated=validated)
         called = callback_list(self.model, callbacks, verbose, epochs, steps)
         self._compiled.fit(source, of_validation, plan, called, validation_steps)
         return self.model.history
@@ -396,7 +405,7 @@ class Program(ModelMethods, AsyncMethods):
           such that an experiment's Task returns; the loss alone as a number.
         """
         self._check_compiled("evaluate")
-        source = self._read((x, y, sample_weight), batch_size, steps)
+        source, steps = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return _results(self._compiled, self._compiled.evaluate(source, steps, found), return_dict)
 
@@ -424,7 +433,7 @@ class Program(ModelMethods, AsyncMethods):
           DataError: the data cannot be used.
           OutputError: an output has no row for each example.
         """
-        source = self._read((x, None, None), batch_size, steps)
+        source, steps = self._read((x, None, None), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
         return self._compiled.predict(source, steps, found)
 
@@ -624,20 +633,21 @@ class Program(ModelMethods, AsyncMethods):
             )
         return self._compiled
 
-    def _read(self, data: Any, batch_size: int | None, steps: int | None) -> Source:
-        """Returns the data of a call that reads it once: the experiment's own if none is passed."""
+    def _read(self, data: Any, batch_size: int | None, steps: int | None) -> tuple[Source, int | None]:
+        """Returns the data of a call that reads it once, the experiment's own if none is passed, and its steps."""
         x, y, sample_weight = data
-        _check_numbers(batch_size=batch_size)
+        (batch_size,), (steps,) = counts(batch_size=batch_size), keras_fit.limited(self.model, steps=steps)
         if experiment := self._experiment_for(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
             if (own := experiment.own_validation()) is None:
                 raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
-            return own
+            return own, steps
         source = source_of(data, batch_size=batch_size, steps=steps)
-        if steps is None and int(source.one_pass().cardinality()) == tf.data.INFINITE_CARDINALITY:
+        steps = keras_fit.of(self.model).steps_in(source.batches_per_epoch, steps)
+        if steps is None and not source.has_end:
             raise ArgumentError("the data has no end; give steps, the number of batches")
         if steps is not None:
             source.cut(steps, 1)
-        return source
+        return source, steps
 
 
 def load_program(
@@ -682,17 +692,6 @@ def load_program(
     return program
 
 
-def _check_numbers(**arguments: int | None) -> None:
-    """Refuses numbers below 1.
-
-    Raises:
-      ArgumentError: names the argument.
-    """
-    for name, value in arguments.items():
-        if value is not None and value < 1:
-            raise ArgumentError(f"{name}={value!r}; allowed: numbers from 1 on")
-
-
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:
     """Returns the steps of an epoch, and cuts the data to them; None if the end of the data will end the epoch."""
     if steps:
@@ -700,7 +699,7 @@ def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int 
         return steps
     if num_epochs > 1:
         source.count()
-    if source.batches_per_epoch is None and source.is_endless:
+    if not source.has_end:
         raise ArgumentError("the data has no end; give steps_per_epoch, the number of batches of an epoch")
     return source.batches_per_epoch
 
@@ -708,7 +707,7 @@ def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int 
 def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -> Any:
     """Returns logs as Keras does: a dictionary, or a list, or a single number."""
     if return_dict:
-        return logs
+        return dict(sorted(logs.items())) if kerases.is_3(compiled.model) else logs
     logs = numbers_in(logs)
     names = list(logs)
     if not isinstance(compiled, ExperimentModel):

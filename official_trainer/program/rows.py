@@ -1,7 +1,7 @@
 """Arrays as rows, one for each example: dense, ragged and sparse ones.
 
-Owns: what counts as an array, its dtype, and gathering and cutting rows. Does not own: which rows make a batch
-(`data.py`).
+Owns: what counts as an array, its dtype, gathering and cutting rows, and dividing a batch among replicas. Does not own:
+which rows make a batch (`data.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from official_trainer.inputs import DataError
 from official_trainer.lazy import tf
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.autograph import do_not_convert
 
 
 class _SparseRows:
@@ -58,3 +59,37 @@ def cut_rows(tensor: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
     )
     shape = tf.concat([[stop - start], tf.constant(list(tensor.shape[1:]), tf.int64)], axis=0)
     return tf.SparseTensor(part.indices, part.values, shape)
+
+
+def divided(dataset: tf.data.Dataset, num_replicas: int, *, weighted: bool = False) -> tf.data.Dataset:
+    """Returns one part of each batch for each replica, as TensorFlow divides it: the last may be smaller, or empty.
+
+    Args:
+      dataset: batches.
+      num_replicas: parts of a batch.
+      weighted: whether a part has the weights for `share_of`: with them, the mean over parts is the mean of the batch.
+    """
+    if num_replicas == 1:
+        return dataset
+
+    def parts(*batch: Any) -> tf.data.Dataset:
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+        length = -(-size // num_replicas)
+
+        def part(replica: tf.Tensor) -> Any:
+            start = tf.minimum(replica * length, size)
+            stop = tf.minimum(start + length, size)
+            rows = tf.nest.map_structure(lambda tensor: cut_rows(tensor, start, stop), batch)
+            return (rows, tf.fill([stop - start], num_replicas / tf.cast(size, tf.float32))) if weighted else rows
+
+        return tf.data.Dataset.range(num_replicas).map(do_not_convert(part))
+
+    return dataset.flat_map(do_not_convert(parts)).prefetch(num_replicas)
+
+
+def share_of(inputs: Any) -> tuple[Any, tf.Tensor | None]:
+    """Returns a replica's part of a training batch, and the factor of its mean; None if the part is the batch."""
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return inputs, None
+    rows, weights = inputs
+    return rows, tf.reduce_sum(weights)

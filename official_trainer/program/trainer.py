@@ -23,9 +23,10 @@ from official_trainer.engine.step_context import TrainerOptions
 from official_trainer.engine.trainer import Trainer
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
-from official_trainer.program.data import CallData, share_of, unpacked
+from official_trainer.program.data import CallData, Source, unpacked
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rewarded import in_step, rewards_explained, rewards_of
+from official_trainer.program.rows import share_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
 from official_trainer.tracking import numbers_in
@@ -212,23 +213,28 @@ class ProgramTrainer(Trainer):
         self._num_reported = 0
         self._callbacks: Any = None
         self._epochs: Epochs | None = None
+        self._validation = Source()
         self._adds_up = False
 
     @contextlib.contextmanager
-    def in_call(self, callbacks: Any, epochs: Epochs | None = None, *, adds_up: bool = False) -> Iterator[None]:
+    def in_call(
+        self, callbacks: Any, epochs: Epochs | None = None, *, validation: Source | None, adds_up: bool = False
+    ) -> Iterator[None]:
         """For a call of a Program, in the strategy's scope.
 
         Args:
           callbacks: a `keras.callbacks.CallbackList`, or None.
           epochs: of a call that trains; its metrics start anew with each.
+          validation: what is evaluated; None for nothing.
           adds_up: whether an evaluation adds to the current values of its metrics, instead of resetting them.
         """
-        self._callbacks, self._epochs, self._adds_up = callbacks, epochs, adds_up
+        self._callbacks, self._epochs = callbacks, epochs
+        self._adds_up, self._validation = adds_up, validation or Source()
         try:
             with self.strategy.scope():
                 yield
         finally:
-            self._callbacks, self._epochs, self._adds_up = None, None, False
+            self._callbacks, self._epochs, self._adds_up, self._validation = None, None, False, Source()
 
     # Callbacks of Keras read its counters. Not in a task's step: one that a replica may skip cannot count.
 
@@ -285,10 +291,13 @@ class ProgramTrainer(Trainer):
         return {**super().train_loop_end(), **self.numbers.of_own_step(training=True)}
 
     def eval_begin(self) -> Any:
+        self._validation.rewind()
         state = None if self._adds_up else super().eval_begin()
         keras_fit.of(self.model).reset_count(self.model, training=False)  # callbacks of Keras read it
+        self.model.stop_evaluating = False  # callbacks set it
         if self._callbacks is not None:
             self._callbacks.on_test_begin()
+        self._validation.begin_epoch()
         return state
 
     def create_eval_loop_fn(self, has_state: bool) -> Callable[[Any, int, Any], Any]:
@@ -301,22 +310,26 @@ class ProgramTrainer(Trainer):
         def loop(iterator: Any, num_steps: int, state: Any) -> Any:
             callbacks, fit = self._callbacks, keras_fit.of(self.model)
             every, given = fit.steps_between_calls(self.model), [] if callbacks is None else callbacks.callbacks
-            if not any(fit.looks_at_batches(callback, training=False) for callback in given):
+            is_watched = any(fit.looks_at_batches(callback, training=False) for callback in given)
+            if not (is_watched or self.model.stop_evaluating):
                 return whole(iterator, num_steps, state)
             done = 0
             with contextlib.suppress(StopIteration, tf.errors.OutOfRangeError):
-                while num_steps < 0 or done < num_steps:
+                while (num_steps < 0 or done < num_steps) and not (done and self.model.stop_evaluating):
                     count = every if num_steps < 0 else min(every, num_steps - done)
                     callbacks.on_test_batch_begin(done)
                     run(iterator, tf.constant(count))
                     done += count
-                    callbacks.on_test_batch_end(done - 1, self.numbers.current(training=False))
+                    last = fit.last_batch(self.model, done - 1)
+                    callbacks.on_test_batch_end(last, self.numbers.current(training=False))
             return state
 
         return loop
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         logs = super().eval_end(aggregated_logs)
+        if not self.model.stop_evaluating:
+            self._validation.end_epoch()
         if self._callbacks is not None:
             self._callbacks.on_test_end(numbers_in(self.numbers.evaluated(logs)))
         return {**logs, **self.numbers.of_own_step(training=False)}

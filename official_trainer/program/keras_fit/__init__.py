@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from official_trainer.lazy import tf
+from official_trainer.nearest import nearest
+from official_trainer.program.data import ArgumentError, counts
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.metrics import inner_metrics
 
@@ -86,6 +88,18 @@ class KerasFit(Protocol):
 
     # Calls.
 
+    def limited(self, name: str, value: int | None) -> int | None:
+        """Returns `epochs` or a number of steps, lowered to the limit that this Keras has for it; None for no limit."""
+        return value
+
+    def steps_in(self, count: int | None, steps: int | None) -> int | None:
+        """Returns how many of `steps` an epoch has of data with `count` batches; None for no number."""
+        return steps
+
+    def last_batch(self, model: Any, batch: int) -> int:
+        """Returns the number that callbacks are told of the last batch of a call, where it is `batch`."""
+        return batch
+
     def as_compiled(self, model: Any) -> contextlib.AbstractContextManager[Any]:
         """Returns a context in which layers are trainable as they were at `compile`, where this Keras does so."""
         return contextlib.nullcontext()
@@ -122,6 +136,11 @@ def of(*things: Any) -> KerasFit:
     return keras2.KERAS
 
 
+def limited(model: Any, **arguments: Any) -> Sequence[Any]:
+    """Returns numbers of epochs or steps, checked, and lowered to the limits of the model's Keras."""
+    return [of(model).limited(name, value) for name, value in zip(arguments, counts(**arguments), strict=True)]
+
+
 def has_own(model: Any, method: str) -> bool:
     """Whether a model overrides a method of Keras's."""
     return getattr(type(model), method) is not getattr(of(model).MODULE.Model, method)
@@ -156,3 +175,34 @@ def results(model: Any) -> dict[str, Any]:
 def names_in_order(model: Any) -> list[str]:
     """Returns the names of results in the order of the list that `evaluate` returns."""
     return [each.name for metric in model.metrics for each in inner_metrics(metric)]
+
+
+def check_known(module: Any, place: str, *values: Any) -> None:
+    """Refuses a class in place of an object, and a name that Keras does not know.
+
+    Args:
+      module: tf_keras or Keras 3.
+      place: the argument of `compile`: `optimizer`, `loss`, `metrics` or `weighted_metrics`.
+      *values: what it holds.
+
+    Raises:
+      ArgumentError: names the nearest that Keras knows.
+    """
+    known: Any = {"optimizer": module.optimizers, "loss": module.losses}.get(place, module.metrics)
+    for value in values:
+        if isinstance(value, type):
+            raise ArgumentError(f"{place}: {value.__name__} is a class; write {value.__name__}(…), an object of it")
+        if not isinstance(value, str) or (known is module.metrics and value in _OF_ANY_OUTPUT):
+            continue
+        try:
+            found = known.get(value)
+        except ValueError:
+            found = value
+        if isinstance(found, str):  # `keras.metrics.get` returns names that it does not know
+            names = [*_OF_ANY_OUTPUT, *(name for name in dir(known) if not name.startswith("_"))]
+            hint = f"; did you mean {near[0]!r}?" if (near := nearest(value, names)) else ""
+            raise ArgumentError(f"{place}: Keras knows no {value!r}{hint}")
+
+
+_OF_ANY_OUTPUT = ("accuracy", "acc", "crossentropy", "ce")
+"""Names of metrics for which `compile` chooses a class by the shapes of the output."""

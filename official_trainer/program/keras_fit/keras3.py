@@ -10,6 +10,7 @@ dictionary. Both have private names only.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,8 +83,22 @@ class Keras3Fit(KerasFit):
         gradients = tape.gradient(scaled, variables)
         keras3.KERAS.apply(optimizer, list(zip(gradients, variables, strict=True)), after=loss)
 
+    def limited(self, name: str, value: int | None) -> int | None:
+        limit = keras.config.max_epochs() if name == "epochs" else keras.config.max_steps_per_epoch()
+        if not limit or (value is not None and value <= limit):
+            return value
+        warnings.warn(f"{name}={value} is lowered to {limit}, the limit that keras.config has for it", stacklevel=3)
+        return int(limit)
+
+    def steps_in(self, count: int | None, steps: int | None) -> int | None:
+        return steps if count is None or steps is None else min(steps, count)
+
     def steps_between_calls(self, model: Any) -> int:
         return int(model.steps_per_execution)
+
+    def last_batch(self, model: Any, batch: int) -> int:
+        every = self.steps_between_calls(model)
+        return (batch // every + 1) * every - 1  # also where fewer batches are left
 
     def first_place(self, model: Any, steps: int, first_epoch: int) -> tuple[int, int]:
         # The epoch that BackupAndRestore has read, and its first batch, as Keras does; there is no public name.

@@ -71,6 +71,27 @@ def fitting(loss=CROSSENTROPY, metrics=(), features=FEATURES, labels=LABELS, cls
     return fit
 
 
+class Raises(keras.utils.Sequence):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        return {"features": FEATURES[:4]}["features" if number < 2 else "fetures"], LABELS[:4]
+
+
+def of_keras_3(*, features=FEATURES, labels=LABELS):
+    """Returns a call of `fit` of a model of Keras 3."""
+
+    def fit():
+        import keras as keras3
+
+        program = Program(keras3.Sequential([keras3.Input([4]), keras3.layers.Dense(3)]))
+        program.compile("sgd", keras3.losses.SparseCategoricalCrossentropy(from_logits=True))
+        program.fit(features, labels, verbose=0)
+
+    return fit
+
+
 def predicting():
     Program(model).predict(np.zeros([16, 5], "float32"), verbose=0)
 
@@ -92,6 +113,10 @@ ROWS = {
                                 "in on_train_begin, while calling on_train_begin", ["no attribute 'load'"]),
     "a label": (fitting(labels=LABELS + 1, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
                 tf.errors.InvalidArgumentError, "while training at step 1", ["label value of 3", "3 classes"]),
+    "a label in Keras 3": (of_keras_3(labels=LABELS + 1), tf.errors.InvalidArgumentError, "while training at step 1",
+                           ["label value of 3", "3 classes"]),
+    "batches": (fitting(features=Raises(), labels=None), tf.errors.OpError, "in __getitem__, while training at step",
+                ["KeyError: 'fetures'"]),
     "a method": (fitting(cls=OwnLoss), AttributeError, "in compute_loss, while tracing", ["no attribute 'loss'"]),
     "a kept tensor": (fitting(cls=KeepsLoss, callbacks=[UsesKept()]), TypeError, "in on_epoch_end, while calling",
                       ["return it in the logs of the step, or assign it to a tf.Variable"]),

@@ -131,13 +131,29 @@ def dataset():
 
 
 REFUSED = {
-    "epochs": ({"epochs": 0}, "epochs=0; allowed: numbers from 1 on"),
-    "batch_size": ({"batch_size": 0}, "batch_size=0; allowed: numbers from 1 on"),
-    "validation_batch_size": ({"validation_batch_size": -1}, "validation_batch_size=-1; allowed: numbers from 1 on"),
+    "epochs": ({"epochs": -1}, "epochs=-1; allowed: whole numbers from 0 on"),
+    "batch_size": ({"batch_size": 0}, "batch_size=0; allowed: whole numbers from 1 on"),
+    "a part": ({"batch_size": 2.5}, "batch_size=2.5; allowed: whole numbers from 1 on"),
+    "steps": ({"steps_per_epoch": -1}, "steps_per_epoch=-1; allowed: whole numbers from 1 on"),
+    "validation_steps": (
+        lambda: {"validation_data": dataset(), "validation_steps": True},
+        "validation_steps=True; allowed: whole numbers from 1 on",
+    ),
+    "validation_batch_size": (
+        {"validation_batch_size": -1},
+        "validation_batch_size=-1; allowed: whole numbers from 1 on",
+    ),
     "validation_freq": ({"validation_freq": 0}, "validation_freq=0; allowed: a number of epochs from 1 on, or a list"),
     "words": ({"validation_freq": "all"}, "validation_freq='all'; allowed: a number of epochs from 1 on, or a list of"),
     "split": ({"validation_split": 0.99}, "of 50 examples, training would get 0 and validation 50; each needs at leas"),
-    "class_weight": ({"class_weight": {0: 1.0, 2: 1.0}}, r"class_weight has weights for the classes \[0, 2\]; it must"),
+    "class_weight": ({"class_weight": [1.0, 2.0]}, r"class_weight=\[1.0, 2.0\]; allowed: a dict of weights"),
+    "weights of names": ({"class_weight": {"a": 2.0}}, r"class_weight=\{'a': 2.0\}; allowed: a dict of weights"),
+    "classes without y": ({"class_weight": {1: 2.0}, "y": None}, "^class_weight needs a model with one output"),
+    "no y": ({"y": None}, r"^y is missing: the data has no targets .*; give y, or data with batches \("),
+    "parts": (
+        lambda: {"x": dataset().map(lambda x, y: (x, y, y, y)), "y": None, "class_weight": {1: 2.0}},
+        "^a batch has 4 parts; allowed: ",
+    ),
     "rows": (lambda: {"y": examples()[1][:3]}, r"same number of rows, at least one; .*shapes: \(50, 6\), \(3,\)"),
     "targets": (lambda: {"x": dataset()}, r"y: the batches of a .*Dataset already contain it; leave out y"),
     "no end": (lambda: {"x": dataset().repeat(), "y": None}, "the data has no end; give steps_per_epoch, the number"),
@@ -153,9 +169,9 @@ def test_what_trains_nothing_is_refused(data, tmp_path, name):
     program = lightly(Program(light(), str(tmp_path / "run") if name == "directory" else None))
     with pytest.raises((ArgumentError, DataError), match=message):
         program.fit(**{"x": data[0], "y": data[1], "verbose": 0, **arguments})
-    if name == "batch_size":
+    if name in ("batch_size", "no y"):
         with pytest.raises(ArgumentError, match=message):
-            program.evaluate(*data, verbose=0, **arguments)
+            program.evaluate(**{"x": data[0], "y": data[1], "verbose": 0, **arguments})
 
 
 def test_what_is_not_compiled_is_refused(data):
