@@ -22,6 +22,7 @@ from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop as EngineLoop
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
+from official_trainer.program.data import read_length
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
 from official_trainer.stopping import StopRequest
@@ -107,6 +108,7 @@ class Loop:
         self._hooks: list[Action] = []
         self._read: tuple[int, Mapping[str, float]] = -1, {}
         self._extra: Mapping[str, Any] = {}  # of the actions, in memory
+        self._counted: tuple[Any, int] = None, 0  # the last dataset whose batches were counted, and their number
 
     # Hooks.
 
@@ -227,6 +229,23 @@ class Loop:
         if due.counts_epochs and dataset is not None and self.state.stop_reason is None and not self.model_dir:
             self._begin_pass()
         return metrics
+
+    def counted(self) -> int | None:
+        """Returns the batches of a pass over the dataset, by reading it, if a hook depends on the end of a call."""
+        triggers = [hook.when for hook in self._hooks if isinstance(hook, _StepHook)]
+        if not any(isinstance(part, NTimes) for when in triggers for part in (when, *getattr(when, "parts", ()))):
+            return None
+        dataset = self.dataset
+        if dataset is None or self._counted[0] is not dataset:
+            count, again = (0, 0) if dataset is None else (read_length(dataset), read_length(dataset.take(1)))
+            if not again:  # the data of a task is not read here, and some data can be read once only
+                raise LoopError(
+                    "n_times_during_loop needs the number of batches, which is unknown and cannot be counted; give "
+                    "dataset.apply(tf.data.experimental.assert_cardinality(…)), or, for the data of the task, set "
+                    "input_context.examples_per_epoch in build_inputs"
+                )
+            self._counted = dataset, count
+        return self._counted[1]
 
     def _begin_pass(self) -> None:
         """Has the next step take the first batch of the data."""
@@ -368,7 +387,7 @@ class _Epochs(_Steps):
 
     def __init__(self, loop: Loop, epochs: int) -> None:
         super().__init__(loop, lambda start: start)
-        self._epochs, self._goal, self._start = epochs, 0, 0
+        self._loop, self._epochs, self._goal, self._start = loop, epochs, 0, 0
 
     @property
     def counts_epochs(self) -> bool:
@@ -377,7 +396,7 @@ class _Epochs(_Steps):
     def planned_end(self, step: int, iterator: Any) -> int | None:
         self._start, self._goal = step, int(iterator.position.epoch.numpy()) + self._epochs
         length = iterator.steps_per_epoch()
-        if length is None:
+        if length is None and (length := self._loop.counted()) is None:
             return None
         return step + math.ceil(self._epochs * length - iterator.position.start_step(step) % length)
 
@@ -403,6 +422,8 @@ def every_n_steps(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> Non
 
 def n_times_during_loop(loop: Loop, n: int, name: str, priority: int, fn: Hook) -> None:
     """Calls `fn(loop, metrics)` `n` times in each call, evenly, the last time at its last step.
+
+    For `run_epochs` the batches of a dataset of unknown length are counted first, in a pass of its own.
 
     Example:
       >>> from official_trainer.program import n_times_during_loop
