@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -70,9 +69,15 @@ class CheckpointState:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:
             items |= context.average.items
+        for metric in step.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
+            context.attached.add(f"metrics/{metric.name}", metric)
         held = [*_values_in(tf.train.Checkpoint(model=model, **items)), *self._kept, *step.variables]
-        self._attached = self._beside([*held, *of_evaluations])
-        self._states = [each for each in context.attached.states if not any(each is other for other in of_evaluations)]
+        needless = {
+            id(value) for value in [*of_evaluations, *context.attached.matching(attached.unsaved_state(context.task))]
+        }
+        known = needless | {id(value) for value in held}
+        self._attached = {path: each for path, each in context.attached.all_values().items() if id(each) not in known}
+        self._states = [each for each in context.attached.states if id(each) not in needless]
         if self._attached:
             items["state"] = kerases.tree_of(self._attached)
         training = tf.train.Checkpoint(
@@ -94,15 +99,6 @@ class CheckpointState:
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         context.changed_state.keep([*held, *self._attached.values(), context.global_step])
         context.changed_state.keep([*context.streams.states, *context.step_times.variables])
-
-    def _beside(self, held: Sequence[Any]) -> dict[str, Any]:
-        """Returns what is attached beside `held`, by its path, without what needs no checkpoint."""
-        known, unsaved = {id(value) for value in held}, attached.unsaved_state(self._context.task)
-        return {
-            path: value
-            for path, value in self._context.attached.all_values().items()
-            if id(value) not in known and not any(fnmatch.fnmatchcase(path, pattern) for pattern in unsaved)
-        }
 
     @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:

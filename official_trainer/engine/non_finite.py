@@ -16,7 +16,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from official_trainer.shown import first_few
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.returned import model_of
 from official_trainer.tracking.jsonl import encode
+
+Result = TypeVar("Result")
 
 MAX_REPLAYED = 50
 """So many batches are run again, one operation after the other, to find where a loss becomes what it is."""
@@ -86,6 +88,18 @@ def _rows(part: Any) -> int:
     return max((int(value.shape[0] or 0) for _, value in _named(part)), default=0)
 
 
+def _changing_nothing(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Has the state of a trainer as it was after `function(trainer, …)`, whose steps may change more than weights."""
+
+    @functools.wraps(function)
+    def call(trainer: Any, *arguments: Any) -> Result:
+        with trainer.checkpoint_state.preserved():
+            return function(trainer, *arguments)
+
+    return call
+
+
+@_changing_nothing
 def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | None:
     """Returns the first step after `good_step`, up to `failed_step`, whose loss a value of its batch makes not finite.
 
@@ -96,15 +110,21 @@ def first_bad_batch(trainer: Any, good_step: int, failed_step: int) -> int | Non
         parts = trainer.strategy.experimental_local_results(batch)
         if in_batch(parts) and num_tried < MAX_REPLAYED:
             model, num_tried = model or _finite_model(trainer), num_tried + 1
-            if any(_is_to_blame(part, functools.partial(_step_of, trainer, model=model)) for part in parts):
+            step_on = None if model is None else functools.partial(_step_of, trainer, model=model)
+            if any(_is_to_blame(part, step_on) for part in parts):
                 return step
     return None
 
 
-def _is_to_blame(part: Any, step_on: Callable[[Any], Callable[[], Any]]) -> bool:
-    """Whether numbers of a step on a replica's batch are not finite, and are with 0 for each value that is not."""
+def _is_to_blame(part: Any, step_on: Callable[[Any], Callable[[], Any]] | None) -> bool:
+    """Whether numbers of a step on a replica's batch are not finite, and are with 0 for each value that is not.
+
+    Where no step can be tried, because there is no model with finite weights, such a value is to blame.
+    """
     finite = _finite(part)
-    return finite is not part and not _gives_finite(step_on(part)) and _gives_finite(step_on(finite))
+    if finite is part or step_on is None:
+        return finite is not part
+    return not _gives_finite(step_on(part)) and _gives_finite(step_on(finite))
 
 
 def _finite(part: Any) -> Any:
@@ -118,8 +138,8 @@ def _finite(part: Any) -> Any:
 
 
 def _finite_model(trainer: Any) -> Any:
-    """Returns the model of a run, or a new one if its weights are not finite any more."""
-    return (trainer.checkpoint_state.non_finite_weights() and _new_model(trainer)) or trainer.model
+    """Returns the model of a run, or a new one if its weights are not finite any more; None if there is none."""
+    return _new_model(trainer) if trainer.checkpoint_state.non_finite_weights() else trainer.model
 
 
 def _new_model(trainer: Any) -> Any:
@@ -135,6 +155,7 @@ def _new_model(trainer: Any) -> Any:
     return model
 
 
+@_changing_nothing
 def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
     """Runs the batch of a step again, and returns lines on where the first value that is not finite arises.
 
@@ -153,8 +174,8 @@ def origin(trainer: Any, step: int, model: Any = None) -> list[str]:
     batch = next(batches, None)
     parts = () if batch is None else local(batch)
     model = _finite_model(trainer) if model is None else model
-    step_on = functools.partial(_step_of, trainer, model=model)
-    if any(_is_to_blame(part, step_on) for part in parts):
+    step_on = functools.partial(_step_of, trainer, model=model or trainer.model)
+    if any(_is_to_blame(part, None if model is None else step_on) for part in parts):
         if iterator.dataset is not None:  # the caller's
             return in_batch(parts)
         first = number * getattr(iterator.builder.params, "global_batch_size", 0)

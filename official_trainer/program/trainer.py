@@ -52,6 +52,7 @@ class ProgramTask(Task):
     """Trains a compiled model on the data of the call that runs."""
 
     metric_directions: ClassVar[Mapping[str, str]] = {"loss": "min"}  # Keras's mean of it declares none
+    unsaved_state = ("task/_own/*",)  # each step sets them
 
     def __init__(self, params: Any, model: keras.Model, data: CallData, computations: Computations) -> None:
         super().__init__(params)

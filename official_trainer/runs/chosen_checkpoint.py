@@ -103,9 +103,9 @@ def load_chosen(job: Job, trainer: Trainer, checkpoint: str, first: tuple[str, i
     """
     with deletion_explained(*first):
         directory, step = find_checkpoint(job, checkpoint, first) if checkpoint else first
+    warn_of_gin(job, directory, step)  # first: it may be why the weights do not fit
     with deletion_explained(directory, step):
         trainer.checkpoint_state.load_weights(directory, step)
-    warn_of_gin(job, directory, step)
     return directory, step
 
 

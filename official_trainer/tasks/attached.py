@@ -12,6 +12,7 @@ Attributes of other objects are not looked at.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import sys
 import types
@@ -29,10 +30,14 @@ from official_trainer.user_code import is_users
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), type, types.FunctionType, types.MethodType)
 
 _OF_COMPILE = {
-    *("optimizer", "_optimizer", "compiled_loss", "compiled_metrics", "_compile_loss", "_compile_metrics", "_metrics"),
-    *("_loss_tracker", "_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution"),
+    *("optimizer", "_optimizer", "compiled_metrics", "_compile_loss", "_compile_metrics", "_metrics", "_loss_tracker"),
+    *("_train_counter", "_test_counter", "_predict_counter", "_steps_per_execution"),
 }
-"""Attributes of a model that Keras makes for its own `fit`."""
+"""Attributes of a model, or of a layer that adapts, that Keras makes for its own `fit`."""
+_ADAPTED = {"Discretization", "FeatureSpace", "IndexLookup", "Normalization", "TextVectorization"}
+"""Layers of which a checkpoint holds what they have seen (`vocabularies.py`), and not how they have counted it."""
+_OF_TRACKING = "_self_"
+"""How attributes begin in which TensorFlow notes what an object holds."""
 
 
 class Attached:
@@ -56,17 +61,20 @@ class Attached:
         self._added: set[int] = set()
         self._seen: dict[int, Any] = {}  # the objects, too: an id is that of another object later
         for path, root in roots.items():
-            if "Layer" in kerases.kinds(root):
-                self._visit(path, root)
-            else:
-                self._visit_attributes(path, root)
+            self.add(path, root)
+
+    def add(self, path: str, root: Any) -> None:
+        """Looks at one more, also where it is of a class of the user's own."""
+        if kerases.kinds(root) & {"Layer", "Metric"}:
+            self._visit(path, root)
+        else:
+            self._visit_attributes(path, root)
 
     @property
     def waits(self) -> bool:
         """Whether something creates its variables when a step calls it first."""
         layers = any(has_unbuilt_layers(layer) for layer in self._layers.values())
-        metrics = any(not getattr(metric, "_built", True) for metric in self._metrics)
-        return layers or metrics or bool(self.unbuilt_optimizers)
+        return layers or any(map(kerases.waits, self._metrics)) or bool(self.unbuilt_optimizers)
 
     @property
     def unbuilt_optimizers(self) -> list[Any]:
@@ -84,6 +92,11 @@ class Attached:
         }
         return {**self.values, **{path: value for path, value in of_optimizers.items() if id(value) not in self._added}}
 
+    def matching(self, patterns: Iterable[str]) -> list[Any]:
+        """Returns what has a path that one of the patterns matches."""
+        values = self.all_values().items()
+        return [value for path, value in values if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)]
+
     def _visit(self, path: str, thing: Any) -> None:
         if id(thing) in self._seen:
             return
@@ -100,7 +113,7 @@ class Attached:
             self._add_values(path, thing)
         elif "Layer" in kinds:
             self._visit_layer(path, thing)
-        elif isinstance(thing, tf.Module):
+        elif isinstance(thing, tf.Module) or "Container" in kinds:  # of losses, whose mean rewards hide
             self._visit_attributes(path, thing)
         elif isinstance(thing, Mapping | list | tuple):
             self._visit_parts(path, thing if isinstance(thing, Mapping) else dict(enumerate(thing)))
@@ -111,13 +124,15 @@ class Attached:
         self._add_values(path, layer)
         self.generators += kind.generators(layer)
         inside = kind.layers(layer)
+        self._seen |= {id(part): part for part in inside}  # they have the paths of their names, not of lists
         for part, name in zip(inside, kerases.counted_names(inside), strict=True):
-            self._seen[id(part)] = part
-            self._visit_attributes(path if part is layer else f"{path}/{name}", part)
+            if not kerases.kinds(part) & _ADAPTED:
+                self._visit_attributes(path if part is layer else f"{path}/{name}", part)
 
     def _visit_attributes(self, path: str, thing: Any) -> None:
-        skipped = _OF_COMPILE if "Model" in kerases.kinds(thing) else ()
-        self._visit_parts(path, {name: part for name, part in vars(thing).items() if name not in skipped})
+        skipped = _OF_COMPILE if "Layer" in kerases.kinds(thing) else ()
+        parts = {name: part for name, part in vars(thing).items() if name not in skipped}
+        self._visit_parts(path, {name: part for name, part in parts.items() if not name.startswith(_OF_TRACKING)})
 
     def _visit_parts(self, path: str, parts: Mapping[Any, Any]) -> None:
         for name, part in parts.items():
