@@ -26,6 +26,7 @@ from official_trainer.inputs import BadRecord
 from official_trainer.lazy import tf
 from official_trainer.tasks import attached, optimization, variables, vocabularies
 from official_trainer.tasks import keras as kerases
+from official_trainer.tasks.metrics import variables_of
 
 _logger = logging.getLogger(__name__)
 
@@ -46,11 +47,13 @@ class CheckpointState:
         context: StepContext,
         step: TrainStep,
         train_iterator: TrainIterator,
-        of_evaluations: Sequence[tf.Variable],
+        validation_sets: Sequence[Any],
     ) -> None:
-        """Takes the parts of the state, and the variables of the metrics of evaluations, which are no part of it."""
+        """Takes the parts of the state, and the validation sets, whose metrics are no part of it."""
         self.process_group = context.process_group
         self._context, self._step, self._train_iterator = context, step, train_iterator
+        self._validation_sets = validation_sets
+        of_evaluations = variables_of([measure for each in validation_sets for measure in each.measures])
         self._configured = [
             (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
         ]
@@ -77,9 +80,16 @@ class CheckpointState:
         }
         known = needless | {id(value) for value in held}
         self._attached = {path: each for path, each in context.attached.all_values().items() if id(each) not in known}
+        # Of layers that the task keeps for its data.
+        self._vocabularies = {
+            f"{path}/vocabularies/{name}/entries": vocabulary
+            for path, layer in context.attached.layers.items()
+            if not path.startswith("model")
+            for name, vocabulary in vocabularies.of(layer).items()
+        }
         self._states = [each for each in context.attached.states if id(each) not in needless]
-        if self._attached:
-            items["state"] = kerases.tree_of(self._attached)
+        if state := {**self._attached, **self._vocabularies}:
+            items["state"] = kerases.tree_of(state)
         training = tf.train.Checkpoint(
             loss=step.loss,
             loss_trace=step.trace,
@@ -147,7 +157,9 @@ class CheckpointState:
         """
         context, prefix = self._context, manifest.find(directory, step)
         items = {"global_step": context.global_step, "model": self.checkpoint.model}
-        beside = {path: self._attached[path] for path in context.attached.values if path in self._attached}
+        of_optimizers = tuple(f"{path}/" for path in context.attached.optimizers)
+        beside = {path: value for path, value in self._attached.items() if not path.startswith(of_optimizers)}
+        beside |= self._vocabularies
         if beside and not garden.wrote(prefix):
             items["state"] = kerases.tree_of(beside)
         averages = self._averages_in(prefix)
@@ -168,6 +180,9 @@ class CheckpointState:
     @collective
     def _continue(self, lacks_replica_values: bool, lacks_numbers: bool) -> None:
         self._train_iterator.reset()
+        if self._vocabularies:
+            for validation_set in self._validation_sets:
+                validation_set.forget_data()  # it was built with those of the code
         self._step.numbers.after_restore()
         if not lacks_replica_values:
             self._of_replicas.restore()

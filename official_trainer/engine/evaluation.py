@@ -78,7 +78,7 @@ class ValidationSet:
         self.dataset: Any = None
         self.loop_fn: Callable[[Any, int, Any], Any] | None = None
         self.name, self.task, self.model, self.builder, self.steps = name, task, model, builder, steps
-        self.is_built = self.is_explained = False
+        self.is_built = self.is_explained = self._builds = False
         self.loss = metrics.Mean("validation_loss")
         self.metrics: list[Any] = []
         self.num_examples = metrics.example_counter()
@@ -120,13 +120,17 @@ class ValidationSet:
           EndlessError: all batches are to be evaluated, and there is no end of them.
         """
         if self.dataset is None:
-            self.dataset = self.builder.build()
+            self.dataset, self._builds = self.builder.build(), True
         if num_steps < 0 and self.ends is False:
             with during(task=self.task, method="build_inputs"):
                 raise data_end.EndlessError(
                     f"{self.builder.section or self.builder.source} has no end, so that an evaluation of all its "
                     f"batches would never end either: {data_end.advice(self.builder)}"
                 )
+
+    def forget_data(self) -> None:
+        """Has the data built again by the next evaluation, unless the caller has given them."""
+        self.dataset = None if self._builds else self.dataset
 
     @do_not_convert
     def run(self, inputs: Any) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from official_trainer.engine.train_iterator import Blocks, BuilderOptions, Datas
 from official_trainer.engine.train_steps import TrainStep, WindowRunner
 from official_trainer.inputs import DataError, in_hand
 from official_trainer.lazy import keras, tf
-from official_trainer.tasks import metrics
 from official_trainer.tasks.accumulation import accumulator_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.multi_task.task import MultiTask, check_sections, parts_in, sub_model, train_section
@@ -157,8 +156,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.train_iterator = _train_iterator_of(config, context, blocks, train_dataset, self._coordinator)
         self.windows = WindowRunner(context, self, self._step, self.train_iterator)
         sets = _validation_sets_of(config, context, validation_dataset, evaluates=evaluate)
-        of_evaluations = metrics.variables_of([measure for each in sets for measure in each.measures])
-        self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator, of_evaluations)
+        self.checkpoint_state = CheckpointState(context, self._step, self.train_iterator, sets)
         if self.optimizer is not None and getattr(config.trainer, "recovery_learning_rate_scale", 1.0) != 1:
             self.checkpoint_state.scale_learning_rate(1.0)  # prepares it, before a step is traced
         self.evaluation = Evaluation(

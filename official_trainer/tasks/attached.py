@@ -46,6 +46,7 @@ class Attached:
     Attributes:
       values: variables and tables by their paths, without those of optimizers.
       states: those variables that are no weights: statistics, counters, states of recurrent layers, those of a Task.
+      layers: those that are no part of another one, by their paths: what optimizers update.
       optimizers: by their paths.
       generators: random generators, of the layers that are attached, too.
     """
@@ -56,7 +57,7 @@ class Attached:
         self.states: list[tf.Variable] = []
         self.optimizers: dict[str, Any] = {}
         self.generators: list[Any] = []
-        self._layers: dict[str, Any] = {}  # by path: what optimizers update
+        self.layers: dict[str, Any] = {}
         self._metrics: list[Any] = []
         self._added: set[int] = set()
         self._seen: dict[int, Any] = {}  # the objects, too: an id is that of another object later
@@ -73,7 +74,7 @@ class Attached:
     @property
     def waits(self) -> bool:
         """Whether something creates its variables when a step calls it first."""
-        layers = any(has_unbuilt_layers(layer) for layer in self._layers.values())
+        layers = any(has_unbuilt_layers(layer) for layer in self.layers.values())
         return layers or any(map(kerases.waits, self._metrics)) or bool(self.unbuilt_optimizers)
 
     @property
@@ -88,7 +89,7 @@ class Attached:
         of_optimizers = {
             f"{path}/{name}": variable
             for path, optimizer in self.optimizers.items()
-            for name, variable in kerases.of(optimizer).optimizer_values(optimizer, self._layers).items()
+            for name, variable in kerases.of(optimizer).optimizer_values(optimizer, self.layers).items()
         }
         return {**self.values, **{path: value for path, value in of_optimizers.items() if id(value) not in self._added}}
 
@@ -120,7 +121,7 @@ class Attached:
 
     def _visit_layer(self, path: str, layer: Any) -> None:
         kind = kerases.of(layer)
-        self._layers[path] = layer
+        self.layers[path] = layer
         self._add_values(path, layer)
         self.generators += kind.generators(layer)
         inside = kind.layers(layer)

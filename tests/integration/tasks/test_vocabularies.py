@@ -410,3 +410,37 @@ def test_a_checkpoint_of_another_tool_holds_none(tmp_path, name, caplog):
     plain = kind.Sequential([kind.Input((1,)), kind.layers.Dense(1), kind.layers.Rescaling(2.0)])
     both = [vocabularies.in_checkpoint(plain), kerases.of(plain).trackable(plain)]
     assert len({repr(tf.train.TrackableView(each).descendants()) for each in both}) == 1
+
+
+class ForData(VocabularyTask):
+    """Looks words up where the data is read, by a layer that the task keeps."""
+
+    def build_model(self):
+        layers = ConfigOf.kind.layers
+        self.words = layers.StringLookup(name="words")
+        self.words.adapt(np.array(FILES[ConfigOf.file][0])[:, None])
+        given = ConfigOf.kind.Input((1,))
+        return ConfigOf.kind.Model(given, {"scored": layers.Dense(1)(given)})
+
+    def build_inputs(self, params, input_context=None):
+        def looked_up(features, labels):
+            return tf.cast(self.words(features["word"]), tf.float32), labels
+
+        return super().build_inputs(params, input_context).map(looked_up)
+
+    def build_metrics(self, training=True):
+        return []
+
+
+@pytest.mark.parametrize("name", KERASES)
+def test_a_layer_that_the_task_keeps_for_its_data_has_the_words_of_the_checkpoint(tmp_path, name, caplog, monkeypatch):
+    """N53: an evaluation, and a resume with its evaluations, which were built before the checkpoint was read."""
+    monkeypatch.setattr(registry, "get_task_cls", lambda config, *path: ForData)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder, until_step in ((whole, None), (broken, 2)):
+        do(folder, *KEEPING, kind=KERASES[name], until_step=until_step)
+    expected = do(whole, kind=KERASES[name], mode="eval")
+    assert do(whole, kind=KERASES[name], mode="eval", file="reordered") == expected
+    do(broken, *KEEPING, kind=KERASES[name], file="reordered")
+    assert differences(broken, whole) == []
+    assert "layer words: the code makes another vocabulary" in caplog.text

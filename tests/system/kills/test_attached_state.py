@@ -9,10 +9,11 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from tests import ROOT
-from tests.support.chaos import compare, inside
+from tests.support.chaos import compare, disk, inside
 from tests.support.chaos.contract import Step, check
 from tests.support.distributed.clusters import LocalCluster
-from tests.support.forked import run_command
+from tests.support.forked import Command, run_command
+from tests.support.predictions import contents
 from tests.support.runs import differences
 from tests.system.kills.cases import STEP_BY_STEP, assigned, command
 
@@ -76,6 +77,25 @@ def test_check_agrees(program, tmp_path):
             assert "experiments/attached.py:" in said
             assert "unsaved_state = (" in said
         assert not committed_steps(f"{tmp_path}/run")
+
+
+def test_predictions_of_a_recurrent_model_continue(tmp_path):
+    """N18, N52: those of an unbroken command, whose layers have seen the batches before."""
+    words = [word for word in arguments("recurrent", "keras") if "export" not in word]
+    run_command(["train", *words, f"--model_dir={tmp_path}/run"], cwd=WORKSPACE, folder=tmp_path)
+
+    def predict(output, first=None):
+        argv = ["predict", f"--model_dir={tmp_path}/run", f"--output={tmp_path}/{output}", "--shard_size=4"]
+        child = Command([*argv, "--format=numpy"], cwd=WORKSPACE, folder=tmp_path, first=first)
+        return child.wait()
+
+    disk.require()
+    assert predict("unbroken").code == 0
+    whole = contents(tmp_path / "unbroken")
+    assert predict("broken", functools.partial(disk.arm, f"{tmp_path}/broken", 14, -9)).code == -9
+    assert 0 < len(list((tmp_path / "broken").glob("*.npz"))) < len(list((tmp_path / "unbroken").glob("*.npz")))
+    assert predict("broken").code == 0
+    assert contents(tmp_path / "broken") == whole
 
 
 TWO_WORKERS = ["second_optimizer", "teacher", "bank_of_replica", "spectral_norm", "generator_of_task"]
