@@ -39,10 +39,17 @@ class ChangedState:
         """Takes the task, and a function that returns what is attached to it and the model now, by path."""
         self._task, self._find = task, find
         self._kept: dict[int, Any] = {}  # with the handles: an id is that of another object later
+        self._held: Callable[[], Iterable[Any]] = tuple
 
-    def keep(self, values: Iterable[Any]) -> None:
-        """Takes variables and tables that checkpoints hold, or that the engine sets anew for each step."""
+    def keep(self, values: Iterable[Any], held: Callable[[], Iterable[Any]] = tuple) -> None:
+        """Takes variables and tables that checkpoints hold, or that the engine sets anew for each step.
+
+        Args:
+          values: those that are there.
+          held: returns all that checkpoints hold by then: TensorFlow restores what tf_keras creates later.
+        """
         self._kept |= {id(handle): handle for value in values for handle in _handles(value)}
+        self._held = held
 
     @contextlib.contextmanager
     def of_traced(self) -> Iterator[None]:
@@ -58,6 +65,9 @@ class ChangedState:
         before = {id(outer) for outer, _ in graph.captures}  # of what reads the batch
         yield
         lost = [pair for pair in _changed(graph) if id(pair[0]) not in self._kept.keys() | before]
+        if lost:
+            self.keep(self._held(), self._held)
+            lost = [pair for pair in lost if id(pair[0]) not in self._kept]
         if lost and (named := self._named(lost)):
             raise TaskError(self._message(named))
 
@@ -136,6 +146,11 @@ def _reads(kind: str) -> bool:
     return kind in _READS or kind.startswith("Collective")
 
 
+def _sets_first_value(operation: Any) -> bool:
+    """Whether an operation gives a variable that is made in the step the value that it begins with."""
+    return operation.type == "If" and operation.inputs[0].op.type == "VarIsInitializedOp"
+
+
 class _Functions:
     """The functions that operations of a graph call: the bodies of loops and branches, other traced functions."""
 
@@ -145,7 +160,7 @@ class _Functions:
 
     def changes(self, operation: Any, handle: Any) -> bool:
         """Whether an operation changes what a handle, which is one of its inputs, leads to."""
-        if _reads(operation.type):
+        if _reads(operation.type) or _sets_first_value(operation):
             return False
         inputs = [tensor is handle for tensor in operation.inputs]
         return self._node_changes(operation.node_def, inputs)

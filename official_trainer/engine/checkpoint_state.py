@@ -107,8 +107,8 @@ class CheckpointState:
         if self._numbers_of_replicas.state is not None:
             step.numbers.state.replicas = self._numbers_of_replicas.state
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
-        context.changed_state.keep([*held, *self._attached.values(), context.global_step])
-        context.changed_state.keep([*context.streams.states, *context.step_times.variables])
+        kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
+        context.changed_state.keep([*kept, *context.step_times.variables], lambda: _created_since(self.checkpoint))
 
     @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
@@ -365,3 +365,9 @@ def _values_in(checkpoint: tf.train.Checkpoint) -> list[Any]:
     """Returns the variables and tables that a checkpoint holds."""
     inside = tf.train.TrackableView(checkpoint).descendants()
     return [each for each in inside if isinstance(each, tf.Variable) or attached.is_table(each)]
+
+
+def _created_since(checkpoint: tf.train.Checkpoint) -> list[Any]:
+    """Returns the variables and tables that a checkpoint holds by now, with the slots of legacy optimizers."""
+    optimizers = [each for each in tf.train.TrackableView(checkpoint).descendants() if hasattr(each, "get_slot_names")]
+    return [*_values_in(checkpoint), *(slot for each in optimizers for slot in kerases.of(each).variables(each))]

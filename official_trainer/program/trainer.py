@@ -62,7 +62,8 @@ class ProgramTask(Task):
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         """Returns the batches of the call that runs: endless to train on, one pass to evaluate on."""
-        source = self._data[params.is_training]
+        # Metrics of evaluations are built before there are any, with batches of the same kind.
+        source = self._data[params.is_training] or self._data[not params.is_training]
         assert source is not None
         return source.build_inputs(params, input_context, weighted=params.is_training)
 

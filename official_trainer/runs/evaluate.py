@@ -21,7 +21,7 @@ from official_trainer import config as configuration
 from official_trainer import files
 from official_trainer.actions.action import LoopState, Run
 from official_trainer.actions.schedule import as_action
-from official_trainer.checkpoints import manifest
+from official_trainer.checkpoints import garden, manifest
 from official_trainer.checkpoints.directory import QUARANTINE
 from official_trainer.checkpoints.manifest import CheckpointError, committed_steps
 from official_trainer.config import ConfigError
@@ -197,7 +197,10 @@ def _evaluate_each(
 def _delete_kept(job: Job, trainer: Trainer) -> None:
     """Deletes what the trainer kept for this evaluator; one that lives, or has other settings, does it itself."""
     with contextlib.suppress(ConfigError, LookupError), contextlib.ExitStack() as stack:  # without config or checkpoint
-        changes = changes_since(saved_config(job.model_dir, committed_steps(job.model_dir)[-1]), job.resolved)
+        newest = committed_steps(job.model_dir)[-1]
+        if garden.wrote(manifest.find(job.model_dir, newest)):  # another program keeps and deletes them
+            return
+        changes = changes_since(saved_config(job.model_dir, newest), job.resolved)
         lock = job.lock(job.model_dir)
         if not any(change.path.startswith(_OF_RETENTION) for change in changes) and lock.try_acquire():
             stack.callback(lock.release)

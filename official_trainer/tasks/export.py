@@ -223,7 +223,7 @@ def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], r
         }
         if held := [*kind.tables(model), *resources, *_others(module, traced.values())]:
             module.resources = held
-        tf.saved_model.save(module, directory, signatures=traced)
+        tf.saved_model.save(module, directory, signatures=signatures)  # traced ones cannot have variables of workers
 
 
 def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
