@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 
 import pytest
 
@@ -11,6 +12,12 @@ from tests.support.programs import examples
 
 SECONDS = 120
 """After which a wait in another thread means that nobody will ever answer."""
+
+
+def in_event_loop(coroutine):
+    """Runs it in a thread of its own, because the browser of other tests has an event loop in this one."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 class AfterEpochs(keras.callbacks.Callback):
@@ -47,4 +54,4 @@ def cancelled(program, *, epochs, after):
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(run())
+    in_event_loop(run())

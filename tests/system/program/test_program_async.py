@@ -10,7 +10,7 @@ import pytest
 
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.program import Program
-from tests.support.async_fits import SECONDS, AfterEpochs, arguments, cancelled
+from tests.support.async_fits import SECONDS, AfterEpochs, arguments, cancelled, in_event_loop
 from tests.support.cases import cases
 from tests.support.programs import examples, light, lightly
 
@@ -57,7 +57,7 @@ def test_two_programs_train_in_one_loop_that_goes_on_meanwhile(tmp_path, keeps):
         outputs = await asyncio.gather(*(each.predict_async(x, verbose=0) for each in programs))
         return programs, len(ticks), [each.history for each in histories], results, outputs
 
-    programs, ticks, histories, results, outputs = asyncio.run(both())
+    programs, ticks, histories, results, outputs = in_event_loop(both())
     assert histories == expected
     assert ticks == 2 * 3
     assert results == [each.evaluate(x, y, verbose=0) for each in programs]
