@@ -86,14 +86,15 @@ def test_predictions_of_a_recurrent_model_continue(tmp_path):
 
     def predict(output, first=None):
         argv = ["predict", f"--model_dir={tmp_path}/run", f"--output={tmp_path}/{output}", "--shard_size=4"]
-        child = Command([*argv, "--format=numpy"], cwd=WORKSPACE, folder=tmp_path, first=first)
+        child = Command([*argv, "--format=npy"], cwd=WORKSPACE, folder=tmp_path, first=first)
         return child.wait()
 
     disk.require()
-    assert predict("unbroken").code == 0
-    whole = contents(tmp_path / "unbroken")
-    assert predict("broken", functools.partial(disk.arm, f"{tmp_path}/broken", 14, -9)).code == -9
-    assert 0 < len(list((tmp_path / "broken").glob("*.npz"))) < len(list((tmp_path / "unbroken").glob("*.npz")))
+    log = tmp_path / "changes"
+    assert predict("unbroken", functools.partial(disk.arm, f"{tmp_path}/unbroken", log=str(log))).code == 0
+    whole, middle = contents(tmp_path / "unbroken"), len(log.read_text().splitlines()) // 2
+    assert predict("broken", functools.partial(disk.arm, f"{tmp_path}/broken", middle, -9)).code == -9
+    assert 0 < len(list((tmp_path / "broken").glob("*.npy"))) < len(list((tmp_path / "unbroken").glob("*.npy")))
     assert predict("broken").code == 0
     assert contents(tmp_path / "broken") == whole
 
