@@ -223,7 +223,9 @@ def write_functions(directory: str, model: Any, signatures: Mapping[str, Any], r
         }
         if held := [*kind.tables(model), *resources, *_others(module, traced.values())]:
             module.resources = held
-        tf.saved_model.save(module, directory, signatures=signatures)  # traced ones cannot have variables of workers
+        # Traced ones need not be traced again, and cannot be saved where workers have copies of variables.
+        has_copies = any(hasattr(value, "values") for value in kind.values(model).values())
+        tf.saved_model.save(module, directory, signatures=signatures if has_copies else traced)
 
 
 def _others(module: Any, functions: Iterable[Any]) -> list[tf.Variable]:
