@@ -53,7 +53,6 @@ class CheckpointState:
         self.process_group = context.process_group
         self._context, self._step, self._train_iterator = context, step, train_iterator
         self._validation_sets = validation_sets
-        of_evaluations = variables_of([measure for each in validation_sets for measure in each.measures])
         self._configured = [
             (value, value.numpy()) for value in kerases.of(context.optimizer).settings(context.optimizer)
         ]
@@ -72,22 +71,8 @@ class CheckpointState:
             items["optimizer"] = kerases.of(context.optimizer).trackable_optimizer(context.optimizer, context.model)
         if context.average is not None:
             items |= context.average.items
-        for metric in step.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
-            context.attached.add(f"metrics/{metric.name}", metric)
         held = [*_values_in(tf.train.Checkpoint(model=model, **items)), *self._kept, *step.variables]
-        needless = {
-            id(value) for value in [*of_evaluations, *context.attached.matching(attached.unsaved_state(context.task))]
-        }
-        known = needless | {id(value) for value in held}
-        self._attached = {path: each for path, each in context.attached.all_values().items() if id(each) not in known}
-        # Of layers that the task keeps for its data.
-        self._vocabularies = {
-            f"{path}/vocabularies/{name}/entries": vocabulary
-            for path, layer in context.attached.layers.items()
-            if not path.startswith("model")
-            for name, vocabulary in vocabularies.of(layer).items()
-        }
-        self._states = [each for each in context.attached.states if id(each) not in needless]
+        self._find_attached(held)
         if state := {**self._attached, **self._vocabularies}:
             items["state"] = kerases.tree_of(state)
         training = tf.train.Checkpoint(
@@ -109,6 +94,24 @@ class CheckpointState:
         self.checkpoint = tf.train.Checkpoint(global_step=context.global_step, model=model, training=training, **items)
         kept = [*held, *self._attached.values(), context.global_step, *context.streams.states]
         context.changed_state.keep([*kept, *context.step_times.variables], lambda: _created_since(self.checkpoint))
+
+    def _find_attached(self, held: Sequence[Any]) -> None:
+        """Finds what is attached to task and model beside `held`, and of it what an evaluation may change."""
+        found = self._context.attached
+        for metric in self._step.metrics:  # Model Garden has some that are no metrics of Keras, and hold those
+            found.add(f"metrics/{metric.name}", metric)
+        of_evaluations = variables_of([measure for each in self._validation_sets for measure in each.measures])
+        unsaved = found.matching(attached.unsaved_state(self._context.task))
+        needless = {id(value) for value in [*of_evaluations, *unsaved]}
+        known = needless | {id(value) for value in held}
+        self._attached = {path: each for path, each in found.all_values().items() if id(each) not in known}
+        self._states = [each for each in found.states if id(each) not in needless]
+        self._vocabularies = {  # of layers that the task keeps for its data
+            f"{path}/vocabularies/{name}/entries": vocabulary
+            for path, layer in found.layers.items()
+            if not path.startswith("model")
+            for name, vocabulary in vocabularies.of(layer).items()
+        }
 
     @collective
     def read_checkpoint(self, prefix: str, step: int, allow_mismatch: Sequence[str] = ()) -> RestoreReport:
