@@ -183,7 +183,7 @@ class Matching:
         self._specs = saved_specs(prefix)
         self._nodes = _read_graph(prefix)
         self.items = {name: item for name, item in items.items() if name not in _IGNORED_ROOT_NAMES}
-        self._live = list(_reachable(self.items))
+        self._live = list(reachable(self.items))
         self._object_of: dict[int, Any] = {}  # saved node → live object
         self._node_of: dict[int, int] = {}  # id(live object) → saved node
         self._deferred: set[int] = set()  # saved nodes below optimizers that have no variables yet
@@ -333,7 +333,7 @@ def _read_graph(prefix: str) -> Sequence[Any]:
     return message("TrackableObjectGraph").FromString(reader.get_tensor(_GRAPH_KEY)).nodes
 
 
-def _reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def reachable(items: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields every object below `items` once, with the shortest path to it."""
     queue = collections.deque(items.items())
     seen: dict[int, Any] = {}  # with the objects: some are created by the call that returns them, and ids are reused

@@ -5,12 +5,12 @@ Owns: this implementation of the contract in `__init__.py`. Does not own: the im
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer.checkpoints import matching
 from official_trainer.lazy import keras, load, tf
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.keras import Averages, Keras, Pairs, inner, kinds, replace_method
@@ -46,17 +46,8 @@ class Keras2(Keras):
 
     def values(self, part: Any) -> dict[str, tf.Variable]:
         """Returns values by the attributes that lead to them, as TensorFlow names them in checkpoints."""
-        values: dict[str, tf.Variable] = {}
-        queue, seen = collections.deque([("", part)]), dict[int, Any]()
-        while queue:
-            path, thing = queue.popleft()
-            if isinstance(thing, tf.Variable):
-                values[path] = thing
-            elif id(thing) not in seen:
-                seen[id(thing)] = thing
-                children = tf.train.TrackableView.children(thing).items()
-                queue.extend((f"{path}/{name}".lstrip("/"), child) for name, child in children)
-        return values
+        inside = matching.reachable({"": part})
+        return {path.lstrip("/"): value for path, value in inside if isinstance(value, tf.Variable)}
 
     def optimizer_values(self, optimizer: Any, updated: Mapping[str, Any]) -> dict[str, tf.Variable]:
         values = self.values(optimizer)
