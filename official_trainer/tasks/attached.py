@@ -177,8 +177,8 @@ def is_table(thing: Any) -> bool:
 
 # Where variables were made.
 
-_MADE: dict[int, tuple[str, Any]] = {}
-"""Lines of the user's by the ids of variables that live, with what removes them later."""
+_MADE: dict[int, tuple[types.CodeType, int, Any]] = {}
+"""Code and line of the user's by the ids of variables that live, with what removes them later."""
 
 
 def lines_noted() -> contextlib.AbstractContextManager[Any]:
@@ -188,7 +188,9 @@ def lines_noted() -> contextlib.AbstractContextManager[Any]:
 
 def made_at(variable: Any) -> str:
     """Returns the line of the user's that made a variable, `experiments/gan.py:12`; empty if it was not noted."""
-    return _MADE.get(id(variable), ("",))[0]
+    if (made := _MADE.get(id(variable))) is None:
+        return ""
+    return line_of_code(made[0].co_filename, made[1]).brief
 
 
 def _note(next_creator: Any, **options: Any) -> Any:
@@ -197,8 +199,8 @@ def _note(next_creator: Any, **options: Any) -> Any:
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
-        key, line = id(variable), line_of_code(frame.f_code.co_filename, frame.f_lineno).brief
-        _MADE[key] = line, weakref.ref(variable, lambda _: _MADE.pop(key, None))
+        key = id(variable)
+        _MADE[key] = frame.f_code, frame.f_lineno, weakref.ref(variable, lambda _: _MADE.pop(key, None))
     return variable
 
 
