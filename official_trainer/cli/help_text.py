@@ -24,7 +24,7 @@ WIDTH = 80
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Start with these, in this order": ("init", "list", "show", "check", "train", "eval"),
     "Find settings, and compare runs": ("data", "watch", "find-lr", "sweep", "runs", "top", "compare", "report"),
-    "Use a trained model": ("predict", "export", "serve"),
+    "Use a trained model": ("predict", "export"),
     "Use several processes or machines": ("launch", "job", "data-service"),
     "Set up this machine": ("doctor",),
 }

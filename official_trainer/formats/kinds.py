@@ -19,9 +19,8 @@ NEEDS = {
     "tflite_dynamic": ("litert", ("ai_edge_litert",)),
     "tflite_int8": ("litert", ("ai_edge_litert",)),
     "onnx": ("onnx", ("tf2onnx", "onnx", "onnxruntime")),
-    "serve": ("serve", ("starlette", "uvicorn")),
 }
-"""The extra of this package, and the modules, by format, and for the verb `serve`; the others need nothing more."""
+"""The extra of this package, and the modules, by format; the others need nothing more."""
 SIGNATURE = "serving_default"
 QUANTISED = ("tflite_float16", "tflite_dynamic", "tflite_int8")
 EXACT = 1e-5

@@ -62,10 +62,10 @@ def relevant(kind):
 
 NO_RUN_DIRECTORY = {
     *("data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list"),
-    *("serve", "sweep", "top", "watch"),
+    *("sweep", "top", "watch"),
 }
 """Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`.
-`serve` takes an export of a run, and writes nothing. `top` reads runs as `runs` does; its tests have damaged rows."""
+`top` reads runs as `runs` does; its tests have damaged rows."""
 
 CODES = {0, 2, 75}
 

@@ -12,7 +12,7 @@ from tests import ROOT
 from tests.support.reports import kinds
 
 VERBS = {
-    "formats": ("serve",),
+    "formats": (),
     "launch": ("launch", "job", "top"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),
