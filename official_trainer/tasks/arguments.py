@@ -47,7 +47,6 @@ _OF_OURS: Calls = {
     "build_actions": ("trainer",),
     "build_signatures": ("model",),
     "build_contract": ("model",),
-    "build_warmup_requests": ("model",),
 }
 _BY_STEPS = {
     "build_losses": ("labels, model_outputs", ("train_step", "validation_step")),

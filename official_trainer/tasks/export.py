@@ -28,7 +28,7 @@ from official_trainer.garden import serving
 from official_trainer.lazy import tf
 from official_trainer.lock import own_folder, remove_abandoned
 from official_trainer.shown import first_few
-from official_trainer.tasks import kept_tensors, random_streams, warmup
+from official_trainer.tasks import kept_tensors, random_streams
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking.record import versions
@@ -192,9 +192,6 @@ def _write(directory: str, task: Any, model: Any, step: int) -> list[str]:
     signatures, resources = signatures_of(task, model, phase)
     with during(phase, task=task, method="build_signatures"):
         write_functions(directory, model, signatures, resources)
-    if hasattr(task, "build_warmup_requests"):  # Model Garden's tasks have none
-        with during(phase, task=task, method="build_warmup_requests"):
-            warmup.write(directory, task.build_warmup_requests(model))
     return sorted(signatures)
 
 

@@ -383,26 +383,6 @@ class Task:
         """
         return {}
 
-    def build_warmup_requests(self, model: keras.Model) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Returns requests that a server answers before it takes others, so that the first user does not wait.
-
-        They lie in the exported model, where TensorFlow Serving finds them.
-
-        Args:
-          model: of `build_model`, with the weights to export.
-
-        Returns:
-          Lists of requests by the names of signatures. A request has its inputs by name, arrays with a batch dimension.
-
-        Example:
-          >>> import numpy as np
-          >>> from official_trainer import Task
-          >>> class Digits(Task):
-          ...     def build_warmup_requests(self, model):
-          ...         return {"serving_default": [{"image": np.zeros([size, 8, 8, 1], "float32")} for size in (1, 32)]}
-        """
-        return {}
-
 
 @do_not_convert
 def total_loss(task: Any, labels: Any, outputs: Any, model: keras.Model) -> tf.Tensor:

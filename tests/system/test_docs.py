@@ -33,7 +33,7 @@ NOT_HERE = {
     r"(pytest|ruff|mypy|lint-imports|\.ci/run)\b": ".ci/run",
     r"jupyter ": "tests/system/test_notebook.py",
     r"tensorboard ": "a server; tests/integration/tracking/test_tensorboard.py",
-    r"(tensorflow_model_server|curl) ": "a server; tests/integration/tasks/test_warmup.py",
+    r"curl ": "a server; tests/system/tasks/test_export_runs.py",
     r"(prometheus|promtool) ": "tests/system/tracking/test_prometheus.py",
     r"docker ": "tests/unit/launch/test_image.py",
     r"(kubectl|helm) ": "tests/system/launch/targets/test_kubectl.py",

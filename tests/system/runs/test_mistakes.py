@@ -42,9 +42,6 @@ LINES = """rows = ["a,b,c", *(f"{i},{'' if i == 20 else i},{i % 3}" for i in ran
         if params.is_training:
             return inputs.from_arrays(({"text": text, "age": age}, label), params, input_context)
         return tf.data.TextLineDataset(params.input_path).skip(1).map(parse).batch(8)"""
-WARMUP = """    def build_warmup_requests(self, model):
-        return {'serving_default': [{'txt': np.zeros([1, 32])}]}
-"""
 RESULT = """    def result(self):
         self.total
 
@@ -318,12 +315,6 @@ MODELS_AND_METRICS = [
         changes={'"sizes": tf.shape(inputs[1])[:1]': '"sizes": None'},
         at="def validation_step",
         words=("while evaluating validation_data at step 2", "returns 'sizes', of NoneType, which is no tensor"),
-    ),
-    Mistake(
-        name="a_request_for_another_input",
-        changes={MORE: WARMUP},
-        at="def build_warmup_requests",
-        words=("while exporting the model of step 4", "there is no input 'txt'", "did you mean text?"),
     ),
     Mistake(
         name="folded_logs",

@@ -138,7 +138,6 @@ REFUSED = {
     "build_actions": (lambda self: 0, "build_actions(trainer)", "def build_actions(self, trainer)"),
     "build_signatures": (lambda self: 0, "build_signatures(model)", "def build_signatures(self, model)"),
     "build_contract": (lambda self: 0, "build_contract(model)", "def build_contract(self, model)"),
-    "build_warmup_requests": (lambda self: 0, "build_warmup_requests(model)", "(self, model)"),
 }  # fmt: skip
 
 
