@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from official_trainer import files
-from official_trainer.formats import card, clean_process, convert, readers, samples
+from official_trainer.formats import clean_process, convert, readers, samples
 from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import EXACT, NEEDS, QUANTISED, SIGNATURE, FormatError
 from official_trainer.formats.readers import Arrays, value_text
 from official_trainer.lazy import tf
-from official_trainer.runs import recorded
 from official_trainer.shown import first_few
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
@@ -42,18 +41,15 @@ _LEAST_RANGE = 1 / 20
 
 
 def beside(job: Job, trainer: Trainer) -> export.Beside:
-    """Returns what writes the formats of a job's config beside a SavedModel, all of them or none, and a model card."""
+    """Returns what writes the formats of a job's config beside a SavedModel, all of them or none."""
     settings = job.config.trainer.export
     formats = list(dict.fromkeys(settings.formats))
 
-    def write(folder: str, directory: str, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        words = card.words_for(directory)
+    def write(folder: str) -> Mapping[str, Any]:
         made = Formats(trainer, folder, job.experiment, settings.max_difference).write(formats)
         if made.failures:
             lines = [f"{name}: {why}" for name, why in made.failures.items()]
             raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
-        text = card.text(words, recorded.read(job.model_dir, now_seconds=0.0), {**record, **made.record})
-        files.write_text_atomically(files.join(folder, export.CARD), text)
         return made.record
 
     return write

@@ -37,8 +37,6 @@ from official_trainer.user_code import during
 _logger = logging.getLogger(__name__)
 
 _RECORD, _CHECKSUMS = "export.json", "checksums.json"
-CARD = "model_card.md"
-"""Holds words of the author, who may change them: it has no checksum."""
 FORMAT_FILES = {
     "tflite": "model.tflite",
     "tflite_float16": "model_float16.tflite",
@@ -51,12 +49,11 @@ FORMAT_FILES = {
 """The file of each other format, beside the SavedModel (`official_trainer/formats/` writes them)."""
 ENDINGS = {".tflite": "tflite", ".onnx": "onnx", ".keras": "keras", ".weights.h5": "weights"}
 """What a file of another format is read as, by its ending."""
-Beside = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any]]
-"""Writes more files into a folder with a SavedModel, which becomes that of the second path. It takes what `export.json`
-says, and returns what it says as well."""
+Beside = Callable[[str], Mapping[str, Any]]
+"""Writes more files into a folder with a SavedModel, and returns what `export.json` says of them."""
 _SAVED_MODEL = {
     *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
-    *(_CHECKSUMS, _RECORD, CARD, *FORMAT_FILES.values()),
+    *(_CHECKSUMS, _RECORD, *FORMAT_FILES.values()),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"
@@ -177,7 +174,7 @@ def save(
         record = {"step": step, "metrics": dict(metrics or {}), "signatures": signatures, "weights": _digest(model)}
         record |= {"versions": versions()}
         if beside is not None:
-            record |= beside(temporary, directory, record)
+            record |= beside(temporary)
         files.write_text_atomically(files.join(temporary, _RECORD), json.dumps(record, indent=1) + "\n")
         sums = checksums(temporary)
         files.write_text_atomically(files.join(temporary, _CHECKSUMS), json.dumps(sums, indent=1) + "\n")
@@ -341,7 +338,7 @@ def checksums(directory: str) -> dict[str, str]:
         path = files.join(directory, name)
         if files.is_dir(path):
             found |= {f"{name}/{inner}": checksum for inner, checksum in checksums(path).items()}
-        elif name not in (_CHECKSUMS, CARD):
+        elif name != _CHECKSUMS:
             found[name] = files.sha256(path)
     return found
 

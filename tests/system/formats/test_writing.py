@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from official_trainer.formats import card, contract
+from official_trainer.formats import contract
 from official_trainer.tasks.export import FORMAT_FILES
 from tests import ROOT
 from tests.support.chaos import disk
@@ -96,31 +96,6 @@ def test_show_runs_nothing_of_a_model_and_predict_no_function_in_a_keras_file(ex
     refused = run_command(words, cwd=ROOT, folder=tmp_path)
     assert refused.code == 1
     assert "Keras cannot read model.keras in safe mode: " in refused.err and "Lambda" in refused.err
-
-
-def test_a_card_keeps_what_its_author_wrote(exported, tmp_path):
-    """N46: over exports of the same place and of later versions; the rest is of the run; a change is no damage."""
-    run = tmp_path / "run"
-    shutil.copytree(exported[0], run)
-    place = run / "export" / "20" / "model_card.md"
-    said = place.read_text()
-    assert said.startswith(f"# digits_mlp, step 20\n\n{card.BEGIN}\nWhat the model is for")
-    for part in ("| trainer.train_steps | 20 |", "| accuracy | ", "| tflite_int8 | ", "| tensorflow | 2.", "darkness"):
-        assert part in said
-    words = "It reads digits of banks.\n\nIt has not seen | others."
-    place.write_text(said.replace("What the model is for", f"{words} What the model is for"))
-    assert whole(run / "export" / "20") == set(ALL)
-    for more in ((), (f"--output_dir={run / 'export' / '21'}",)):
-        assert export(run, tmp_path, ("keras",), *more).code == 0
-    for version in ("20", "21"):
-        found = (run / "export" / version / "model_card.md").read_text()
-        assert f"{card.BEGIN}\n{words} What the model is for" in found and "tflite_int8" not in found
-        assert whole(run / "export" / version) == {"keras"}
-    place.write_text(said.replace(card.END, ""))
-    refused = export(run, tmp_path, ("onnx",))
-    assert refused.code == 1
-    assert "model_card.md: a new export keeps what stands between" in refused.err and "put it back" in refused.err
-    assert whole(run / "export" / "20") == {"keras"}
 
 
 def test_a_format_that_is_not_the_model_fails_the_export_by_its_name(exported, tmp_path):
