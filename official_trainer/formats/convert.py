@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from official_trainer import files
-from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import SIGNATURE
 from official_trainer.formats.readers import Arrays
 from official_trainer.lazy import tf
@@ -90,23 +89,18 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
 
 
-def write(
-    source: str, batches: Sequence[Arrays], contract: contracts.Contract, paths: Mapping[str, str]
-) -> dict[str, str]:
-    """Writes formats of a SavedModel, with a contract in each; returns why some could not be, by their names.
+def write(source: str, batches: Sequence[Arrays], paths: Mapping[str, str]) -> dict[str, str]:
+    """Writes formats of a SavedModel; returns why some could not be, by their names.
 
     Args:
       source: the SavedModel.
       batches: of its inputs, which calibrate int8.
-      contract: of its inputs and outputs.
       paths: of the files, by format.
     """
     errors = {}
     for kind, path in paths.items():
         try:
-            made = to_onnx(source) if kind == "onnx" else to_tflite(source, kind, batches)
-            files.write_bytes_atomically(path, made)
-            contracts.embed(path, contract)
+            files.write_bytes_atomically(path, to_onnx(source) if kind == "onnx" else to_tflite(source, kind, batches))
         except Exception as error:  # of any kind: a converter has its own
             errors[kind] = reason(error)
     return errors

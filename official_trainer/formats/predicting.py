@@ -16,8 +16,8 @@ from official_trainer import files
 from official_trainer.engine.inference import Columns, Inference, joined, num_examples_of, numbered
 from official_trainer.formats import contract as contracts
 from official_trainer.formats import readers, samples
-from official_trainer.formats.kinds import SIGNATURE, FormatError, kind_of, refuse_missing
-from official_trainer.formats.readers import Arrays, Function
+from official_trainer.formats.kinds import kind_of, refuse_missing
+from official_trainer.formats.readers import Arrays
 from official_trainer.tasks import export
 from official_trainer.tasks.task import features_and_labels
 
@@ -37,27 +37,19 @@ def digest(path: str) -> str:
     return hashlib.sha256(json.dumps(export.checksums(path), sort_keys=True).encode()).hexdigest()
 
 
-def inference(path: str, trainer: Trainer, section: str) -> Any:
+def inference(path: str, trainer: Trainer) -> Any:
     """Returns the inference of a file; the task's `predict_step` calls a model of Keras, as that of a checkpoint.
 
     Raises:
-      FormatError: the contract of the file is not that of the task and of the first batch of this data section.
+      FormatError: the file cannot be read.
     """
-    kind, contract = kind_of(path), contracts.read(path)
-    contracts.check_task(path, contract, contracts.said_by(trainer.task, trainer.model))
-    (features, _), *_ = samples.read(trainer, section, batches=1)
-    inputs = samples.arrays(trainer.model, features)
-    contracts.check_inputs(path, contract, inputs)
-    contracts.warn_of_scale(path, contract, inputs)
+    kind = kind_of(path)
     if kind == "weights":
         trainer.model.load_weights(path)
         return Inference(trainer.task, trainer.model, streams=trainer.context.streams)
     if kind == "keras":
         return Inference(trainer.task, readers.load_keras(path), seed=trainer.config.runtime.seed)
-    found = readers.signatures(path)
-    if SIGNATURE not in found:
-        raise FormatError(f"{path} has no {SIGNATURE}; it has {', '.join(found)}; name a file of another format")
-    return FileInference(path, *found[SIGNATURE], trainer)
+    return FileInference(path, trainer)
 
 
 class FileInference:
@@ -67,9 +59,9 @@ class FileInference:
       strategy: that of the data.
     """
 
-    def __init__(self, path: str, contract: contracts.Contract, function: Function, trainer: Trainer) -> None:
-        self._path, self._contract, self._function = path, contract, function
-        self._model, self.strategy = trainer.model, trainer.strategy
+    def __init__(self, path: str, trainer: Trainer) -> None:
+        self._path, self._model, self.strategy = path, trainer.model, trainer.strategy
+        self._contract, self._function = readers.opened(path)
 
     def batches(
         self,
@@ -89,7 +81,7 @@ class FileInference:
             counts = [int(num_examples_of(part)) for part in parts]
             outputs = [self._outputs(part) for part, count in zip(parts, counts, strict=True) if count]
             if outputs:
-                columns = {name: [each[name] for each in outputs] for name in outputs[0]}
+                columns = {name: [part[name] for part in outputs] for name in outputs[0]}
                 yield number, joined(columns, [*filter(None, counts)], self._path)
 
     def _outputs(self, part: Any) -> Arrays:

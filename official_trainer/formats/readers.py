@@ -1,15 +1,13 @@
-"""A file of any format as functions from arrays to arrays, and what they take.
+"""A file of any format as a function from arrays to arrays, and what it takes.
 
-Owns: how each library runs a model; the outputs, times and memory of a file for given inputs.
-Does not own: what they are compared with (`writing.py`), the process in which they are measured (`clean_process.py`).
+Owns: how each library runs a model; the values in a file of weights.
+Does not own: what outputs are compared with (`writing.py`), the process in which a file is read (`clean_process.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import statistics
-import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,18 +18,14 @@ from official_trainer.formats import contract as contracts
 from official_trainer.formats.kinds import SIGNATURE, FormatError, refuse_missing
 from official_trainer.lazy import tf
 from official_trainer.tasks import export
-from official_trainer.tracking.run_metrics import peak_bytes
 
 Arrays = Mapping[str, Any]
 """NumPy arrays `[batch, …]` by the names of inputs or outputs."""
 Function = Callable[[Arrays], Arrays]
 
-_CALLS, _SECONDS = 20, 1.0
-"""The most calls of a latency, and for how long."""
 
-
-def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
-    """Returns the functions of a file with what they take, by name: all of a SavedModel, of another file the only one.
+def opened(path: str) -> tuple[contracts.Contract, Function]:
+    """Returns what the function of a file takes and returns, and that function; of a SavedModel its `serving_default`.
 
     Raises:
       FormatError: it has no function, or cannot be read.
@@ -42,7 +36,7 @@ def signatures(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
     if kind == "saved_model":
         return _of_saved_model(path)
     openers = {"tflite": _of_tflite, "onnx": _of_onnx, "keras": lambda path: of_keras(load_keras(path))}
-    return {SIGNATURE: (contracts.read(path), openers[kind](path))}
+    return contracts.read(path), openers[kind](path)
 
 
 def _of_tflite(path: str) -> Function:
@@ -66,21 +60,18 @@ def _of_onnx(path: str) -> Function:
     return run
 
 
-def _of_saved_model(path: str) -> dict[str, tuple[contracts.Contract, Function]]:
+def _of_saved_model(path: str) -> tuple[contracts.Contract, Function]:
     loaded = tf.saved_model.load(path)
+    if SIGNATURE not in loaded.signatures:
+        has = ", ".join(loaded.signatures)
+        raise FormatError(f"{path} has no {SIGNATURE}; it has {has}; name a file of another format")
+    function = loaded.signatures[SIGNATURE]
 
-    def calling(function: Any) -> Function:
-        def run(inputs: Arrays) -> Arrays:
-            return host(function(**{name: tf.constant(value) for name, value in inputs.items()}))
+    def run(inputs: Arrays) -> Arrays:
+        return host(function(**{name: tf.constant(value) for name, value in inputs.items()}))
 
-        run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
-        return run
-
-    found: dict[str, tuple[contracts.Contract, Function]] = {}
-    for name, function in loaded.signatures.items():
-        specs = function.structured_input_signature[1], function.structured_outputs
-        found[name] = contracts.of_specs(*specs), calling(function)
-    return found
+    run.loaded = loaded  # type: ignore[attr-defined]  # holds the variables
+    return contracts.of_specs(function.structured_input_signature[1], function.structured_outputs), run
 
 
 def of_keras(model: Any, structure: Any = None) -> Function:
@@ -124,6 +115,12 @@ def load_keras(path: str) -> Any:
         raise FormatError(f"Keras cannot read {files.base_name(path)} in safe mode: {why}") from error
 
 
+def outputs(path: str, batches: Sequence[Arrays]) -> list[Arrays]:
+    """Returns the outputs of a file for batches of its inputs."""
+    _, function = opened(path)
+    return [function(batch) for batch in batches]
+
+
 def values_in(path: str) -> list[str]:
     """Returns a text for each array in a `.weights.h5` file, as `value_text` does."""
     import h5py
@@ -137,32 +134,3 @@ def values_in(path: str) -> list[str]:
 def value_text(value: Any) -> str:
     """Returns a text that is the same for arrays of the same shape and bits."""
     return f"{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-
-
-def measured(path: str, batches: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, Any]]:
-    """Returns the outputs of a file for batches, and what they cost in this process."""
-    contract, function = signatures(path)[SIGNATURE]
-    outputs, latency = [function(batch) for batch in batches], {}
-    takes_one = all(not row["shape"] or row["shape"][0] in (None, 1) for row in contract["inputs"])
-    for size in sorted({*([1] if takes_one else []), len(next(iter(batches[0].values())))}):
-        latency[str(size)] = _latency_ms(function, {name: value[:size] for name, value in batches[0].items()})
-    cost = {"latency_ms": latency, "peak_memory_bytes": peak_bytes()}
-    return outputs, {**cost, "small_tensors": _small_tensors(path)} if path.endswith(".tflite") else cost
-
-
-def _small_tensors(path: str) -> int:
-    """Returns how many tensors of a LiteRT file have fewer bits than float32; 0 where nothing was quantised."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    tensors = Interpreter(model_path=path).get_tensor_details()
-    return sum(tensor["dtype"].__name__ in ("int8", "float16") for tensor in tensors)
-
-
-def _latency_ms(function: Function, batch: Arrays) -> float:
-    times: list[float] = []
-    function(batch)
-    while len(times) < _CALLS and sum(times) < _SECONDS:
-        began = time.perf_counter()
-        function(batch)
-        times.append(time.perf_counter() - began)
-    return round(statistics.median(times) * 1000, 3)

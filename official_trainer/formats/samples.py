@@ -24,8 +24,8 @@ _EXAMPLES, _BATCHES = 256, 8
 _FREE = (2, 32, 32, 32, 32, 32)  # for sizes that a signature leaves free, where no feature has as many
 
 
-def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -> list[tuple[Any, Any]]:
-    """Returns the first batches `(features, labels)` of a section: validation data, or training data without them."""
+def read(trainer: Any, section: str | None = None) -> list[Any]:
+    """Returns the features of the first batches of a section: validation data, or training data without them."""
     task = trainer.config.task
     if hasattr(task, "task_routines"):
         raise FormatError("formats are of one task, and this experiment has several")
@@ -33,16 +33,16 @@ def read(trainer: Any, section: str | None = None, *, batches: int = _BATCHES) -
     section = next((name for name in wanted if getattr(task, name, None) is not None), None)
     if section is None:
         raise FormatError(f"formats are made and compared with data, and the task has no {' and no '.join(wanted)}")
-    found: list[tuple[Any, Any]] = []
+    found: list[Any] = []
     count = 0
     with trainer.strategy.scope():
         builder, _, dataset = data_of(trainer, section, trainer.config.runtime.seed, 0)
     with builder.errors_explained():
-        for batch in itertools.islice(dataset, batches):
+        for batch in itertools.islice(dataset, _BATCHES):
             for part in trainer.strategy.experimental_local_results(batch):
-                pair = features_and_labels(part)
-                if size := int(num_examples_of(pair[0])):
-                    found.append(pair)
+                features, _ = features_and_labels(part)
+                if size := int(num_examples_of(features)):
+                    found.append(features)
                     count += size
             if count >= _EXAMPLES:
                 break

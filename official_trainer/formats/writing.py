@@ -9,10 +9,8 @@ The model itself, on the CPU, is what every file is compared with: GPUs round pr
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import os
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +25,6 @@ from official_trainer.lazy import tf
 from official_trainer.shown import first_few
 from official_trainer.tasks import export
 from official_trainer.tasks import keras as kerases
-from official_trainer.tasks.task import Task
 from official_trainer.user_code import during
 
 if TYPE_CHECKING:
@@ -46,7 +43,7 @@ def beside(job: Job, trainer: Trainer) -> export.Beside:
     formats = list(dict.fromkeys(settings.formats))
 
     def write(folder: str) -> Mapping[str, Any]:
-        made = Formats(trainer, folder, job.experiment, settings.max_difference).write(formats)
+        made = Formats(trainer, folder, settings.max_difference).write(formats)
         if made.failures:
             lines = [f"{name}: {why}" for name, why in made.failures.items()]
             raise FormatError("\n  ".join(["nothing is exported, because of these formats:", *lines]))
@@ -66,38 +63,38 @@ class Made:
 class Formats:
     """The formats of one model."""
 
-    def __init__(self, trainer: Trainer, folder: str, experiment: str, max_difference: float) -> None:
+    def __init__(self, trainer: Trainer, folder: str, max_difference: float) -> None:
         """Takes the model, as it is in the trainer now.
 
         Args:
           trainer: task, model and data.
           folder: of a SavedModel, into which files go.
-          experiment: its name, for the contract.
           max_difference: as in `trainer.export`.
         """
         self._trainer, self._task, self._model = trainer, trainer.task, trainer.model
         self._folder, self._max_difference = folder, max_difference
-        self._data = samples.read(trainer)
-        named = [samples.named(self._model, features) for features, _ in self._data]
-        self._function = samples.function_of(self._task, self._model, self._data[0][0])
+        self._features = samples.read(trainer)
+        named = [samples.named(self._model, features) for features in self._features]
+        self._function = samples.function_of(self._task, self._model, self._features[0])
         with tf.device("CPU:0"), export.from_initial_states(self._model):
             self._wanted: list[Arrays] = [readers.host(self._function(batch)) for batch in named]
         self._inputs: list[Arrays] = [readers.host(batch) for batch in named]
         specs = self._function.structured_input_signature[0][0], self._function.structured_outputs
-        with during("describing the model", task=self._task, method="build_contract"):
-            self._contract = contracts.of(self._task, self._model, *specs, experiment)
-        _add_ranges(self._contract["inputs"], self._inputs)
-        _add_ranges(self._contract["outputs"], self._wanted)
+        about: Mapping[str, Any] = {}
+        if hasattr(self._task, "build_contract"):  # Model Garden's tasks have none
+            with during("describing the model", task=self._task, method="build_contract"):
+                about = self._task.build_contract(self._model)
+        self._contract = {**contracts.of_specs(*specs), "about": about}
 
     def write(self, formats: Sequence[str]) -> Made:
         """Writes and measures formats; none is in the folder if one of them fails."""
         if refused := self._refused(formats):
             return Made({"formats": {}}, refused)
         _logger.info("writing and comparing %s", ", ".join(formats))
-        contracts.embed(self._folder, self._contract)
         beside = None if files.is_url(self._folder) else os.path.dirname(self._folder)
         made: dict[str, dict[str, Any]] = {}
         with tempfile.TemporaryDirectory(dir=beside) as work:
+            contracts.write(work, self._contract)
             failures = self._converted([name for name in formats if name in NEEDS], work)
             for name in (name for name in formats if name not in failures):
                 try:
@@ -105,11 +102,10 @@ class Formats:
                 except FormatError as error:
                     failures[name] = str(error)
             if not failures:
-                for file in (export.FORMAT_FILES[name] for name in made if name != "saved_model"):
+                for file in (export.CONTRACT, *(export.FORMAT_FILES[name] for name in made if name != "saved_model")):
                     files.copy(files.join(work, file), files.join(self._folder, file))
         examples = sum(len(next(iter(batch.values()))) for batch in self._inputs)
-        record = {"contract": self._contract, "examples": examples, "model_metrics": self._metrics(self._wanted)}
-        return Made({**record, "formats": made}, failures)
+        return Made({"examples": examples, "formats": made}, failures)
 
     def _refused(self, formats: Sequence[str]) -> dict[str, str]:
         """Returns why formats cannot be written, before any is."""
@@ -120,16 +116,9 @@ class Formats:
         graph = self._function.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         if "onnx" in formats and (lookups := [node.name for node in nodes if node.op.startswith("LookupTable")]):
-            fix = "look values up in build_inputs, and let the model take the numbers"
-            return {"onnx": f"ONNX has no tables, and {self._layers_in(lookups)} looks values up in one; {fix}"}
+            what = f"ONNX has no tables, and the model looks values up in one: {first_few(lookups)}"
+            return {"onnx": f"{what}; look values up in build_inputs, and let the model take the numbers"}
         return {}
-
-    def _layers_in(self, operations: Sequence[str]) -> str:
-        """Returns the layers whose operations have these names, or the names themselves."""
-        parts = {re.sub(r"_\d+$", "", part) for name in operations for part in name.split("/")[1:-1]}
-        layers = kerases.of(self._model).layers(self._model)[1:]
-        names = [layer.name for layer in layers if re.sub(r"_\d+$", "", layer.name) in parts]
-        return f"the layer {first_few(names)}" if names else first_few(operations)
 
     def _converted(self, formats: Sequence[str], work: str) -> dict[str, str]:
         """Converts what needs a converter; returns why some could not be."""
@@ -137,13 +126,13 @@ class Formats:
             return {}
         calibration: list[Arrays] = []
         if "tflite_int8" in formats:  # on other examples than those that it is compared on
-            data = samples.read(self._trainer, "train_data")
-            calibration = [samples.arrays(self._model, features) for features, _ in data]
+            training = samples.read(self._trainer, "train_data")
+            calibration = [samples.arrays(self._model, features) for features in training]
         source = files.join(work, "source")
         export.write_functions(source, self._model, {SIGNATURE: self._function})
         paths = {name: files.join(work, export.FORMAT_FILES[name]) for name in formats}
         try:
-            failures = clean_process.call(convert.write, source, calibration, self._contract, paths)
+            failures = clean_process.call(convert.write, source, calibration, paths)
         except FormatError as error:  # the process crashed
             return dict.fromkeys(formats, str(error))
         if failures and self._trainer.config.runtime.mixed_precision_dtype == "bfloat16":
@@ -157,9 +146,14 @@ class Formats:
         Raises:
           FormatError: it cannot be written or read, or differs more than it may.
         """
+        path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
+        if name == "weights":
+            self._save(path)
+            self._check_values(clean_process.call(readers.values_in, path))
+            return {**_file(path), "difference": {}, "limit": 0.0}
         inputs: Sequence[Arrays] = self._inputs
         wanted: Sequence[Arrays] = self._wanted
-        on = {}
+        about: dict[str, Any] = {}
         if name == "saved_model":
             function, own = export.signatures_of(self._task, self._model)[0].get(SIGNATURE), None
             if function is not None:
@@ -168,31 +162,21 @@ class Formats:
             if own is None:
                 return {"not_compared": "it has no serving_default that takes features or random numbers"}
             inputs, wanted = own
-            on = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
+            about = {} if inputs is self._inputs else {"compared_on": "random inputs of its signature"}
         elif name == "keras":  # it holds the model without the task's predict_step
-            call = readers.of_keras(self._model, self._data[0][0])
+            call = readers.of_keras(self._model, self._features[0])
             with export.from_initial_states(self._model):
                 wanted = [call(batch) for batch in inputs]
-        path = self._folder if name == "saved_model" else files.join(work, export.FORMAT_FILES[name])
-        if name in ("keras", "weights"):
-            self._save(path, wanted)
-        if name == "weights":
-            self._check_values(clean_process.call(readers.values_in, path))
-            found: dict[str, Any] = {"difference": {}, "limit": 0.0}
-        else:
-            try:
-                outputs, cost = clean_process.call(readers.measured, path, inputs)
-            except FormatError as error:
-                raise FormatError(f"it cannot be read back: {error}") from error
-            found = {**self._compared(name, wanted, outputs), **cost, **on}
-            if name in QUANTISED and not cost["small_tensors"]:
-                _logger.warning(
-                    "%s: nothing was quantised: LiteRT leaves weights of under 1,024 numbers as they are", name
-                )
-        size = {} if name == "saved_model" else {"file": files.base_name(path), "bytes": files.size_bytes(path)}
-        return {**size, **found}
+            self._save(path)
+        try:
+            outputs = clean_process.call(readers.outputs, path, inputs)
+        except FormatError as error:
+            raise FormatError(f"it cannot be read back: {error}") from error
+        if name != "saved_model":
+            about = _file(path)
+        return {**about, **self._compared(name, wanted, outputs)}
 
-    def _save(self, path: str, wanted: Sequence[Arrays]) -> None:
+    def _save(self, path: str) -> None:
         try:
             if path.endswith(".keras"):
                 self._model.save(path)
@@ -200,9 +184,6 @@ class Formats:
                 self._model.save_weights(path)
         except Exception as error:  # of Keras, or of the user's get_config
             raise FormatError(f"Keras cannot save it: {type(error).__name__}: {error}") from error
-        rows = [{"name": name, **contracts.of_array(value)} for name, value in wanted[0].items()]
-        same = {row["name"]: row for row in self._contract["outputs"]}
-        contracts.embed(path, {**self._contract, "outputs": [same.get(row["name"], row) for row in rows]})
 
     def _check_values(self, values: Sequence[str]) -> None:
         left, variables, lacks = Counter(values), kerases.of(self._model).variables(self._model), []
@@ -242,40 +223,11 @@ class Formats:
                     f"its output {each!r} differs from the model's by {values[which]:.2g} of its range ({which}), and "
                     f"{limit:g} is allowed{fix}"
                 )
-        return {"difference": difference, "limit": limit, "limit_of": which, "metrics": self._metrics(found)}
+        return {"difference": difference, "limit": limit, "limit_of": which}
 
-    def _metrics(self, outputs: Sequence[Arrays]) -> dict[str, float]:
-        """Returns the metrics of an evaluation on these outputs, where it makes them of outputs that a file has."""
-        import numpy as np
 
-        if self._form is None or any(labels is None for _, labels in self._data):
-            return {}
-        names, structure = self._form
-        if not set(names) <= set(outputs[0]) or len(outputs) != len(self._data):
-            return {}
-        with self._trainer.strategy.scope():
-            metrics = self._task.build_metrics(training=False)
-        for (_, labels), batch in zip(self._data, outputs, strict=True):
-            values = [tf.constant(batch[name]) for name in names]
-            self._task.process_metrics(metrics, labels, tf.nest.pack_sequence_as(structure, values))
-        results = {metric.name: np.asarray(metric.result()) for metric in metrics}
-        return {name: float(value) for name, value in results.items() if value.ndim == 0}
-
-    @functools.cached_property
-    def _form(self) -> tuple[list[str], Any] | None:
-        """The names of what `inference_step` returns, in the order of its nest, and that; None if files lack it."""
-        import numpy as np
-
-        if getattr(type(self._task), "validation_step", None) is not Task.validation_step:
-            return None
-        with tf.device("CPU:0"), export.from_initial_states(self._model):
-            structure = self._task.inference_step(self._data[0][0], self._model)
-        named = readers.host(export.by_name(structure, self._model))
-        has = all(
-            name in self._wanted[0] and np.allclose(self._wanted[0][name], named[name], equal_nan=True)
-            for name in named
-        )
-        return (list(named), structure) if has else None
+def _file(path: str) -> dict[str, Any]:
+    return {"file": files.base_name(path), "bytes": files.size_bytes(path)}
 
 
 def differences(wanted: Sequence[Any], found: Sequence[Any], *, least: float) -> dict[str, float]:
@@ -307,10 +259,3 @@ def differences(wanted: Sequence[Any], found: Sequence[Any], *, least: float) ->
         apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) / span
     apart[np.isnan(apart)] = np.inf
     return {"max": float(apart.max()), "mean": float(apart.mean())}
-
-
-def _add_ranges(rows: Sequence[dict[str, Any]], batches: Sequence[Arrays]) -> None:
-    for row in rows:
-        values = [batch[row["name"]] for batch in batches]
-        if all(value.size and value.dtype.kind in "iuf" for value in values):
-            row["range"] = [float(min(v.min() for v in values)), float(max(v.max() for v in values))]

@@ -145,12 +145,12 @@ class _Weights:
     def __str__(self) -> str:
         return files.base_name(self.model) if self.model else f"ckpt-{self.step}"
 
-    def inference(self, trainer: Trainer, data: str) -> Inference:
-        """Returns the inference with these weights, for a data section; in the strategy's scope."""
+    def inference(self, trainer: Trainer) -> Inference:
+        """Returns the inference with these weights, in the strategy's scope."""
         from official_trainer.engine.inference import Inference
 
         if self.model:
-            inference: Inference = _formats().inference(self.model, trainer, data)
+            inference: Inference = _formats().inference(self.model, trainer)
             return inference
         traced, streams = trainer.config.trainer.eval_tf_function, trainer.context.streams
         return Inference(trainer.task, trainer.model, streams=streams, use_tf_function=traced)
@@ -213,7 +213,7 @@ def _predict(
         keeps_state = not weights.model and bool(kerases.recurrent_states(trainer.model))
         runtime, first = job.config.runtime, 0 if keeps_state else shards.position.batch
         with trainer.strategy.scope():
-            inference = weights.inference(trainer, data)
+            inference = weights.inference(trainer)
             builder, max_rows, dataset = data_of(trainer, data, runtime.seed, first)
         waiting = functools.partial(stop.interruptible, lambda: True)  # only whole shards are saved
         hear: list[Callable[[], object]] = [watchdog.beat]

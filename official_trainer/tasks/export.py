@@ -36,7 +36,7 @@ from official_trainer.user_code import during
 
 _logger = logging.getLogger(__name__)
 
-_RECORD, _CHECKSUMS = "export.json", "checksums.json"
+_RECORD, _CHECKSUMS, CONTRACT = "export.json", "checksums.json", "contract.json"
 FORMAT_FILES = {
     "tflite": "model.tflite",
     "tflite_float16": "model_float16.tflite",
@@ -53,7 +53,7 @@ Beside = Callable[[str], Mapping[str, Any]]
 """Writes more files into a folder with a SavedModel, and returns what `export.json` says of them."""
 _SAVED_MODEL = {
     *("assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables"),
-    *(_CHECKSUMS, _RECORD, *FORMAT_FILES.values()),
+    *(_CHECKSUMS, _RECORD, CONTRACT, *FORMAT_FILES.values()),
 }
 """What a SavedModel may hold."""
 _WRITING, _REMOVING = ".writing", ".removing"

@@ -366,14 +366,13 @@ class Task:
         return export.default_signatures(self, model)
 
     def build_contract(self, model: keras.Model) -> Mapping[str, Any]:
-        """Returns what the numbers of an exported model mean, for the contract in its files.
+        """Returns what the numbers of an exported model mean, for the `contract.json` beside its files.
 
         Args:
           model: of `build_model`, with the weights to export.
 
         Returns:
-          Any of `labels`, the names of classes by the name of an output; `values`, a text with the unit or the range by
-          the name of an input or an output; `preprocessing`, a text: what is done inside the model, and what before it.
+          Anything that JSON can hold, such as the names of classes, units, and what is done before the model.
 
         Example:
           >>> from official_trainer import Task

@@ -2,8 +2,7 @@
 
 Values that the flags change are shown as `train` would use them. With --diff, only the fields that differ are shown;
 with --time, where the time of a run went; with --resumes, what it went on with after each restart, beside what the
-checkpoint says; with --code, how its code differs from that of the workspace. Of an exported model it shows the
-contract of inputs and outputs.
+checkpoint says; with --code, how its code differs from that of the workspace.
 
 Owns: `show`.
 Does not own: resolving, dumping and explaining (`config/`).
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from official_trainer import files
 from official_trainer.cli import flags, target, terminal
 from official_trainer.cli.parser import UsageError
-from official_trainer.config import installed
 
 if TYPE_CHECKING:
     from official_trainer.config import Resolved
@@ -35,7 +33,6 @@ EXAMPLES = (
     ("official-trainer show runs/digits --time", "what its start, steps, saves and the rest took so far"),
     ("official-trainer show runs/digits --resumes", "what was equal, and what not, when it was continued"),
     ("official-trainer show runs/digits --code", "what was edited since its job was submitted"),
-    ("official-trainer show runs/digits/export/2000", "the inputs and outputs of an export, and its formats"),
     ("official-trainer show runs/digits --diff=digits_mlp", "only those that differ from another experiment's"),
 )
 NEXT = ("official-trainer check digits_cnn", "try the experiment")
@@ -80,9 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     asked += ["--diff"] * (arguments.diff is not None)
     if len(asked) > 1 or (arguments.json and asked in (["--explain"], ["--code"])):
         raise UsageError(f"{' and '.join([*asked, '--json'][:2])} cannot be combined; keep one")
-    if (of_export := _export(arguments.name or "", asked, arguments)) is not None:
-        terminal.show(of_export)
-        return 0
     run_dir = _run_dir(arguments)
     if asked and asked[0] in _OF_RUNS:
         if run_dir is None:
@@ -131,25 +125,6 @@ def _recorded(run_dir: str) -> str:
         for said in bad_records.said(files.read_json(files.join(run_dir, files.RUN_FILE))):
             lines.append(f"# {said}, see {files.join(run_dir, files.BAD_RECORDS_FILE)}")
     return "\n".join(lines)
-
-
-def _export(name: str, asked: list[str], arguments: argparse.Namespace) -> str | None:
-    """Returns what an exported model is, if a name is that of one: its folder, or a file of it.
-
-    Raises:
-      UsageError: flags ask for something that it does not have.
-    """
-    if not name or not files.exists(name):
-        return None
-    from official_trainer.tasks import export
-
-    if export.kind_of(name) is None:
-        return None
-    if asked or flags.changes_config(arguments):
-        raise UsageError(f"{name} is an exported model, and has no config; leave out everything but --json")
-    formats = installed.load_part("official_trainer.formats.shown", "show of a model")
-    shown: str = formats.as_json(name) if arguments.json else formats.as_text(name)
-    return shown
 
 
 def _of_run(run_dir: str, asked: str, *, as_json: bool) -> str:

@@ -102,7 +102,7 @@ def tried(run_dir, sets):
     with trainer.weights_averaged(), tempfile.TemporaryDirectory() as work:
         folder = files.join(work, str(step))
         export.save(folder, trainer.task, trainer.model, step=step)
-        formats = Formats(trainer, folder, experiment, job.config.trainer.export.max_difference)
+        formats = Formats(trainer, folder, job.config.trainer.export.max_difference)
         made = formats.write([name for name in FORMATS if not found[name]])
     found |= {name: f"no: {why}" for name, why in made.failures.items()}
     for name, row in made.record["formats"].items():

@@ -34,18 +34,14 @@ def test_what_is_missing_is_said_with_pips_command(monkeypatch):
     ]
 
 
-def test_the_kind_of_a_file(tmp_path):
-    """N46: by its ending, or by what a folder holds."""
+def test_the_kind_of_a_path(tmp_path):
+    """N46: by its ending, or by what a folder holds; what is no model is refused with what is allowed."""
     for name, kind in {"a.tflite": "tflite", "a.onnx": "onnx", "a.keras": "keras", "a.weights.h5": "weights"}.items():
         (tmp_path / name).touch()
         assert kinds.kind_of(str(tmp_path / name)) == kind
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "saved_model.pb").touch()
     assert kinds.kind_of(str(tmp_path / "7")) == "saved_model"
-
-
-def test_what_is_no_model_is_refused(tmp_path):
-    """N46: with what is allowed."""
     with pytest.raises(kinds.UnknownFileError, match="there is no such file or folder"):
         kinds.kind_of(str(tmp_path / "none.onnx"))
     (tmp_path / "model.pt").touch()
