@@ -183,10 +183,10 @@ def flat(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path or "it", structure
 
 
-def as_array(value: Any, path: str, *, floats: str = "float32") -> Any:
+def as_array(value: Any, path: str) -> Any:
     """Returns a leaf of an example as an array that a tensor can be made of; texts become bytes.
 
-    Numbers of Python become int64 and the type `floats`, lists of them too; arrays keep their type.
+    Numbers of Python become int64 and float32, lists of them too; arrays keep their type.
 
     Raises:
       ValueError: it is missing, or no such array.
@@ -202,7 +202,7 @@ def as_array(value: Any, path: str, *, floats: str = "float32") -> Any:
     except ValueError as error:  # lists of several lengths
         raise ValueError(f"{path} is no array, because its parts differ in length: {shorten(repr(value))}") from error
     if array.dtype.kind == "f" and isinstance(value, float | list) and not isinstance(value, np.generic):
-        return array.astype(floats)
+        return array.astype("float32")
     if array.dtype.kind in "US":
         array = np.asarray(value, object)  # an array of one length drops zeros at the end of a text
     if array.dtype.kind not in "OMm":

@@ -1,13 +1,10 @@
 """Tables of examples whose `id` is their number, written below a folder, and the section that reads each."""
 
-import sqlite3
-
 import numpy as np
 
 from official_trainer.sources.csv import CsvConfig
 from official_trainer.sources.hf import HfConfig
 from official_trainer.sources.parquet import ParquetConfig
-from official_trainer.sources.sql import SqlConfig
 
 
 def table(count, first=0):
@@ -51,13 +48,4 @@ def hf(folder, count):
     return HfConfig(path=str(folder / "dataset"))
 
 
-def sql(folder, count):
-    """A table of SQLite, whose rows are not in the order of the key."""
-    with sqlite3.connect(folder / "rows.db") as connection:
-        connection.execute("CREATE TABLE examples (id INTEGER UNIQUE, text TEXT, x REAL)")
-        rows = [(number, f"row {number}", number / 2) for number in reversed(range(count))]
-        connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
-    return SqlConfig(url=f"sqlite:///{folder / 'rows.db'}", table="examples", key="id")
-
-
-CASES = {"parquet": parquet, "csv": csv, "hf": hf, "sql": sql}
+CASES = {"parquet": parquet, "csv": csv, "hf": hf}

@@ -20,7 +20,6 @@ FIELDS = {
     "parquet": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
     "hf": {"id": "int64", "text": "text", "x": "float32", "pair": "int32"},
     "csv": {"id": "int64", "text": "text", "x": "float32"},
-    "sql": {"id": "int64", "text": "text", "x": "float64"},
     "npy": {"id": "int64", "value": "float32"},
     "images": {"image": "uint8", "label": "int64"},
     "tfrecord": {"(example)": "text"},
@@ -32,7 +31,7 @@ FIELDS = {
 def section_of(kind, folder):
     """Writes the data of a type; returns its section as a user writes it."""
     if kind == "mixture":
-        parts = {name: {"source": section_of(name, folder), "weight": 1} for name in ("sql", "npy")}
+        parts = {name: {"source": section_of(name, folder), "weight": 1} for name in ("parquet", "npy")}
         return {"type": "mixture", "parts": {name: _of_ids(part) for name, part in parts.items()}}
     folder = folder / kind
     folder.mkdir()
