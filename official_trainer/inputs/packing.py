@@ -1,7 +1,7 @@
 """Sequences packed into rows of one length, and how long the sequences of a source are.
 
-Owns: `Packed`, its plan of which example is in which row, `lengths_of`, `Mapped`. Does not own: batches of sequences of
-similar length (`buckets.py`), the order of rows (`order.py`, `grouped.py`).
+Owns: `Packed`, its plan of which example is in which row, `lengths_of`, `Mapped`. Does not own: the order of rows
+(`order.py`, `grouped.py`).
 
 The plan is made once, from the lengths alone: the longest first, each into the fullest row that has space for it. That
 takes about a second for a million examples.
@@ -106,9 +106,9 @@ class Packed(Batched):
         if clash := [name for name in ("segment_ids", "positions") if name in fields]:
             raise DataError(f"Packed(): '{clash[0]}' is a field that packing adds; give yours another name")
         self._source, self._length, self._fields = without_weights(source, "Packed"), length, dict(fields)
-        self.lengths = checked_lengths(self._source, next(iter(fields)), lengths)
+        self.lengths = _checked_lengths(self._source, next(iter(fields)), lengths)
         if too_long == "error":
-            refuse_longer(self._source, next(iter(fields)), self.lengths, length, "set too_long='split'")
+            _refuse_longer(self._source, next(iter(fields)), self.lengths, length, "set too_long='split'")
         pieces = -(-self.lengths // length)
         examples = np.repeat(np.arange(len(pieces)), pieces)
         begins = (np.arange(len(examples)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
@@ -204,7 +204,7 @@ def lengths_of(source: Any, field: str = "tokens") -> Any:
     return lengths
 
 
-def checked_lengths(source: Source, field: str, lengths: Any) -> Any:
+def _checked_lengths(source: Source, field: str, lengths: Any) -> Any:
     """Returns the lengths that were given, `[examples]` int64, or measures them.
 
     Raises:
@@ -221,7 +221,7 @@ def checked_lengths(source: Source, field: str, lengths: Any) -> Any:
     return given.astype(np.int64)
 
 
-def refuse_longer(source: Source, field: str, lengths: Any, most: int, fix: str) -> None:
+def _refuse_longer(source: Source, field: str, lengths: Any, most: int, fix: str) -> None:
     """Refuses examples that are longer than `most`.
 
     Raises:

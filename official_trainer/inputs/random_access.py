@@ -20,7 +20,6 @@ from typing import Any
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
 from official_trainer.inputs.bad_records import BadRecord
-from official_trainer.inputs.buckets import BucketOrder, Buckets
 from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse, TooManyBadError, skips_bad
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
@@ -42,7 +41,6 @@ def from_source(
     transforms: Sequence[Transform] = (),
     transform_fn: order.TransformFn | None = None,
     parse_fn: ParseFn | None = None,
-    buckets: Buckets | None = None,
 ) -> tf.data.Dataset:
     """Returns batches of a source of random access: endless and shuffled for training, once and in order else.
 
@@ -60,7 +58,6 @@ def from_source(
         and `RandomMap` serve, too.
       transform_fn: augmentation `(batch, seeds) -> batch` in TensorFlow, as for `from_arrays`.
       parse_fn: turns an example that is a serialized record (scalar string) into a nest of tensors, in TensorFlow.
-      buckets: puts examples of similar length into a batch, and pads them; None needs examples of one shape.
 
     Returns:
       Batches of one replica, tensors `[batch, …]` in the structure of an example, or of what `parse_fn` returns.
@@ -85,19 +82,13 @@ def from_source(
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
     skips = skips_bad(params)
-    if skips and buckets is not None:
-        what = "skip would put other lengths into a batch of buckets; pack the examples, or leave bad ones out before"
-        raise DataError(what, field="on_bad_record")
     if skips:
         context.bad_records.allow(context.section, *_allowed(params, count))
-    padding = {} if buckets is None else buckets.fields
-    reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training, padding=padding)
+    reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training)
     context.examples_per_epoch = count
     parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
-    places = _places(found, params, plan, plan.seed)
-    context.numbers_at = places if buckets is None else None
-    examples = places if buckets is None else BucketOrder(buckets, reader, found, plan, places).of_batch
-    pipeline = _Pipeline(reader, params, plan, examples, parsing)
+    context.numbers_at = places = _places(found, params, plan, plan.seed)
+    pipeline = _Pipeline(reader, params, plan, places, parsing)
     return pipeline.dataset(context, transform_fn, found, skips=skips)
 
 
@@ -273,7 +264,7 @@ class _Pipeline:
         reader: Reader,
         params: Any,
         plan: order.BatchPlan,
-        examples: Callable[[tf.Tensor], Any],
+        examples: Places,
         parsing: _Parsing | None = None,
     ) -> None:
         """Takes what reads examples, and which are in a batch.
@@ -282,13 +273,13 @@ class _Pipeline:
           reader: what reads examples.
           params: the section.
           plan: which positions an element has.
-          examples: the numbers of the examples at positions, `[n]` int64; for buckets also the length to pad them to.
+          examples: the numbers of the examples at positions.
           parsing: turns records into examples; None for examples.
         """
         self._plan, self._examples, self._parsing, self._structure = plan, examples, parsing, reader.structure
         self._specs = [
-            tf.TensorSpec([None, *shape], tf.string if array.dtype.kind == "O" else array.dtype)
-            for shape, (_, array) in zip(reader.shapes, reader.first, strict=True)
+            tf.TensorSpec([None, *array.shape], tf.string if array.dtype.kind == "O" else array.dtype)
+            for _, array in reader.first
         ]
         self._workers = getattr(params, "workers", None) or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._reader = reader
@@ -360,12 +351,7 @@ class _Pipeline:
         positions = starts[:, None] + tf.range(plan.replica_batch_size, dtype=tf.int64)
         batch = self._batch(tf.reshape(positions, [-1]))
         lead = [elements, plan.replica_batch_size]
-
-        def divided(tensor: tf.Tensor) -> tf.Tensor:
-            parts = tf.reshape(tensor, tf.concat([lead, tf.shape(tensor)[1:]], 0))  # a padded length is known only now
-            return tf.ensure_shape(parts, [*lead, *tensor.shape[1:]])
-
-        return tf.nest.map_structure(divided, batch)
+        return tf.nest.map_structure(lambda tensor: tf.reshape(tensor, [*lead, *tensor.shape[1:]]), batch)
 
     def _element(self, count: int, number: tf.Tensor) -> Any:
         """Returns an element of one pass over all examples; the last has fewer."""
@@ -375,15 +361,14 @@ class _Pipeline:
     def _batch(self, positions: tf.Tensor) -> Any:
         """Returns the examples at rising positions, `[n, …]`."""
         dtypes = [spec.dtype for spec in self._specs]
-        indices, *size = tf.nest.flatten(self._examples(positions))
-        values = tf.numpy_function(self._values, [indices, positions, *size], dtypes)
+        values = tf.numpy_function(self._values, [self._examples(positions), positions], dtypes)
         for value, spec in zip(values, self._specs, strict=True):
             value.set_shape(spec.shape)
         return tf.nest.pack_sequence_as(self._structure, values)
 
-    def _values(self, indices: Any, positions: Any, size: Any = None) -> list[Any]:
+    def _values(self, indices: Any, positions: Any) -> list[Any]:
         try:
-            arrays, bad = self._read(indices, positions, None if size is None else int(size))
+            arrays, bad = self._read(indices, positions)
             for each in bad:
                 record = BadRecord(self._section, each.index, each.where, each.reason)
                 step = each.position // self._plan.global_batch_size if self._plan.training else -1

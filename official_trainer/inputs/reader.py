@@ -1,7 +1,7 @@
 """Reading examples of a source, in threads or in worker processes, and which of them cannot be read.
 
-Owns: the transforms of an example, its padding, the check that all are alike, the place and the reason of a bad one
-and what takes its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
+Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one and what takes
+its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
 (`source.py`).
 
 A bad example is found by reading it alone. Where bad ones are skipped, a good one that is drawn takes its place in
@@ -24,16 +24,14 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection, reduction
-from types import MappingProxyType
 from typing import Any
 
 from official_trainer.errors import ExitCode
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Leaves, Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
+from official_trainer.inputs.source import Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
 from official_trainer.lazy import deferred
-from official_trainer.shown import first_few
 
 Transform = Callable[..., Any]
 
@@ -82,7 +80,6 @@ class Reader:
         seed: int,
         skips: bool = False,
         repeats: bool = True,
-        padding: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Reads the first example.
 
@@ -92,15 +89,13 @@ class Reader:
           seed: of the transforms' random numbers.
           skips: whether bad examples are left out.
           repeats: whether another one takes the place of a bad example.
-          padding: the fields that are padded to the length of their batch, by their paths, with their values for it.
 
         Raises:
           ExampleError: the first example is bad, or with `skips` a thousand are; or a sample has other fields.
           UnreachableError: the reason is not the example.
-          DataError: it has no field to pad.
+          DataError: it has no field.
         """
         self.source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
-        self._padding = dict(padding)
         self._ends: dict[int, list[int]] = {}  # of the groups, by the number of the first example of a mixture's part
         self._transforms = [_as_function(transform) for transform in transforms]
         for index in (0, *(self._drawn(0, 0, number) for number in range(1, _MOST_TRIED if skips else 1))):
@@ -117,13 +112,9 @@ class Reader:
         if not self.first:
             raise DataError(f"{source.where(index)}: it has no field")
         self.structure = rebuilt(example, iter(range(len(self.first))))
-        for path in padding:
-            if not any(path == each and array.ndim for each, array in self.first):
-                there = first_few([each for each, array in self.first if array.ndim])
-                raise DataError(f"{source.where(index)}: it has no field '{path}' to pad, only {there or 'scalars'}")
         samples = source.samples()
         self.samples = samples[:: max(1, -(-len(samples) // _COMPARED))]
-        for index in () if skips or padding else self.samples:
+        for index in () if skips else self.samples:
             self._check_alike(index)
 
     def _check_alike(self, index: int) -> None:
@@ -133,15 +124,9 @@ class Reader:
             raise self._named(index, error) from error
 
     @property
-    def shapes(self) -> list[list[int | None]]:
-        """The shape of each leaf in a batch, without the batch's own; None for what is padded."""
-        pads = [path in self._padding for path, _ in self.first]
-        return [[None, *a.shape[1:]] if padded else [*a.shape] for padded, (_, a) in zip(pads, self.first, strict=True)]
-
-    @property
     def reads_many(self) -> bool:
         """Whether many examples in a call are quicker than one by one."""
-        return self.source.takes_many and not (self._transforms or self._padding)
+        return self.source.takes_many and not self._transforms
 
     @property
     def num_bytes(self) -> int:
@@ -151,30 +136,25 @@ class Reader:
         numbers = sum(array.nbytes for array in arrays if array.dtype.kind != "O")
         return numbers + (max(1024, sum(texts)) if texts else 0)
 
-    def leaves(self, index: int) -> dict[str, Any]:
-        """Returns the leaves of an example after the transforms, by their paths."""
-        return dict(flat(self._example(index, index)))
-
-    def read(self, indices: Any, positions: Any, size: int | None = None) -> tuple[list[Any], list[Bad]]:
+    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
         """Returns the leaves of a batch, and which examples are bad.
 
         Args:
           indices: numbers of the examples, `[n]` int64.
           positions: their positions, counted over all epochs, `[n]` int64.
-          size: the length to pad to.
 
         Raises:
           ExampleError: an example is bad, and none is skipped.
           UnreachableError: the reason is not the example.
         """
         try:
-            return self._batch(indices, positions, size), []
+            return self._batch(indices, positions), []
         except Exception as error:
             if _passes(error):
                 raise self._named(int(indices[0]), error, "" if len(indices) == 1 else " or one after it") from error
             parts, bad = [], []
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
-                part, found = self._read_one(index, position, size)
+                part, found = self._read_one(index, position)
                 parts += part
                 bad += found
             if not bad:
@@ -184,7 +164,7 @@ class Reader:
     def seconds(self, indices: Sequence[int]) -> dict[str, float]:
         """Returns how long a thread takes for good examples: the source, and the transforms if there are any."""
         start = time.perf_counter()
-        if not (self._transforms or self._padding):
+        if not self._transforms:
             self.source.take(indices)
             return {"source": time.perf_counter() - start}
         examples = self.source.__getitems__(indices)
@@ -193,14 +173,14 @@ class Reader:
             arrays_of(self._transformed(example, index))
         return {"source": between - start, "transforms": time.perf_counter() - between}
 
-    def _read_one(self, index: int, position: int, size: int | None) -> tuple[list[list[Any]], list[Bad]]:
+    def _read_one(self, index: int, position: int) -> tuple[list[list[Any]], list[Bad]]:
         """Returns the example, or what takes its place, as a batch of one, and which examples are bad."""
         import numpy as np
 
         bad: list[Bad] = []
         while True:
             try:
-                return [self._batch(np.asarray([index]), np.asarray([position]), size)], bad
+                return [self._batch(np.asarray([index]), np.asarray([position]))], bad
             except Exception as error:
                 failed = self._named(index, error)
                 if _passes(error) or not self._skips:
@@ -236,41 +216,16 @@ class Reader:
         what = f"{_MOST_TRIED:,} examples were tried in its place (on_bad_record: skip), and all are bad"
         return ExampleError(f"{failed}; {what}").with_traceback(failed.__traceback__)
 
-    def _batch(self, indices: Any, positions: Any, size: int | None) -> list[Any]:
-        if self._transforms or self._padding:
+    def _batch(self, indices: Any, positions: Any) -> list[Any]:
+        if self._transforms:
             examples = self.source.__getitems__(indices.tolist())
             pairs = zip(examples, positions.tolist(), strict=True)
-            batch = stack([self._padded(self._transformed(example, position), size) for example, position in pairs])
+            batch = stack([self._transformed(example, position) for example, position in pairs])
         else:
             batch = self.source.take(indices.tolist())
         arrays = [(path, as_array(leaf, path)) for path, leaf in flat(batch)]
-        check_alike(arrays, self._first_of(size), batched=True)
+        check_alike(arrays, self.first, batched=True)
         return [array for _, array in arrays]
-
-    def _first_of(self, size: int | None) -> Leaves:
-        """Returns `first` as it would be in a batch of this length."""
-        import numpy as np
-
-        if size is None:
-            return self.first
-        shapes = [[size, *array.shape[1:]] if path in self._padding else array.shape for path, array in self.first]
-        return [(path, np.empty(shape, array.dtype)) for shape, (path, array) in zip(shapes, self.first, strict=True)]
-
-    def _padded(self, example: Any, size: int | None) -> Any:
-        return rebuilt(example, (self._padded_leaf(leaf, path, size) for path, leaf in flat(example)))
-
-    def _padded_leaf(self, leaf: Any, path: str, size: int | None) -> Any:
-        import numpy as np
-
-        if size is None or path not in self._padding:
-            return leaf
-        array = as_array(leaf, path)
-        if not array.ndim or len(array) > size:
-            what = f"{path} has {len(array)} items" if array.ndim else f"{path} is a scalar"
-            raise ValueError(f"{what}, and the lengths that were measured leave {size} in its batch")
-        whole = np.full([size, *array.shape[1:]], self._padding[path], array.dtype)
-        whole[: len(array)] = array
-        return whole
 
     def _example(self, index: int, position: int) -> Any:
         return self._transformed(self.source[index], position)
@@ -373,10 +328,10 @@ class Workers:
         )
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
-    def read(self, indices: Any, positions: Any, size: int | None = None) -> tuple[list[Any], list[Bad]]:
+    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
         """Does what `Reader.read` does, in a worker process."""
         try:
-            return self._pool.submit(_read, indices, positions, size).result()
+            return self._pool.submit(_read, indices, positions).result()
         except concurrent.futures.BrokenExecutor as error:
             why = "one of the processes that read examples was killed, or could not start"
             raise DataError(f"{why}; is there enough memory for so many?", field="workers") from error
@@ -401,5 +356,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(indices: Any, positions: Any, size: int | None) -> tuple[list[Any], list[Bad]]:
-    return _reader[0].read(indices, positions, size)
+def _read(indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+    return _reader[0].read(indices, positions)

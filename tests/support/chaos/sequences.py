@@ -1,4 +1,4 @@
-"""`sequences`: a small model of tokens, over packed parts that are mixed, or over a mixture of a config in buckets.
+"""`sequences`: a small model of tokens, over packed parts that are mixed, or over a mixture of a config.
 
 Copied into a workspace that the tests make. Each training step appends one line a replica to `<model_dir>.ids`:
 process, step, replica, and the tokens that it saw.
@@ -28,15 +28,20 @@ def sentences(count: int, first: int) -> list[dict[str, Any]]:
     ]
 
 
+def padded(example: dict[str, Any]) -> dict[str, Any]:
+    """Returns an example whose tokens are as many as those of every other."""
+    return {**example, "tokens": example["tokens"] + [0] * (32 - len(example["tokens"]))}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequencesConfig(TaskConfig):
     """Sequences.
 
     Attributes:
-      way: whether two parts are packed and then mixed, or what `source` says comes in buckets.
+      way: whether two parts are packed and then mixed, or the examples of `source` are padded.
     """
 
-    way: Literal["packed", "buckets"] = "packed"
+    way: Literal["packed", "mixed"] = "packed"
 
 
 @register_task_cls(SequencesConfig)
@@ -48,7 +53,7 @@ class SequencesTask(Task):
     def build_model(self):
         return keras.Sequential(
             [
-                keras.Input([None, VOCABULARY]),  # TensorFlow gathers an embedding's gradients for one length only
+                keras.Input([None, VOCABULARY]),
                 keras.layers.Dense(8),
                 keras.layers.Dropout(0.2),
                 keras.layers.Dense(VOCABULARY),
@@ -56,9 +61,8 @@ class SequencesTask(Task):
         )
 
     def build_inputs(self, params, input_context=None):
-        if self.task_config.way == "buckets":
-            buckets = inputs.Buckets(boundaries=(8, 16, 32), window_steps=9)
-            return inputs.from_source(params.source, params, input_context, buckets=buckets)
+        if self.task_config.way == "mixed":
+            return inputs.from_source(params.source, params, input_context, transforms=[padded])
         parts = {
             "short": (inputs.Mapped(inputs.Packed(sentences(90, 0), 32), lambda row: {**row, "id": 0}), 2),
             "long": (inputs.Mapped(inputs.Packed(sentences(200, 100), 32), lambda row: {**row, "id": 1}), 1),

@@ -1,4 +1,4 @@
-"""Real runs over mixtures, packed rows and buckets: several strategies, and killed."""
+"""Real runs over mixtures and packed rows: several strategies, and killed."""
 
 import functools
 import shutil
@@ -18,7 +18,7 @@ MIXED = """task.train_data.source={type: mixture, parts: {
   many: {weight: 0.75, source: {type: sentences, count: 300, first: 100}}}}"""
 WAYS = {
     "packed": ["task.way=packed"],
-    "buckets": ["task.way=buckets", MIXED, "task.validation_data.source={type: sentences, count: 50}"],
+    "mixed": ["task.way=mixed", MIXED, "task.validation_data.source={type: sentences, count: 50}"],
 }
 STRATEGIES = {
     "off": [],
@@ -50,7 +50,7 @@ def words(model_dir, sets):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_trains(way, strategy, workspace, tmp_path):
-    """N44: packed parts that are mixed, and a mixture of a config in buckets; also compiled by XLA in windows."""
+    """N44: packed parts that are mixed, and a mixture of a config; also compiled by XLA in windows."""
     model_dir = tmp_path / f"run-{strategy}"
     sets = [*WAYS[way], *STRATEGIES[strategy], *QUICK]
     done = run_command(words(model_dir, sets), cwd=workspace, folder=tmp_path)
@@ -59,7 +59,7 @@ def test_a_run_trains(way, strategy, workspace, tmp_path):
     assert losses[-1] < losses[0]
     if strategy != "xla":
         lengths = {int(seen.split()[-1]) for _, _, seen in id_lines(model_dir)}
-        assert lengths == ({8, 16, 32} if way == "buckets" else {32})
+        assert lengths == {32}
 
 
 def test_mistakes_in_parts_are_refused_before_training(workspace, tmp_path):
@@ -73,7 +73,7 @@ def test_mistakes_in_parts_are_refused_before_training(workspace, tmp_path):
         "{source: {type: far}}": "'far' needs no_such_library, which is not installed",
         "{source: {type: sentence}}": "did you mean 'sentences'?",
     }.items():
-        sets = ["task.way=buckets", f"task.train_data.source={{type: mixture, parts: {{a: {part}}}}}"]
+        sets = ["task.way=mixed", f"task.train_data.source={{type: mixture, parts: {{a: {part}}}}}"]
         done = run_command(words(tmp_path / "run", sets), cwd=workspace, folder=tmp_path)
         assert done.code == 2, done.err
         assert said in " ".join(done.err.split())
