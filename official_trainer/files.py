@@ -31,7 +31,6 @@ from official_trainer.nearest import nearest
 
 PARAMS_FILE = "params.yaml"
 """In a run directory: its configuration."""
-BAD_RECORDS_FILE = "bad_records.jsonl"
 """Where a run directory lists the examples that were left out."""
 
 RUN_FILE = "run.json"

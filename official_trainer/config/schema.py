@@ -16,7 +16,6 @@ from official_trainer.config.components import ActionConfig, SourceConfig, Track
 from official_trainer.config.declaration import (
     Between,
     Config,
-    Fraction,
     FrozenDict,
     NonNegative,
     Positive,
@@ -36,10 +35,6 @@ class DataConfig(Config):
       workers: threads that read a `source` at the same time; unset means one for each core, at most 16. The order of
         examples does not depend on it.
       use_multiprocessing: whether processes read a `source` instead, for transforms that take long in Python.
-      on_bad_record: what happens to an example of a `source` that cannot be read. `error` ends the run; `skip` leaves
-        it out: in training another one takes its place, an evaluation has one less. All are in `bad_records.jsonl`.
-      max_bad_records: with `skip`, how many examples may be bad; one more ends the run. Unset means any number.
-      max_bad_share: with `skip`, which share of the examples of the source may be bad, as well.
       allow_non_finite: names of features and labels that may hold NaN or infinities, because the model handles them;
         `check` does not list these. It is so, too, of columns for which `fill_null` of a source is NaN.
       input_path: file path or pattern, or a list of them; for file-based pipelines. Not with `tfds_name`.
@@ -77,9 +72,6 @@ class DataConfig(Config):
     source: SourceConfig | None = None
     workers: Positive | None = None
     use_multiprocessing: bool = False
-    on_bad_record: Literal["error", "skip"] = "error"
-    max_bad_records: NonNegative | None = None
-    max_bad_share: Fraction = 0.01
     allow_non_finite: tuple[str, ...] = ()
     input_path: str | tuple[str, ...] = ""
     tfds_name: str = ""
@@ -109,8 +101,6 @@ class DataConfig(Config):
         if self.source is not None and (self.input_path or self.tfds_name):
             other = "input_path" if self.input_path else "tfds_name"
             yield "source", f"cannot be set together with {other}; keep one of the two"
-        if self.max_bad_records is not None and self.on_bad_record == "error":
-            yield "max_bad_records", "has no effect without on_bad_record: skip"
         if self.tfds_name and not self.tfds_split:
             yield "tfds_split", "is needed with tfds_name, for example tfds_split: train"
         if self.tfds_split and not self.tfds_name:

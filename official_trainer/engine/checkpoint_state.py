@@ -9,7 +9,6 @@ read and compared (`distributed/replicas.py`), which new values are accepted (`a
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,6 @@ from official_trainer.engine import assigning, consistency
 from official_trainer.engine.step_context import StepContext
 from official_trainer.engine.train_iterator import TrainIterator
 from official_trainer.engine.train_steps import TrainStep
-from official_trainer.inputs import BadRecord
 from official_trainer.lazy import tf
 from official_trainer.tasks import attached, optimization, variables, vocabularies
 from official_trainer.tasks import keras as kerases
@@ -241,15 +239,6 @@ class CheckpointState:
         if not self.process_group.is_alone:
             self.process_group.undo_at_next_call(replicas.ValueBackup(self._variables).restore)
             self.synchronize()
-
-    @collective
-    def take_bad_records(self) -> list[BadRecord]:
-        """Returns all examples that were left out up to this step, of all processes; none if no one is new."""
-        known, step = self._context.options.bad_records, int(self._context.global_step.numpy())
-        found = known.take(before=self._train_iterator.position.start_step(step))
-        rows = self.process_group.exchange([dataclasses.astuple(record) for record in found])
-        known.merge(BadRecord(*row) for each in rows for row in each)
-        return known.listed() if any(rows) else []
 
     def non_finite_weights(self) -> list[str]:
         """Returns the names of trainable weights that hold a value that is not finite; none if that is not checked."""

@@ -49,9 +49,6 @@ class LoopObserver:
     def on_save(self, step: int) -> None:
         """The checkpoint of `step` is committed."""
 
-    def on_evaluation(self, step: int) -> None:
-        """All validation data was read; the results of `step` are not written yet."""
-
     def on_rollback(self, step: int) -> None:
         """The run has gone back to the checkpoint of `step`."""
 

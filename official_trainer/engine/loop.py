@@ -287,7 +287,6 @@ class Loop:
         if found is None:
             self._enter("evaluate")
             logs = self.trainer.evaluate(self.trainer.config.trainer.validation_steps)
-            self.observer.on_evaluation(step)
             self._meet(self.actions.traces(self.trainer.context.traces.take()))
             results = points(logs)
             self._run.outputs = logs

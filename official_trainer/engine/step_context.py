@@ -21,7 +21,6 @@ from official_trainer.engine.flops import StepFlops
 from official_trainer.engine.step_times import StepTimes
 from official_trainer.engine.traces import Traces
 from official_trainer.engine.windows import InputWait
-from official_trainer.inputs import BadRecords
 from official_trainer.lazy import tf
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import attached, optimization
@@ -49,7 +48,6 @@ class TrainerOptions:
         cannot be, and then no step may count twice.
       skips_idle_replicas: whether a replica without examples skips an evaluation step; then the step must not
         communicate with all replicas.
-      bad_records: the examples that are left out because they cannot be read.
     """
 
     eval_tasks: Sequence[Part] = ()
@@ -61,7 +59,6 @@ class TrainerOptions:
     divides_losses: bool = False
     explains_loss: bool = True
     skips_idle_replicas: bool = True
-    bad_records: BadRecords = dataclasses.field(default_factory=BadRecords)
 
 
 class StepContext:

@@ -20,7 +20,7 @@ import orbit
 from official_trainer import inputs
 from official_trainer.distributed import tpu
 from official_trainer.engine.data_end import length_of
-from official_trainer.inputs import BadRecords, DataError, InputContext, data_service, in_hand
+from official_trainer.inputs import DataError, InputContext, data_service, in_hand
 from official_trainer.lazy import tf
 from official_trainer.tasks import keyed_draws, random_streams
 from official_trainer.user_code import during
@@ -45,11 +45,9 @@ class BuilderOptions:
 
     Attributes:
       service_timeout_seconds: how long a tf.data service may be silent.
-      bad_records: takes the examples that are left out.
     """
 
     service_timeout_seconds: float = 600.0
-    bad_records: BadRecords = dataclasses.field(default_factory=BadRecords)
 
 
 class DatasetBuilder:
@@ -114,7 +112,6 @@ class DatasetBuilder:
                 num_replicas_in_sync=input_context.num_replicas_in_sync,
                 start_step=0 if repeats else start_step,
                 seed=self._seed,
-                bad_records=self._options.bad_records,
             )
             context.first_batch = start_step
             context.served_by = self.params.tf_data_service_address if is_served else ""

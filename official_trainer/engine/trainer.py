@@ -550,6 +550,5 @@ def _builder(
 ) -> DatasetBuilder:
     seed = runtime_field(config, "seed", 0)
     timeout = runtime_field(config, "rendezvous_timeout_seconds", 600.0)  # Model Garden's config has none
-    bad_records = (options or TrainerOptions()).bad_records
-    needed = BuilderOptions(service_timeout_seconds=timeout, bad_records=bad_records)
+    needed = BuilderOptions(service_timeout_seconds=timeout)
     return DatasetBuilder(task, params, training=trains, seed=seed, section=section, options=needed)

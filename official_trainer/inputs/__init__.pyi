@@ -1,6 +1,4 @@
 from .arrays import from_arrays as from_arrays
-from .bad_records import BadRecord as BadRecord
-from .bad_records import BadRecords as BadRecords
 from .context import BatchSizeError as BatchSizeError
 from .context import DataError as DataError
 from .context import InputContext as InputContext

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.inputs.bad_records import BadRecords
 from official_trainer.lazy import tf
-from official_trainer.nearest import no_choice
 
 
 class DataError(UserError, ValueError):
@@ -51,10 +49,6 @@ class BatchesError(DataError):
     names_line = "before"
 
 
-class TooManyBadError(DataError):
-    """More examples cannot be read than the data section allows."""
-
-
 class BatchSizeError(UserError, ValueError):
     """A global batch that cannot be divided equally over the replicas."""
 
@@ -79,7 +73,6 @@ class SourceInUse:
       examples: how many there are.
       fingerprint: returns a text that changes with the data; empty if nothing tells.
       order: the library that orders the examples, with its version; empty for this one.
-      skips: whether examples that cannot be read are left out.
       reader: the `Reader` of the examples.
       parse: turns a dataset of records into one of what `parse_fn` makes of them; None for examples without it.
     """
@@ -88,7 +81,6 @@ class SourceInUse:
     examples: int
     fingerprint: Callable[[], str]
     order: str
-    skips: bool
     reader: Any
     parse: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None
 
@@ -129,7 +121,8 @@ class InputContext:
       numbers_at: returns which examples are at rising positions, `[n]` int64, counted over all epochs. A pipeline over
         examples by their number may set it.
       find_record: returns which record of which file cannot be parsed; empty for none. A pipeline may set it.
-      bad_records: takes the examples that a pipeline leaves out; all contexts of a run have the same.
+      scan: yields what is wrong with each example or record that cannot be read, with its place; None if the pipeline
+        cannot say. A pipeline sets it before it reads.
       sources: what pipelines over examples by their number have told of themselves, those of parts of a task too.
       failure: returns the error of an example that could not be read, behind TensorFlow's error; None without one. A
         pipeline that reads in Python sets it.
@@ -157,7 +150,6 @@ class InputContext:
         num_replicas_in_sync: int = 1,
         start_step: int = 0,
         seed: int = 0,
-        bad_records: BadRecords | None = None,
     ) -> None:
         """Describes one pipeline of a job.
 
@@ -167,7 +159,6 @@ class InputContext:
           num_replicas_in_sync: replicas that a global batch is divided over; every pipeline feeds the same number.
           start_step: global step whose batch comes first.
           seed: seed of the order of examples where the data section has none.
-          bad_records: takes the examples that the pipeline leaves out.
         """
         self.num_input_pipelines = num_input_pipelines
         self.input_pipeline_id = input_pipeline_id
@@ -185,7 +176,7 @@ class InputContext:
         self.first_batch = 0
         self.numbers_at: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.find_record: Callable[[], str] = lambda: ""
-        self.bad_records = bad_records or BadRecords()
+        self.scan: Callable[[], Iterator[str]] | None = None
         self.sources: list[SourceInUse] = []
         self.failure: Callable[[], DataError | None] = lambda: None
         self._is_built = False  # then the engine has read over the batches that the pipeline does not leave out
@@ -202,7 +193,7 @@ class InputContext:
     def at(self, start_step: int) -> InputContext:
         """Returns the context of another pipeline at the same place of the job, for plain batches from a step on."""
         context = InputContext(start_step=start_step, seed=self.seed, **_place_of(self))
-        context.bad_records, context.sources = self.bad_records, self.sources
+        context.sources = self.sources
         return context
 
     @classmethod
@@ -309,29 +300,10 @@ def call_build_inputs(task: Any, params: Any, context: InputContext) -> Any:
         if error.field and context.section and not error.field.startswith("task."):  # else of another call inside
             error.field = f"{context.section}.{error.field}"
         raise
-    skips = any(source.skips for source in context.sources if source.section == context.section)
-    if skips_bad(params) and not skips:
-        what = (
-            "skip needs examples that are read by their number: build_inputs has to return inputs.from_source(…) and "
-        )
-        fix = "pass its input_context on to it; from_arrays, from_tfrecords, from_tfds and from_grain skip nothing"
-        raise DataError(f"{what}{fix}", field=".".join(filter(None, (context.section, "on_bad_record"))))
     context._is_built = True
     if not context.holds_several_batches:
         check_element_structure(dataset, f"{type(task).__name__}.build_inputs")
     return dataset
-
-
-def skips_bad(params: Any) -> bool:
-    """Whether examples of a data section that cannot be read are left out.
-
-    Raises:
-      DataError: `on_bad_record` is another word than those that are allowed.
-    """
-    word = getattr(params, "on_bad_record", "error")
-    if wrong := no_choice(word, ("error", "skip")):
-        raise DataError(wrong, field="on_bad_record")
-    return bool(word == "skip")
 
 
 def with_training_flag(params: Any, training: bool) -> Any:

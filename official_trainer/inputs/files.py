@@ -41,9 +41,9 @@ class RecordFile:
         last = collections.deque(enumerate(_ends(self.path), 1), maxlen=1)
         records, end = last[0] if last else (0, 0)
         if end != size_bytes(self.path):
-            damage = _damage(self.path)
-            assert damage is not None, f"TensorFlow reads {self.path} to its end, our count does not"
-            raise damage
+            found = damage(self.path)
+            assert found is not None, f"TensorFlow reads {self.path} to its end, our count does not"
+            raise found
         return records - self.skip
 
     def size_bytes(self) -> int | None:
@@ -122,7 +122,7 @@ def _explained(error: Exception, files: Sequence[RecordFile], find_record: Calla
         misfit = unparsed.find_example(message, paths) or unparsed.find(str(error), paths)  # of the task's own pipeline
         return UnparsedError(f"{misfit}; TensorFlow says: {message}") if misfit else None
     if isinstance(error, tf.errors.DataLossError):
-        return next((found for file in files if (found := _damage(file.path))), None)
+        return next((found for file in files if (found := damage(file.path))), None)
     if isinstance(error, tf.errors.NotFoundError | tf.errors.PermissionDeniedError | tf.errors.FailedPreconditionError):
         for file in files:
             problem = _open_problem(file.path)
@@ -131,7 +131,7 @@ def _explained(error: Exception, files: Sequence[RecordFile], find_record: Calla
     return None
 
 
-def _damage(path: str) -> DataError | None:
+def damage(path: str) -> DataError | None:
     """Reads a whole file with its checksums; returns an error that names the first damage, or None."""
     records = tf.data.TFRecordDataset(path).batch(64)
     try:

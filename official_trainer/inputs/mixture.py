@@ -103,11 +103,6 @@ class Mixture(Source):
         number, local = self._place(index)
         return f"{self._names[number]}: {self._parts[number].where(local)}"
 
-    def part_of(self, index: int) -> tuple[Source, int]:
-        number, local = self._place(index)
-        part, first = self._parts[number].part_of(local)
-        return part, first + int(self._starts[number])
-
     def fingerprint(self) -> str:
         shown = zip(self._names, self._per_round, self._parts, strict=True)
         return "; ".join(f"{name} {share} of {len(part)} {part.fingerprint()}".strip() for name, share, part in shown)

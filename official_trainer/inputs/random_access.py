@@ -2,7 +2,7 @@
 
 Owns: pipelines over sources of random access, the threads or processes that read them, errors with the place of an
 example. Does not own: what a source is (`source.py`), the order of examples (`order.py`, `grouped.py`), reading one
-example and what is done with one that cannot be read (`reader.py`).
+example (`reader.py`).
 
 Which example is at a position is computed, and the source is asked for it: so a step on any number of hosts costs what
 the first one costs. Reading an example in Python takes tens of microseconds; arrays and TFRecord files have a path of
@@ -12,15 +12,13 @@ their own.
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from official_trainer.inputs import files as record_files
 from official_trainer.inputs import order, unparsed
-from official_trainer.inputs.bad_records import BadRecord
-from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse, TooManyBadError, skips_bad
+from official_trainer.inputs.context import DataError, InputContext, Sharing, SourceInUse
 from official_trainer.inputs.grouped import GroupedOrder
 from official_trainer.inputs.reader import Reader, Transform, Workers
 from official_trainer.inputs.source import Source, adopt
@@ -81,15 +79,16 @@ def from_source(
     if count == 0:
         raise DataError(f"from_source(): the {plan.use} are empty: {type(source).__name__} has no example")
     seed = order.stream_seed(plan.seed, "transforms")
-    skips = skips_bad(params)
-    if skips:
-        context.bad_records.allow(context.section, *_allowed(params, count))
-    reader = Reader(found, transforms, seed=seed, skips=skips, repeats=plan.training)
+    reader = Reader(found, transforms, seed=seed)
+    parsing = None if parse_fn is None else _Parsing(parse_fn, reader)
+    context.scan = functools.partial(_scanned, reader, parsing)
+    reader.begin()
     context.examples_per_epoch = count
-    parsing = None if parse_fn is None else _Parsing(parse_fn, found, reader, context)
+    if parsing is not None:
+        parsing.begin(context)
     context.numbers_at = places = _places(found, params, plan, plan.seed)
     pipeline = _Pipeline(reader, params, plan, places, parsing)
-    return pipeline.dataset(context, transform_fn, found, skips=skips)
+    return pipeline.dataset(context, transform_fn, found)
 
 
 def from_grain(
@@ -139,17 +138,22 @@ def from_grain(
     context.order = f"grain {grain.__version__}"
     context.examples_per_epoch = None if is_endless else count
     source = _OfGrain(dataset if is_endless or not plan.training else dataset.repeat(), count)
-    pipeline = _Pipeline(Reader(source, (), seed=0), params, plan, lambda positions: positions)
+    reader = Reader(source, (), seed=0)
+    context.scan = functools.partial(_scanned, reader, None)
+    reader.begin()
+    pipeline = _Pipeline(reader, params, plan, lambda positions: positions)
     return pipeline.dataset(context, transform_fn, source)
 
 
-def _allowed(params: Any, count: int) -> tuple[int, str]:
-    """Returns how many of a section's examples may be bad, and which fields say so."""
-    by_share = math.floor(params.max_bad_share * count + 1e-6)  # 0.07 * 100 is a little more than 7, others less
-    most, text = by_share, f"max_bad_share: {params.max_bad_share:g} of {count:,} examples"
-    if params.max_bad_records is not None and params.max_bad_records < by_share:
-        most, text = params.max_bad_records, f"max_bad_records: {params.max_bad_records:,}"
-    return most, text
+def _scanned(reader: Reader, parsing: _Parsing | None) -> Iterator[str]:
+    """Yields what is wrong with each example that cannot be read or parsed, with its place."""
+    bad = set()
+    for index, error in reader.scan():
+        bad.add(index)
+        yield str(error)
+    if parsing is not None:
+        good = [index for index in range(len(reader.source)) if index not in bad]
+        yield from (f"{place}: {reason}" for place, reason in parsing.unparsed(good))
 
 
 class _OfGrain(Source):
@@ -205,24 +209,26 @@ def parsed_by(parse_fn: ParseFn, record: tf.Tensor) -> Any:
 class _Parsing:
     """Records that TensorFlow parses one by one, before they are batches."""
 
-    def __init__(self, parse_fn: ParseFn, source: Source, reader: Reader, context: InputContext) -> None:
+    def __init__(self, parse_fn: ParseFn, reader: Reader) -> None:
+        self._parse_fn, self._reader = parse_fn, reader
+
+    def begin(self, context: InputContext) -> None:
         """Parses the first record, and a sample of the others, so that a fault of many is an error before training.
 
         Raises:
           DataError: an example is no record, or one of these cannot be parsed.
         """
-        self._parse_fn, self._reader = parse_fn, reader
+        reader = self._reader
         if len(reader.first) > 1 or reader.first[0][1].dtype.kind != "O" or reader.first[0][1].ndim:
             fields = ", ".join(path for path, _ in reader.first)
             raise DataError(f"parse_fn parses serialized records, and an example of the source has {fields}")
+        context.find_record = functools.partial(self._find, range(len(reader.source)))
         samples = [0, *reader.samples]
         with tf.init_scope():  # the pipeline may be built inside a traced function
-            every, some = tf.data.Dataset.range(len(source)), tf.data.Dataset.from_tensor_slices(samples)
-            context.find_record = functools.partial(self._find_unparsed, every, source.where)
-            find_sample = functools.partial(self._find_unparsed, some, lambda place: source.where(samples[place]))
             try:
-                list(self.parsed(self._records(some)))
+                list(self.parsed(self._records(samples)))
             except tf.errors.OpError as error:
+                find_sample = functools.partial(self._find, samples)
                 if (explained := record_files.explain(error, (), context.section, find_sample)) is None:
                     raise
                 raise explained from error
@@ -236,17 +242,25 @@ class _Parsing:
         function = functools.partial(parsed_by, self._parse_fn)
         return records.map(function, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def _records(self, numbers: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns records by their numbers, those that can be read."""
+    def unparsed(self, indices: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Yields the place of each of these records that cannot be parsed, and TensorFlow's reason."""
+        where = self._reader.source.where
+        for number, reason in unparsed.refused(self.parsed(self._records(indices))):
+            yield where(indices[number]), reason
+
+    def _find(self, indices: Sequence[int]) -> str:
+        """Returns the first of these records that cannot be parsed, and the user's line."""
+        return unparsed.first_of(self.unparsed(indices[: unparsed.MOST_RECORDS]), self._parse_fn)
+
+    def _records(self, indices: Sequence[int]) -> tf.data.Dataset:
+        """Returns records by their numbers."""
+        import numpy as np
 
         def record(number: Any) -> Any:
-            return self._reader.read(number[None], number[None])[0][0]
+            return self._reader.read(number[None], number[None])[0]
 
+        numbers = tf.data.Dataset.from_tensor_slices(np.asarray(indices, np.int64))
         return numbers.map(lambda number: tf.ensure_shape(tf.numpy_function(record, [number], tf.string), [1])[0])
-
-    def _find_unparsed(self, numbers: tf.data.Dataset, where: Callable[[int], str]) -> str:
-        """Returns the first record that cannot be parsed, and the user's line."""
-        return unparsed.find_record([(where, 0, self.parsed(self._records(numbers)))], self._parse_fn)
 
 
 def _slices(blocks: tf.data.Dataset) -> tf.data.Dataset:
@@ -292,9 +306,7 @@ class _Pipeline:
         is_elsewhere = getattr(params, "use_multiprocessing", False)
         self._read = Workers(reader, self._workers).read if is_elsewhere else reader.read
 
-    def dataset(
-        self, context: InputContext, transform_fn: order.TransformFn | None, source: Source, *, skips: bool = False
-    ) -> tf.data.Dataset:
+    def dataset(self, context: InputContext, transform_fn: order.TransformFn | None, source: Source) -> tf.data.Dataset:
         """Returns the batches of one replica, and tells `context` what is known of them."""
         plan, count = self._plan, len(source)
         told = SourceInUse(
@@ -302,12 +314,11 @@ class _Pipeline:
             examples=count,
             fingerprint=source.fingerprint,
             order=context.order,
-            skips=skips,
             reader=self._reader,
             parse=None if self._parsing is None else self._parsing.parsed,
         )
         context.sources.append(told)
-        self._bad_records, self._section = context.bad_records, context.section
+        self._section = context.section
         context.order_depends_on_pipelines = False
         context.failure = lambda: self._failure
         context.sharing = functools.partial(Sharing, by="batches", pipelines=plan.pipelines)
@@ -316,8 +327,6 @@ class _Pipeline:
             plan.check_has_batch(count)
             elements = tf.data.Dataset.range(plan.first_element, max(plan.first_element, plan.num_elements(count)))
             batches = self._mapped(elements, functools.partial(self._element, count))
-            if skips and context.num_replicas_in_sync == 1:  # a mean over no example is not a number
-                batches = batches.filter(lambda *batch: tf.size(tf.nest.flatten(batch)[0]) > 0)
             return self._threaded(finish(self._parsed(batches)))
         blocks = self._mapped(tf.data.Dataset.range(_RESTS), self._block)
         waits = transform_fn is not None or self._parsing is not None or self._block_steps == 1
@@ -368,14 +377,8 @@ class _Pipeline:
 
     def _values(self, indices: Any, positions: Any) -> list[Any]:
         try:
-            arrays, bad = self._read(indices, positions)
-            for each in bad:
-                record = BadRecord(self._section, each.index, each.where, each.reason)
-                step = each.position // self._plan.global_batch_size if self._plan.training else -1
-                if excess := self._bad_records.add(record, step=step):
-                    raise TooManyBadError(excess)
+            return self._read(indices, positions)
         except DataError as error:
             error.field = error.field and ".".join(filter(None, (self._section, error.field)))
             self._failure = self._failure or error  # TensorFlow's own has only its text
             raise
-        return arrays

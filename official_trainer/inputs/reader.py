@@ -1,43 +1,35 @@
 """Reading examples of a source, in threads or in worker processes, and which of them cannot be read.
 
-Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one and what takes
-its place, worker processes. Does not own: which examples (`random_access.py`), what a source is
-(`source.py`).
+Owns: the transforms of an example, the check that all are alike, the place and the reason of a bad one, worker
+processes. Does not own: which examples are read (`random_access.py`), what a source is (`source.py`).
 
-A bad example is found by reading it alone. Where bad ones are skipped, a good one that is drawn takes its place in
-training; an evaluation has one example less. It is drawn by the position, because bad ones often are neighbours: the
-next good one would stand for all of them. So which examples a batch has depends on nothing but the data and the seed.
+A bad example is found by reading it alone.
 """
 
 from __future__ import annotations
 
-import bisect
 import concurrent.futures
-import dataclasses
 import errno
-import hashlib
 import inspect
-import itertools
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, reduction
 from typing import Any
 
 from official_trainer.errors import ExitCode
 from official_trainer.inputs.context import DataError
-from official_trainer.inputs.source import Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
+from official_trainer.inputs.source import Leaves, Source, arrays_of, as_array, check_alike, flat, rebuilt, stack
 from official_trainer.lazy import deferred
 
 Transform = Callable[..., Any]
 
-_MOST_TRIED = 1000  # examples for one place
-_TRIED_OF_GROUP = 8
 _COMPARED = 16  # of a source's samples
+_SCANNED, _SCANNERS = 64, 16  # examples at a time, and threads that read them
 
 
 class ExampleError(DataError):
@@ -52,76 +44,50 @@ class UnreachableError(DataError):
     exit_code = ExitCode.RETRY
 
 
-@dataclasses.dataclass(frozen=True)
-class Bad:
-    """An example that cannot be read: its number, its place in the data, the reason, the position that needs it."""
-
-    index: int
-    where: str
-    reason: str
-    position: int
-
-
 class Reader:
     """Reads examples by their numbers as arrays `[n, …]`; worker processes have a copy.
 
     Attributes:
       source: the examples.
-      first: the leaves of the first good example as arrays, each with its path.
+      first: the leaves of the first example as arrays, each with its path; once `begin` has read it.
       structure: the structure of an example, of numbers that count its leaves.
       samples: a few of the source's.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        transforms: Sequence[Transform],
-        *,
-        seed: int,
-        skips: bool = False,
-        repeats: bool = True,
-    ) -> None:
-        """Reads the first example.
+    def __init__(self, source: Source, transforms: Sequence[Transform], *, seed: int) -> None:
+        """Reads nothing yet.
 
         Args:
           source: the examples.
           transforms: called with each example, one after the other.
           seed: of the transforms' random numbers.
-          skips: whether bad examples are left out.
-          repeats: whether another one takes the place of a bad example.
+        """
+        self.source, self._seed = source, seed
+        self._transforms = [_as_function(transform) for transform in transforms]
+        self.first: Leaves = []
+        self.structure: Any = None
+        samples = source.samples()
+        self.samples = samples[:: max(1, -(-len(samples) // _COMPARED))]
+
+    def begin(self) -> None:
+        """Reads the first example, and compares a few others with it.
 
         Raises:
-          ExampleError: the first example is bad, or with `skips` a thousand are; or a sample has other fields.
+          ExampleError: one of them cannot be read, or has other fields than the first.
           UnreachableError: the reason is not the example.
           DataError: it has no field.
         """
-        self.source, self._seed, self._skips, self._repeats = source, seed, skips, repeats
-        self._ends: dict[int, list[int]] = {}  # of the groups, by the number of the first example of a mixture's part
-        self._transforms = [_as_function(transform) for transform in transforms]
-        for index in (0, *(self._drawn(0, 0, number) for number in range(1, _MOST_TRIED if skips else 1))):
+        for index in (0, *self.samples):
             try:
                 example = self._example(index, index)
-                self.first = arrays_of(example)
-                break
+                if not self.first:
+                    self.first = arrays_of(example)
+                    self.structure = rebuilt(example, iter(range(len(self.first))))
+                check_alike(arrays_of(example), self.first)
             except Exception as error:
-                failed = self._named(index, error)
-                if _passes(error):
-                    raise failed from error
-        else:
-            raise self._given_up(failed) if skips else failed
-        if not self.first:
-            raise DataError(f"{source.where(index)}: it has no field")
-        self.structure = rebuilt(example, iter(range(len(self.first))))
-        samples = source.samples()
-        self.samples = samples[:: max(1, -(-len(samples) // _COMPARED))]
-        for index in () if skips else self.samples:
-            self._check_alike(index)
-
-    def _check_alike(self, index: int) -> None:
-        try:
-            check_alike(arrays_of(self._example(index, index)), self.first)
-        except Exception as error:
-            raise self._named(index, error) from error
+                raise self._named(index, error) from error
+            if not self.first:
+                raise DataError(f"{self.source.where(index)}: it has no field")
 
     @property
     def reads_many(self) -> bool:
@@ -136,30 +102,56 @@ class Reader:
         numbers = sum(array.nbytes for array in arrays if array.dtype.kind != "O")
         return numbers + (max(1024, sum(texts)) if texts else 0)
 
-    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
-        """Returns the leaves of a batch, and which examples are bad.
+    def read(self, indices: Any, positions: Any) -> list[Any]:
+        """Returns the leaves of a batch.
 
         Args:
           indices: numbers of the examples, `[n]` int64.
           positions: their positions, counted over all epochs, `[n]` int64.
 
         Raises:
-          ExampleError: an example is bad, and none is skipped.
+          ExampleError: an example is bad.
           UnreachableError: the reason is not the example.
         """
         try:
-            return self._batch(indices, positions), []
+            return self._batch(indices, positions)
         except Exception as error:
             if _passes(error):
                 raise self._named(int(indices[0]), error, "" if len(indices) == 1 else " or one after it") from error
-            parts, bad = [], []
-            for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
-                part, found = self._read_one(index, position)
-                parts += part
-                bad += found
-            if not bad:
-                raise ExampleError(f"{self.source.where(int(indices[0]))} and those after it: {error}") from error
-            return self._joined(parts), bad
+            for place in range(len(indices)):
+                try:
+                    self._batch(indices[place : place + 1], positions[place : place + 1])
+                except Exception as of_example:
+                    raise self._named(int(indices[place]), of_example) from of_example
+            raise ExampleError(f"{self.source.where(int(indices[0]))} and those after it: {error}") from error
+
+    def scan(self) -> Iterator[tuple[int, DataError]]:
+        """Yields the number of each bad example, and what is wrong with it; it reads all examples once.
+
+        Raises:
+          UnreachableError: the reason is not the example.
+        """
+        first: Leaves = []
+        with concurrent.futures.ThreadPoolExecutor(_SCANNERS) as pool:
+            for start in range(0, len(self.source), _SCANNED):
+                numbers = range(start, min(start + _SCANNED, len(self.source)))
+                for index, leaves in zip(numbers, pool.map(self._leaves, numbers), strict=True):
+                    try:
+                        if isinstance(leaves, Exception):
+                            raise leaves
+                        first = first or leaves
+                        check_alike(leaves, first)
+                    except Exception as error:
+                        named = self._named(index, error)
+                        if isinstance(named, UnreachableError):
+                            raise named from error
+                        yield index, named
+
+    def _leaves(self, index: int) -> Leaves | Exception:
+        try:
+            return arrays_of(self._example(index, index))
+        except Exception as error:
+            return error
 
     def seconds(self, indices: Sequence[int]) -> dict[str, float]:
         """Returns how long a thread takes for good examples: the source, and the transforms if there are any."""
@@ -172,49 +164,6 @@ class Reader:
         for example, index in zip(examples, indices, strict=True):
             arrays_of(self._transformed(example, index))
         return {"source": between - start, "transforms": time.perf_counter() - between}
-
-    def _read_one(self, index: int, position: int) -> tuple[list[list[Any]], list[Bad]]:
-        """Returns the example, or what takes its place, as a batch of one, and which examples are bad."""
-        import numpy as np
-
-        bad: list[Bad] = []
-        while True:
-            try:
-                return [self._batch(np.asarray([index]), np.asarray([position]))], bad
-            except Exception as error:
-                failed = self._named(index, error)
-                if _passes(error) or not self._skips:
-                    raise failed from error
-                bad.append(Bad(index, self.source.where(index), _reason(error), position))
-                if len(bad) == _MOST_TRIED:
-                    raise self._given_up(failed) from error
-            if not self._repeats:
-                return [], bad
-            index = self._drawn(bad[0].index, position, len(bad))
-
-    def _drawn(self, bad: int, position: int, number: int) -> int:
-        """Returns the example that is tried in place of a bad one at a position, the first, second, and so on.
-
-        It is one of the same part of a mixture, which so keeps its share, and of the same group, then of another one
-        for all that are bad there, as a group may be decoded whole.
-        """
-        part, start = self.source.part_of(bad)
-        if start not in self._ends:
-            self._ends[start] = list(itertools.accumulate(part.groups or [len(part)], initial=start))[1:]
-        ends, turn = self._ends[start], number // _TRIED_OF_GROUP
-        group = bisect.bisect_right(ends, bad)
-        if turn:
-            group = self._hash("group", group, position // len(self.source), turn) % len(ends)
-        first = ends[group - 1] if group else start
-        return first + self._hash("example", position, number) % (ends[group] - first)
-
-    def _hash(self, *parts: str | int) -> int:
-        text = "/".join(map(str, (self._seed, *parts)))
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-
-    def _given_up(self, failed: DataError) -> DataError:
-        what = f"{_MOST_TRIED:,} examples were tried in its place (on_bad_record: skip), and all are bad"
-        return ExampleError(f"{failed}; {what}").with_traceback(failed.__traceback__)
 
     def _batch(self, indices: Any, positions: Any) -> list[Any]:
         if self._transforms:
@@ -235,18 +184,12 @@ class Reader:
             example = transform(example, self._seed, position)
         return example
 
-    def _joined(self, parts: list[list[Any]]) -> list[Any]:
-        import numpy as np
-
-        empty = [np.empty([0, *array.shape], array.dtype) for _, array in self.first]
-        return [np.concatenate([part[leaf] for part in parts] or [none]) for leaf, none in enumerate(empty)]
-
     def _named(self, index: int, error: Exception, or_which: str = "") -> DataError:
         where = self.source.where(index)
         reason = _reason(error)
         named: DataError = ExampleError(reason if reason.startswith(where) else f"{where}: {reason}")
         if _passes(error):
-            what = "so the example itself may be good, and is not left out; start the run again once that is over"
+            what = "so the example itself may be good; start the run again once that is over"
             named = UnreachableError(f"{where}{or_which} could not be reached: {reason}, {what}")
         return named.with_traceback(error.__traceback__)
 
@@ -328,7 +271,7 @@ class Workers:
         )
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
-    def read(self, indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+    def read(self, indices: Any, positions: Any) -> list[Any]:
         """Does what `Reader.read` does, in a worker process."""
         try:
             return self._pool.submit(_read, indices, positions).result()
@@ -356,5 +299,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read(indices: Any, positions: Any) -> tuple[list[Any], list[Bad]]:
+def _read(indices: Any, positions: Any) -> list[Any]:
     return _reader[0].read(indices, positions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from official_trainer.inputs import files as record_files
@@ -95,6 +95,7 @@ def from_files(
     context = InputContext.adopt(input_context)
     plan = order.BatchPlan(params, context)
     share = _Share(files, plan, params, context.section)
+    context.scan = functools.partial(share.scan, parse_fn)
     counted = share.counted(parse_fn)
     read_by = 1 if params.sharding else plan.pipelines  # how many pipelines use each example
     context.examples_per_epoch = (lambda: read_by * sum(file.count() for file in files)) if counted is None else counted
@@ -213,13 +214,18 @@ class _Share:
 
     def find_unparsed(self, parse_fn: ParseFn) -> str:
         """Returns the first record that `parse_fn` cannot parse: its file, its number from 0, and the user's line."""
+        left, found = unparsed.MOST_RECORDS, ""
+        for file in self.all_files:
+            part = RecordFile(file.path, file.skip, left if file.take < 0 else min(file.take, left))
+            found = found or unparsed.first_of(_unparsed(part, parse_fn), parse_fn)
+        return found
 
-        def parsed(file: RecordFile) -> tf.data.Dataset:
-            records = tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
-            return records.map(functools.partial(parsed_by, parse_fn))
-
-        each = ((functools.partial(_place, file.path), file.skip, parsed(file)) for file in self.all_files)
-        return unparsed.find_record(each, parse_fn)
+    def scan(self, parse_fn: ParseFn) -> Iterator[str]:
+        """Yields what is wrong with each record that cannot be parsed, and with each damaged file."""
+        for file in self.all_files:
+            yield from (f"{place}: {reason}" for place, reason in _unparsed(file, parse_fn))
+            if (damage := record_files.damage(file.path)) is not None:
+                yield str(damage)
 
     def _check_none_is_empty(self, found: int) -> None:
         """Refuses training data that leave a pipeline without records, in all pipelines: the others would wait.
@@ -308,8 +314,11 @@ class _Share:
         return records.shard(self.plan.pipelines, self.plan.pipeline) if is_shared_out else records
 
 
-def _place(path: str, record: int) -> str:
-    return f"{path}: record {record}"
+def _unparsed(file: RecordFile, parse_fn: ParseFn) -> Iterator[tuple[str, str]]:
+    """Yields the place of each record of a file that cannot be parsed, and TensorFlow's reason."""
+    records = tf.data.TFRecordDataset(file.path).skip(file.skip).take(file.take)
+    for number, reason in unparsed.refused(records.map(functools.partial(parsed_by, parse_fn))):
+        yield f"{file.path}: record {file.skip + number}", reason
 
 
 def _named(files: Sequence[RecordFile]) -> str:

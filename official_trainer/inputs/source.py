@@ -76,10 +76,6 @@ class Source:
         """Returns the place of an example, for messages: its file and row or offset."""
         return f"example {index}"
 
-    def part_of(self, index: int) -> tuple[Source, int]:
-        """Returns the source that has an example, and the number of its first one here: of a mixture, a part of it."""
-        return self, 0
-
     def samples(self) -> Sequence[int]:
         """Returns numbers of examples whose fields are compared with the first's before training: one of each file."""
         return ()

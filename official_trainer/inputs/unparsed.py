@@ -9,16 +9,18 @@ A pipeline knows no file where an operation fails, so the files are read again, 
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from official_trainer.errors import first_line
 from official_trainer.lazy import tf
 from official_trainer.shown import first_few, shorten
 from official_trainer.user_code import is_users, line_of_code
 
 _MOST_LINES = 1_000_000
-_MOST_RECORDS = 100_000
+MOST_RECORDS = 100_000
 _MOST_IMAGES = 10_000
 """As many are searched; they take some seconds, or a minute."""
 
@@ -96,7 +98,7 @@ def _examples(paths: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | N
     """Yields the place and the features of records; None for a record that is no `tf.train.Example`."""
     from google.protobuf.message import DecodeError
 
-    left = _MOST_RECORDS
+    left = MOST_RECORDS
     for path in paths:
         try:
             for number, record in enumerate(tf.data.TFRecordDataset(path)):
@@ -110,33 +112,25 @@ def _examples(paths: Iterable[str]) -> Iterator[tuple[str, Mapping[str, Any] | N
             continue
 
 
-def find_record(
-    datasets: Iterable[tuple[Callable[[int], str], int, tf.data.Dataset]], parse_fn: Callable[..., Any]
-) -> str:
-    """Returns the place of the first record that cannot be parsed, and the user's line; empty if there is none.
+def refused(parsed: tf.data.Dataset) -> Iterator[tuple[int, str]]:
+    """Yields the number, from 0, of each record that cannot be parsed, and TensorFlow's reason, up to a damaged one."""
+    iterator = iter(parsed)
+    for number in itertools.count():
+        try:
+            next(iterator)
+        except tf.errors.InvalidArgumentError as error:
+            yield number, first_line(error)
+        except (StopIteration, tf.errors.OpError):  # a damaged file has an error of its own
+            return
 
-    Args:
-      datasets: for each file what names the place of a record by its number, the number of the first record that is
-        read, and the parsed records.
-      parse_fn: what parses them.
-    """
-    left = _MOST_RECORDS
-    for place, number, examples in datasets:
-        iterator = iter(examples)
-        while left:
-            try:
-                next(iterator)
-            except StopIteration:
-                break
-            except tf.errors.InvalidArgumentError:
-                code = getattr(parse_fn, "__code__", None)
-                if code is None or not is_users(code.co_filename):
-                    return place(number)
-                return f"{place(number)}\n  parse_fn: {line_of_code(code)}"
-            except tf.errors.OpError:  # a damaged file has an error of its own
-                break
-            number, left = number + 1, left - 1
-    return ""
+
+def first_of(records: Iterator[tuple[str, str]], parse_fn: Callable[..., Any]) -> str:
+    """Returns the place of the first record that `parse_fn` cannot parse, and the user's line; empty for none."""
+    place, _ = next(records, ("", ""))
+    code = getattr(parse_fn, "__code__", None)
+    if not place or code is None or not is_users(code.co_filename):
+        return place
+    return f"{place}\n  parse_fn: {line_of_code(code)}"
 
 
 def _test_of(message: str) -> Test | None:

@@ -82,7 +82,6 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "curves_about": about_curves,
         "media": pictures,
         "media_about": about_pictures,
-        **exhibits.left_out(runs, chosen),
         **exhibits.saved(runs, chosen, found.folder),
         "sweep": found.sweep,
         "sweep_about": about_sweep,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import os
 import re
 import shlex
@@ -18,7 +17,6 @@ from typing import Any
 from official_trainer import files
 from official_trainer.reports.gathered import Ranked
 from official_trainer.reports.recorded_events import Shown
-from official_trainer.runs import bad_records
 from official_trainer.shown import first_few, without_secrets
 
 MOST_PICTURES = 12
@@ -26,7 +24,6 @@ MOST_PICTURES = 12
 
 _ALL_BYTES = 3 << 20  # of pictures and texts of a page
 _LONGEST_TEXT, _MOST_ROWS = 20_000, 200
-_MOST_LEFT_OUT = 20  # examples of a run
 _ABOUT_RUN = ("config", "environment", "parameters")
 """Texts at step 0 that describe a run for TensorBoard; the page has them in other places."""
 
@@ -148,23 +145,8 @@ def formats(runs: Sequence[Ranked], chosen: Sequence[int]) -> list[dict[str, Any
                 apart = max((each[which] for each in held["difference"].values()), default=0.0) if which else None
                 row = {"run": place, "step": exported.step, "format": name, "size_bytes": held.get("bytes")}
                 row |= {"difference": apart, "limit": held.get("limit") if which else None, "limit_of": which}
-                row["metrics"] = ", ".join(f"{metric} {value:.4g}" for metric, value in held.get("metrics", {}).items())
-                times = held.get("latency_ms", {}).items()
-                row["latency"] = ", ".join(f"{value:g} ms for {size}" for size, value in times)
-                rows.append({**row, "memory_bytes": held.get("peak_memory_bytes")})
+                rows.append(row)
     return rows
-
-
-def left_out(runs: Sequence[Ranked], chosen: Sequence[int]) -> dict[str, Any]:
-    """Returns the first examples that each run has left out, because they cannot be read, and how many there are."""
-    rows: list[dict[str, Any]] = []
-    for place in chosen:
-        with contextlib.suppress(OSError, files.UnreadableFileError):
-            found = bad_records.read(runs[place].run.directory)[:_MOST_LEFT_OUT]
-            rows += [{"run": place, **dataclasses.asdict(each)} for each in found]
-    said = [f"{runs[place].name}: {each}" for place in chosen for each in bad_records.said(runs[place].run.record)]
-    about = f"{'; '.join(said)}. All are in bad_records.jsonl of the run, here the first {_MOST_LEFT_OUT}."
-    return {"left_out": rows, "left_out_about": about if rows else ""}
 
 
 def links(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:

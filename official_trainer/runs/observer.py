@@ -26,11 +26,9 @@ from official_trainer.engine.traces import Kind
 from official_trainer.engine.trainer import Trainer
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
-from official_trainer.inputs import BadRecord, DataError, InputContext
-from official_trainer.inputs.context import TooManyBadError
+from official_trainer.inputs import InputContext
 from official_trainer.lazy import tf
 from official_trainer.lock import DirectoryLock, file_names
-from official_trainer.runs import bad_records
 from official_trainer.runs.build import best_of, export_best, export_own, trackers_of
 from official_trainer.runs.health import time_account
 from official_trainer.runs.health.slow_worker import SlowWorkers
@@ -235,8 +233,6 @@ class RunObserver(LoopObserver):
         self._changes: Sequence[config_changes.Change] = ()
         self._has_data = False
         self._exported: tuple[str, str] | None = None  # which weights, and where they are
-        self._bad_records = trainer.context.options.bad_records
-        self._bad_records.merge(bad_records.read(job.model_dir))
         self._resumed_step: int | None = None  # of a checkpoint that was restored, until the first update after it
         self._saving: Sequence[int] | None = ()  # the step of a save that has not ended; None when the run has
 
@@ -368,8 +364,6 @@ class RunObserver(LoopObserver):
         if self._phase == "save":
             self._slow_workers.save(now - self._phase_began)
         self._phase, self._phase_began = phase, now
-        if phase == "save":
-            self._list_bad_records()
         if phase in _SHOWN_PHASES:
             self._console.doing(_SHOWN_PHASES[phase], step)
 
@@ -384,37 +378,6 @@ class RunObserver(LoopObserver):
             comparison.add(job.model_dir, comparison.compare(job.model_dir, trainer, step, first_batch))
         except Exception as error:  # a record for people, for which no run may fail
             _logger.warning("%s was not compared with what goes on: %s", manifest.prefix(job.model_dir, step), error)
-
-    def on_evaluation(self, step: int) -> None:
-        self._list_bad_records()
-
-    def _list_bad_records(self) -> None:
-        """Lists what was left out up to here.
-
-        Raises:
-          TooManyBadError: all processes together have found more than the config allows.
-        """
-        if not self._bad_records.is_used:
-            return
-        self._write_bad_records(self._trainer.checkpoint_state.take_bad_records())
-        if excess := self._bad_records.excess():
-            raise TooManyBadError(excess)
-
-    def _write_bad_records(self, records: Sequence[BadRecord]) -> None:
-        if records:
-            self._process.lock.check_held()
-            bad_records.write(self._job.model_dir, records)
-            self._record.note(bad_records=bad_records.counts(records))
-
-    @contextlib.contextmanager
-    def bad_records_listed(self) -> Iterator[None]:
-        """For a run: where data ends it, all that this process has found is listed, what it has read ahead too."""
-        try:
-            yield
-        except DataError:
-            if self._bad_records.take(before=None):
-                self._write_bad_records(self._bad_records.listed())
-            raise
 
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""

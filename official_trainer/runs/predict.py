@@ -297,7 +297,6 @@ def data_of(trainer: Trainer, name: str, seed: int, first: int) -> tuple[Any, in
         "shuffle": False,
         "cycle_length": 1,
         "drop_remainder": False,
-        "on_bad_record": "error",  # else the rows after an example that is left out would be those of others
         "enable_tf_data_service": False,
     }
     section = section.replace(**{field: value for field, value in wanted.items() if hasattr(section, field)})

@@ -27,7 +27,6 @@ from official_trainer.config import lines
 from official_trainer.errors import ExitCode
 from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.lock import LEASE_SECONDS, lock_path
-from official_trainer.runs import bad_records
 from official_trainer.runs.resume import garden_run
 from official_trainer.tracking import record
 
@@ -250,7 +249,6 @@ def read(directory: str, *, now_seconds: float) -> RecordedRun:
         if changed := record.changed(run):
             notes.append(f"{RUN_FILE} was changed: {', '.join(changed)}")
         standing = _status(directory, run, status, now_seconds, notes)
-        notes += bad_records.said(run)
     else:  # of Model Garden's driver, which records no experiment and no status
         standing = "Model Garden" if config else "unknown"
         folder = _text(lines.value(config.get("trainer.best_checkpoint_export_subdir")))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from official_trainer.config import ConfigError, Problem
-from official_trainer.inputs import DataError
+from official_trainer.inputs import DataError, InputContext
+from official_trainer.inputs.context import call_build_inputs, with_training_flag
 from official_trainer.inputs.source import as_array, flat
 from official_trainer.lazy import tf
 from official_trainer.runs import run
@@ -24,6 +26,7 @@ from official_trainer.user_code import during
 _SECONDS = 0.5  # that a part is measured, so this says which is slow, and not how fast a run will be
 _READ, _SHOWN = 64, 3  # examples
 
+Seen = TypeVar("Seen")
 Field: TypeAlias = tuple[str, str, Sequence[int | None], Sequence[Any]]
 """A field of examples: its path, dtype and shape, and its values in the first ones."""
 
@@ -54,6 +57,26 @@ def look(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
       ConfigError: there is no such section, as in an experiment of several tasks.
       DataError: the data cannot be used.
     """
+    return _read(job, names, functools.partial(_seen, seed=job.config.runtime.seed))
+
+
+def scan(job: Job, names: Sequence[str], report: Callable[[str], object]) -> Iterator[tuple[str, int]]:
+    """Yields the path of each data section, and how many of its examples cannot be read.
+
+    Args:
+      job: as for `look`.
+      names: of the sections.
+      report: called with the place of each such example, and what is wrong with it.
+
+    Raises:
+      ConfigError: as `look`, or a pipeline has no examples by number and no record files.
+      DataError: the data cannot be used at all.
+    """
+    return _read(job, names, functools.partial(_scanned, report=report))
+
+
+def _read(job: Job, names: Sequence[str], read: Callable[[Any, Any, str], Seen]) -> Iterator[Seen]:
+    """Yields what a function of the task, a data section and its path returns; an error of the data has its line."""
     check_ready(job)
     run.import_tensorflow(quiet=job.quiet)
     from official_trainer.engine import process
@@ -70,14 +93,34 @@ def look(job: Job, names: Sequence[str]) -> Iterator[SeenData]:
                 raise ConfigError([Problem(what, f"task.{name}", fix=fix)])
             try:
                 with during(f"reading {name}", task=task, method="build_inputs"):
-                    seen = _seen(task, section, f"task.{name}", job.config.runtime.seed)
+                    found = read(task, section, f"task.{name}")
             except DataError as error:
                 say_place(error, job)
                 raise
-            yield seen
+            yield found
 
 
-def _seen(task: Any, section: Any, path: str, seed: int) -> SeenData:
+def _scanned(task: Any, section: Any, path: str, *, report: Callable[[str], object]) -> tuple[str, int]:
+    context = InputContext()
+    context.section = path
+    failed: DataError | None = None
+    try:
+        call_build_inputs(task, with_training_flag(section, path == "task.train_data"), context)
+    except DataError as error:  # of the first example, which the scan names too
+        failed = error
+    if failed is None and context.scan is None:
+        what = "has no examples by their number and no record files, so there is nothing to scan"
+        raise ConfigError([Problem(what, path, fix="scan the other section alone, with --split")])
+    count = 0
+    for said in context.scan() if context.scan is not None else ():
+        report(f"{path}: {said}")
+        count += 1
+    if failed is not None and not count:
+        raise failed
+    return path, count
+
+
+def _seen(task: Any, section: Any, path: str, *, seed: int) -> SeenData:
     from official_trainer.engine.train_iterator import DatasetBuilder
 
     builder = DatasetBuilder(task, section, training=path == "task.train_data", seed=seed, section=path).separate()
@@ -119,7 +162,7 @@ def _parts(source: Any) -> dict[str, float]:
     rates = {part: done / max(spent, 1e-9) for part, spent in seconds.items()}
     if source.parse is not None:
         some = tf.range(min(_READ, source.examples), dtype=tf.int64).numpy()
-        records = tf.data.Dataset.from_tensor_slices(reader.read(some, some)[0][0]).repeat()
+        records = tf.data.Dataset.from_tensor_slices(reader.read(some, some)[0]).repeat()
         rates["parse_fn"] = _rate(iter(source.parse(records).batch(_READ)))
     return rates
 

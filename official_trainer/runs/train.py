@@ -18,7 +18,7 @@ from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.loop import Loop
 from official_trainer.engine.trainer import Trainer
-from official_trainer.files import BAD_RECORDS_FILE, PARAMS_FILE, RUN_FILE, STATUS_FILE
+from official_trainer.files import PARAMS_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.inputs import data_service
 from official_trainer.lock import DirectoryLock
 from official_trainer.runs.build import best_of, build, schedule_of, store_of
@@ -49,7 +49,6 @@ def train(job: Job, stop: StopRequest, *, is_whole_command: bool = True) -> dict
         with stop.interruptible():
             found = _occupy_model_dir(job, lock, stack)
         names = (
-            BAD_RECORDS_FILE,
             comparison.FILE,
             RUN_FILE,
             STATUS_FILE,
@@ -104,7 +103,7 @@ def _looping(job: Job, trainer: Trainer, stop: StopRequest, process: TrainingPro
     store = store_of(job, trainer, schedule)
     observer = RunObserver(job, trainer, process, store.describe)
     process.watchdog.tell(schedule.stall)
-    with closing(trackers.all) as outcome, observer.bad_records_listed():
+    with closing(trackers.all) as outcome:
         trainer.train_iterator.add_observer(observer.on_data)
         if (best := best_of(trainer)) is not None:
             rule = trainer.evaluation.rule_of(best.metric)

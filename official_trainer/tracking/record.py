@@ -211,7 +211,7 @@ class RunRecord:
             "time": before.get("time"),
             "versions": versions(),
             "devices": [],
-            **{name: before.get(name) for name in ("init_checkpoint", "input", "bad_records", "flops")},
+            **{name: before.get(name) for name in ("init_checkpoint", "input", "flops")},
             "gin": None,
             "git_revision": None,
             "config_digest": launch["config_digest"],
@@ -369,7 +369,7 @@ class RunRecord:
 
     def _write_status(self) -> None:
         self._check()
-        self._status |= {"bad_records": self._run.get("bad_records"), "slow_worker": self._run.get("slow_worker")}
+        self._status |= {"slow_worker": self._run.get("slow_worker")}
         self._status["updated"] = self._now()
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 

@@ -54,7 +54,6 @@ HELP: Mapping[str, str] = {
     "last_progress_timestamp_seconds": "When the run last ended steps, began a phase or saved.",
     "start_timestamp_seconds": "When the run first started.",
     "restarts_total": "How often the run was started again.",
-    "bad_records_total": "Examples that were left out because they cannot be read.",
     "slow_worker_ratio": "How much of the time the others wait for the slow worker, by phase; none without one.",
     "memory_bytes": "Memory of this process that is in use.",
     "gpu_memory_bytes": "Memory of a GPU that TensorFlow uses now, and the most that it has used.",
@@ -198,9 +197,6 @@ class RunMetrics:
             "restarts_total": _number(run.get("restarts")),
         }
         yield from ((name, {}, value) for name, value in found.items() if value is not None)
-        for section, count in _mapping(run.get("bad_records")).items():
-            if (number := _number(count)) is not None:
-                yield "bad_records_total", {"section": section}, number
         slow = _mapping(status.get("slow_worker"))
         if (cost := _number(slow.get("cost"))) is not None:
             yield "slow_worker_ratio", {"worker": str(slow.get("worker")), "phase": str(slow.get("phase"))}, cost

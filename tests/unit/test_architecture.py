@@ -32,7 +32,6 @@ SATELLITES = {"formats", "launch", "program", "reports", "sources", "sweeps"}
 
 # Each exception has its reason and its own limit; one that is no longer needed fails, so that it gets removed.
 MANY_PARAMETERS = {
-    "inputs/random_access.py from_source": (7, "each is a choice of its own, and all but the source have defaults"),
     "engine/trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
     "program/checkpoint.py ProgramCheckpoint.__init__": (11, "the signature is Keras's"),
     "program/loop.py exponential": (7, "the signature is GoMLX's"),
@@ -97,7 +96,6 @@ def test_there_are_twelve_packages_around_which_are_satellites():
 
 STRINGS = {
     "cli/verbs/__init__.py": "the name of a group of entry points",
-    "cli/verbs/show.py": "a part that can be taken away",
     "cli/verbs/train.py": "a part that can be taken away",
     "config/components.py": "a component is a file of `actions`, `tracking` or `sources`, or an entry point of a group",
     "garden/run.py": "the entry of `python -m`, which no module imports: the command line is above it",

@@ -1,7 +1,8 @@
 """Show the data of an experiment: count, fields, examples, speed.
 
 It reads some of each data section, without a model, and leaves nothing behind. Its speed is what the steps can get at
-most. `show` prints how a source is configured, and opens no file.
+most. With --scan it reads all of it, lists each example that cannot be read, and ends with 3 if there is one. `show`
+prints how a source is configured, and opens no file.
 
 Owns: `data`: which sections, and how they are printed.
 Does not own: reading them (`runs/seen_data.py`).
@@ -14,15 +15,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from official_trainer.cli import flags, target, terminal
-from official_trainer.shown import shorten
+from official_trainer.errors import ExitCode
+from official_trainer.shown import counted, shorten
 
 if TYPE_CHECKING:
     from official_trainer.runs.seen_data import SeenData
 
-USAGE = "EXPERIMENT [--split=train_data|validation_data] [flags] [PATH=VALUE …]"
+USAGE = "EXPERIMENT [--split=train_data|validation_data] [--scan] [flags] [PATH=VALUE …]"
 EXAMPLES = (
     ("official-trainer data digits_cnn", "the training and the validation data of an experiment"),
     ("official-trainer data digits_cnn --config_file=configs/digits_cnn.yaml", "with the values of a file"),
+    ("official-trainer data digits_cnn --scan", "every example that cannot be read"),
 )
 NEXT = ("official-trainer check digits_cnn", "try a step on the data")
 
@@ -36,6 +39,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser.group("Data")
     help = f"{' or '.join(_SPLITS)} (default: both, unless nothing sets the latter and something the former)"
     parser.value("split", "SECTION", help, choices=_SPLITS)
+    parser.switch("scan", "read every example, and list those that cannot be read")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,10 +47,22 @@ def run(arguments: argparse.Namespace) -> int:
     found = target.from_flags(arguments)
     from official_trainer.runs import seen_data
 
-    task = found.resolved.config.task
-    for seen in seen_data.look(target.job_of(found, arguments, "eval"), _sections(task, arguments.split)):
+    task, job = found.resolved.config.task, target.job_of(found, arguments, "eval")
+    names = _sections(task, arguments.split)
+    if arguments.scan:
+        return _scan(seen_data.scan(job, names, terminal.show))
+    for seen in seen_data.look(job, names):
         terminal.show("\n".join([*_lines(seen, getattr(task, seen.section.partition(".")[2])), ""]))
     return 0
+
+
+def _scan(counts: Iterator[tuple[str, int]]) -> int:
+    """Prints how many examples of each section cannot be read; returns the exit code."""
+    code = 0
+    for section, count in counts:
+        code = ExitCode.DATA if count else code
+        terminal.show(f"{section}: {counted(count, 'example')} cannot be read" if count else f"{section}: is whole")
+    return code
 
 
 def _sections(task: Any, split: str | None) -> list[str]:

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"two runs are compared by `official-trainer compare {arguments.diff} {run_dir}`")
     shows_all = not arguments.explain and not arguments.json and arguments.diff is None
     if run_dir and shows_all and not flags.changes_config(arguments):
-        terminal.show(_recorded(run_dir))
+        terminal.show(files.read_text(target.params_path(run_dir)).rstrip("\n"))
         return 0
     experiment = target.recorded_experiment(run_dir) if run_dir else target.named_experiment(arguments)
     resolved = target.resolve(experiment, arguments, run_dir=run_dir)
@@ -114,17 +114,6 @@ def run(arguments: argparse.Namespace) -> int:
         names = arguments.diff or experiment, f"{run_dir or experiment}{changed}"
         terminal.show(_difference(names, (other, resolved), as_json=arguments.json))
     return 0
-
-
-def _recorded(run_dir: str) -> str:
-    """Returns the config as the run wrote it, also if the experiment does not exist any more."""
-    from official_trainer.runs import bad_records
-
-    lines = [files.read_text(target.params_path(run_dir)).rstrip("\n")]
-    with contextlib.suppress(OSError, files.UnreadableFileError):  # `runs` names a damaged record
-        for said in bad_records.said(files.read_json(files.join(run_dir, files.RUN_FILE))):
-            lines.append(f"# {said}, see {files.join(run_dir, files.BAD_RECORDS_FILE)}")
-    return "\n".join(lines)
 
 
 def _of_run(run_dir: str, asked: str, *, as_json: bool) -> str:

@@ -13,7 +13,7 @@ function start(data) {
   OPTIONS.onRange = (range) => { const back = document.getElementById("all-steps"); if (back) back.disabled = !range; };
   document.title = data.title;
   if (OPTIONS.split === null && data.runs.length) OPTIONS.split = data.highlighted.length > 3 && data.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation")) ? "validation" : "both";
-  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), leftOut(data), checkpoints(data), formats(data), trackers(data)].filter(Boolean);
+  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), checkpoints(data), formats(data), trackers(data)].filter(Boolean);
   const kept = new Set([...document.querySelectorAll("details[open]")].map((each) => each.id)), scrolled = window.scrollY;
   document.getElementById("report").replaceChildren(bar(data, sections.slice(1)), el("main", {}, sections, foot(data)));
   for (const id of kept) if (id && document.getElementById(id)) document.getElementById(id).open = true;
@@ -271,12 +271,6 @@ function exhibitTable({ columns, rows }) {
   return table;
 }
 
-function leftOut(data) {
-  if (!data.left_out.length) return null;
-  const rows = data.left_out.map((each) => [data.runs[each.run].name, each.section, number(each.index), each.where, each.reason]);
-  return section("left-out", "Examples left out", data.left_out_about, rowsTable(["Run", "Data", "Number", "Where", "Reason"], rows, ["name", "", "number", "wrap", "wrap"]));
-}
-
 function checkpoints(data) {
   if (!data.checkpoints.length) return null;
   const rows = data.checkpoints.map((each) => [data.runs[each.run].name, each.kind, number(each.step), each.value === null ? "–" : number(each.value), bytes(each.size_bytes), el("code", {}, each.path)]);
@@ -286,8 +280,8 @@ function checkpoints(data) {
 function formats(data) {
   if (!data.formats.length) return null;
   const apart = (each) => (each.limit_of ? `${number(each.difference)} (${each.limit_of}, ${number(each.limit)} is allowed)` : "every value, bit by bit");
-  const rows = data.formats.map((each) => [data.runs[each.run].name, number(each.step), each.format, bytes(each.size_bytes), apart(each), each.metrics || "–", each.latency || "–", bytes(each.memory_bytes)]);
-  return section("formats", "Formats of exports", "Each file, read back in a process of its own: how far its outputs are from the model's, in parts of their range.", rowsTable(["Run", "Step", "Format", "Size", "Differs from the model by", "Metrics", "Time of a call, by examples", "Peak memory"], rows, ["name", "number", "", "number", "", "", "", "number"]));
+  const rows = data.formats.map((each) => [data.runs[each.run].name, number(each.step), each.format, bytes(each.size_bytes), apart(each)]);
+  return section("formats", "Formats of exports", "Each file, read back in a process of its own: how far its outputs are from the model's, in parts of their range.", rowsTable(["Run", "Step", "Format", "Size", "Differs from the model by"], rows, ["name", "number", "", "number", ""]));
 }
 
 function trackers(data) {

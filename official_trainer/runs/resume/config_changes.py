@@ -76,7 +76,7 @@ _ROWS: Sequence[tuple[Kind, str, Sequence[str]]] = (
     # How early a batch is ready, not what is in it.
     ("safe", "task.train_data", ("prefetch_buffer_size", "workers", "use_multiprocessing", "tf_data_service_*")),
     # Which examples end a run; those that are skipped were never trained on.
-    ("safe", "task.train_data", ("on_bad_record", "max_bad_records", "max_bad_share", "allow_non_finite")),
+    ("safe", "task.train_data", ("allow_non_finite",)),
     # Where the processes of a cluster are.
     ("safe", "runtime", ("tpu", "worker_hosts", "task_index")),
     # Which variables there are: the model's, the optimizer's slots, averages, the loss scale.

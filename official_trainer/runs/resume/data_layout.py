@@ -8,7 +8,6 @@ the console and `run.json` show of it. Does not own: which process reads what (`
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -89,15 +88,11 @@ def change_of_sources(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping
     changes = []
     for old, new in zip(before, now, strict=False):
         for name, what in _SAID_OF_SOURCE.items():
-            known = new.get(name), _SIZES.sub("", str(new.get(name)))
-            if old["section"] == new["section"] and old.get(name) not in known:
+            if old["section"] == new["section"] and old.get(name) != new.get(name):
                 was, is_now = (shorten(str(each.get(name, "unknown"))) for each in (old, new))
                 changes.append(f"{old['section']}: {what} {was} -> {is_now}")
     return "; ".join(changes)
 
-
-_SIZES = re.compile(r"(?<=\b[0-9a-f]{32})\+[0-9a-f]{16}\b")
-"""What is of the sizes of images in a fingerprint. Runs of earlier versions recorded none, which says nothing."""
 
 _SAID_OF_SOURCE = {"examples": "number of examples", "fingerprint": "fingerprint of the data", "order": "order by"}
 

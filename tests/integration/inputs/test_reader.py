@@ -1,10 +1,14 @@
 """Examples that cannot be read, or differ from the first: named with their place."""
 
+import errno
+
 import pytest
 import tensorflow as tf
 
 from official_trainer import inputs
 from official_trainer.config.schema import DataConfig
+from official_trainer.errors import ExitCode
+from official_trainer.inputs import Source
 from tests.support.sources import Numbers, kills_its_worker
 
 
@@ -41,6 +45,78 @@ def test_an_example_that_cannot_be_read_is_named(processes):
     with pytest.raises(tf.errors.InvalidArgumentError):
         list(dataset)
     assert str(context.failure()).startswith("example 21 of list: id is None, which no tensor holds; fill in")
+
+
+class OfServer(Source):
+    """A source whose reading fails as that of a server may."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise ValueError("the response is cut") from self._error
+        return {"id": index}
+
+
+class Timeout(OSError):
+    """As those of libraries that ask servers."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError("reset"), TimeoutError(), MemoryError(), Timeout(), OSError(errno.EMFILE, "too many files")],
+)
+def test_no_example_is_bad_because_of_the_network_or_memory(error):
+    """N45: the run ends, to be started again, and so does a scan; the error may be behind another one."""
+    context = inputs.InputContext()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(inputs.from_source(OfServer(error), evaluation(), context))
+    assert context.failure().exit_code == ExitCode.RETRY
+    assert "example 0 or one after it could not be reached: the response is cut, so" in str(context.failure())
+    with pytest.raises(inputs.DataError, match="example 5 could not be reached") as caught:
+        list(context.scan())
+    assert caught.value.exit_code == ExitCode.RETRY
+
+
+@pytest.mark.parametrize("error", [OSError("image file is truncated"), FileNotFoundError(errno.ENOENT, "no such file")])
+def test_an_example_whose_file_is_damaged_or_gone_is_bad(error):
+    """N45: errors of decoders are often those of the operating system by class."""
+    context = inputs.InputContext()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(inputs.from_source(OfServer(error), evaluation(), context))
+    assert context.failure().exit_code == ExitCode.DATA
+    assert list(context.scan()) == ["example 5: the response is cut"]
+
+
+def test_a_scan_lists_each_bad_example():
+    """N45: also the first, and those that differ from the first good one; the source's and those of transforms."""
+    examples = [{"x": None}, {"x": 1}, {"x": 2.5}, {"x": 3}, {"x": 4}] + [{"x": number} for number in range(5, 200)]
+
+    def inverse(example):
+        return {"x": example["x"], "y": 1 // (example["x"] - 150)} if example["x"] else example
+
+    context = inputs.InputContext()
+    with pytest.raises(inputs.DataError, match="example 0 of list: x is None"):
+        inputs.from_source(examples, evaluation(), context, transforms=[inverse])
+    fix = "fill in what is missing, or convert it to numbers or text"
+    assert list(context.scan()) == [
+        f"example 0 of list: x is None, which no tensor holds; {fix}",
+        "example 2 of list: x is float32, and in the first example int64",
+        "example 150 of list: ZeroDivisionError: integer division or modulo by zero",
+    ]
+
+
+def test_a_scan_lists_each_record_that_cannot_be_parsed():
+    """N45: beside those that cannot be read."""
+    context = inputs.InputContext()
+    records = [b"1", b"2", b"x", b"4", "y", b"6"]
+    inputs.from_source(records, evaluation(2), context, parse_fn=lambda record: tf.strings.to_number(record))
+    said = "StringToNumberOp could not correctly convert string: "
+    assert [*context.scan()] == [f"example 2 of list: {said}x", f"example 4 of list: {said}y"]
 
 
 def test_transforms_of_processes_must_be_pickled():

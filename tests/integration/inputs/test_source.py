@@ -151,10 +151,6 @@ def test_a_data_source_of_tfds_serves_as_it_is(tmp_path):
             "got 'splt'; allowed: error, split; did you mean split?",
         ),
         (
-            lambda: inputs.from_source([1], evaluation(on_bad_record="skp")),
-            "on_bad_record: not one of the choices, got 'skp'; allowed: error, skip; did you mean skip?",
-        ),
-        (
             lambda: inputs.from_source(ImagesConfig(folder="none", resize="strech"), evaluation()),
             "source.resize: must be 'stretch', 'crop' or 'pad', got 'strech'; did you mean 'stretch'?",
         ),

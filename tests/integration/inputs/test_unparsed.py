@@ -84,7 +84,7 @@ def test_an_image_in_a_folder_that_the_task_lists_itself(tmp_path):
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_the_record_that_parse_fn_cannot_parse(cache, tmp_path):
-    """N28: in the second file, whatever the record holds; with the line of `parse_fn`."""
+    """N28, N45: in the second file, whatever the record holds; with the line of `parse_fn`. A scan lists all."""
     for name, bad in (("a", None), ("b", 3)):
         with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord")) as writer:
             for number, row in enumerate(ROWS[1:]):
@@ -99,3 +99,8 @@ def test_the_record_that_parse_fn_cannot_parse(cache, tmp_path):
     line = parse.__code__.co_firstlineno
     assert found.startswith(f"{said}  {tmp_path}/b.tfrecord: record 3\n  parse_fn: "), found
     assert found.endswith(f"tests/integration/inputs/test_unparsed.py:{line}")
+    damaged = tmp_path / "a.tfrecord"
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    of_a, of_b = context.scan()
+    assert of_a.startswith(f"{damaged}: truncated record at offset 455, record 19; all records before it are whole")
+    assert of_b == f"{tmp_path}/b.tfrecord: record 3: Field 1 is required but missing in record 0!"

@@ -15,7 +15,7 @@ from official_trainer.runs import seen_data
 from official_trainer.runs.job import Job
 from official_trainer.runs.mistakes.report import report_of
 from official_trainer.tasks import registry
-from tests.support import bad_runs, several_tasks, toy  # noqa: F401  two register experiments
+from tests.support import points_run, several_tasks, toy  # noqa: F401  two register experiments
 
 
 class RecordsConfig(schema.TaskConfig):
@@ -43,10 +43,13 @@ def seen_records():
     return toy.experiment().replace(task=RecordsConfig(train_data=data, validation_data=data))
 
 
-def look(experiment, *sets, names=("train_data", "validation_data")):
+def job_of(experiment, *sets):
     resolved = configuration.resolve(registry.get_config(experiment), experiment=experiment, sets=sets)
-    job = Job(experiment=experiment, resolved=resolved, model_dir="never_written", mode="eval", quiet=True)
-    return list(seen_data.look(job, names))
+    return Job(experiment=experiment, resolved=resolved, model_dir="never_written", mode="eval", quiet=True)
+
+
+def look(experiment, *sets, names=("train_data", "validation_data")):
+    return list(seen_data.look(job_of(experiment, *sets), names))
 
 
 def test_records_and_arrays(tmp_path, monkeypatch):
@@ -64,12 +67,26 @@ def test_records_and_arrays(tmp_path, monkeypatch):
     assert validation.speed > 0 and not list(tmp_path.iterdir())
 
 
-def test_bad_examples(tmp_path):
-    """N45: those that are left out are not shown; otherwise the first ends the command, with its place."""
-    (seen,) = look("bad_run", f"task.folder={tmp_path}", names=["train_data"])
-    assert [each.tolist() for each in seen.fields["source"][0][3]] == toy.FEATURES[1:3].tolist(), "example 0 is bad"
-    with pytest.raises(DataError, match="example 0: its checksum is wrong"):
-        look("bad_run", f"task.folder={tmp_path}", "task.train_data.on_bad_record=error", names=["train_data"])
+def test_a_scan_counts_and_lists_bad_examples(monkeypatch):
+    """N45: of each section, the first example too; where there is nothing to scan, the section is named."""
+    lines = []
+    counts = seen_data.scan(job_of("points_run", "task.bad=[0, 7]"), ["train_data", "validation_data"], lines.append)
+    assert [*counts] == [("task.train_data", 2), ("task.validation_data", 2)]
+    said = [f"{{}}: example {number}: its checksum is wrong" for number in (0, 7)]
+    assert lines == [each.format(f"task.{name}") for name in ("train_data", "validation_data") for each in said]
+    with pytest.raises(ConfigError, match=r"task\.validation_data: has no examples by their number and no record"):
+        list(seen_data.scan(job_of("seen_records"), ["train_data", "validation_data"], lines.append))
+    monkeypatch.setattr(points_run.Points, "__len__", lambda self: 0)
+    with pytest.raises(DataError, match="the training data are empty"):
+        list(seen_data.scan(job_of("points_run"), ["train_data"], lines.append))
+
+
+@pytest.mark.parametrize("index", [0, 50])
+def test_a_bad_example_ends_the_run(index, tmp_path):
+    """N45: before training if it is the first, else when it is due; with the exit code of data, and its place."""
+    with pytest.raises(DataError, match=f"^example {index}: its checksum is wrong") as caught:
+        points_run.do(tmp_path, f"task.bad=[{index}]")
+    assert caught.value.exit_code == ExitCode.DATA
 
 
 def cast(batch, seeds):
@@ -136,13 +153,13 @@ def test_an_error_in_the_users_code_is_told_as_by_train(function, code, lines):
     assert re.fullmatch("\n".join([*lines, "  traceback: .*"]), "\n".join(report.lines))
 
 
-def test_an_error_in_an_example_begins_with_its_place(tmp_path):
+def test_an_error_in_an_example_begins_with_its_place():
     """N45: what reads the data comes behind it."""
     with pytest.raises(DataError) as caught:
-        look("bad_run", f"task.folder={tmp_path}", "task.train_data.on_bad_record=error", names=["train_data"])
+        look("points_run", "task.bad=[0]", names=["train_data"])
     place, line, code = report_of(caught.value).lines
     assert place == "example 0: its checksum is wrong"
-    assert re.fullmatch(r"  \S*bad_runs.py:\d+ in (__getitem__|build_inputs), while building train_data", line)
+    assert re.fullmatch(r"  \S*points_run.py:\d+ in (__getitem__|build_inputs), while building train_data", line)
     assert code.startswith("    ")
 
 

@@ -9,9 +9,7 @@ import sys
 import pytest
 
 from official_trainer import cli
-from official_trainer.inputs import BadRecord
 from official_trainer.reports import content, gathered, page
-from official_trainer.runs import bad_records
 from tests.support.reports import kinds
 from tests.support.reports.browser import BROKEN, watched
 from tests.support.sweeps import written
@@ -25,8 +23,6 @@ def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     for name, seed, options in (("adam", 3, {}), ("sgd", 1, {"optimizer": "sgd"}), (HOSTILE, 2, {"rate": 0.01})):
         kinds.write_run(folder / "few" / name, seed=seed, **options)
-    kinds.change(folder / "few" / "adam", bad_records={"task.train_data": 1})
-    bad_records.write(str(folder / "few" / "adam"), [BadRecord("task.train_data", 7, "a.csv:7", f"has {HOSTILE}")])
     kinds.KINDS["failed"](folder / "few" / "broken")
     for seed in range(1, 6):  # with long names, beside one with a short name
         name = "b" if seed == 1 else f"digits_with_a_cosine_decay_and_a_warmup_of_a_hundred_steps_seed_{seed}"
@@ -135,8 +131,6 @@ def test_text_of_a_run_is_shown_as_text(show):
     assert HOSTILE in seen.page.inner_text("#legend")
     assert HOSTILE in seen.page.inner_text("#config")
     assert seen.page.locator("main script, main b b").count() == 0
-    assert "bad examples of task.train_data that are left out: 1" in seen.page.inner_text("#left-out")
-    assert f"a.csv:7\thas {HOSTILE}" in seen.page.inner_text("#left-out table")
     assert "ValueError: the label 11 is no class\nof the model" in seen.page.inner_text("#failures")
 
 

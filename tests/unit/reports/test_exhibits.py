@@ -5,9 +5,7 @@ import json
 
 import numpy as np
 
-from official_trainer.inputs import BadRecord
 from official_trainer.reports import exhibits, gathered
-from official_trainer.runs import bad_records
 from official_trainer.tracking import Histogram, Image, Table, Text
 from official_trainer.tracking.tensorboard import TensorBoardTracker
 from tests.support.reports import kinds
@@ -84,13 +82,12 @@ def test_checkpoints_and_exports_have_steps_sizes_and_paths(tmp_path):
 
 
 def test_formats_of_exports_have_what_was_measured(tmp_path):
-    """N46: size, difference, metrics, times; a row of another form is left out, the page stays."""
+    """N46: size and difference; a row of another form is left out, the page stays."""
     kinds.write_run(tmp_path / "run")
     folder = tmp_path / "run" / "export" / "18"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").touch()
     onnx = {"bytes": 900, "difference": {"a": {"max": 1e-7}, "b": {"max": 2e-7}}, "limit": 1e-5, "limit_of": "max"}
-    onnx |= {"metrics": {"accuracy": 0.51234}, "latency_ms": {"1": 0.2, "360": 3.0}, "peak_memory_bytes": 70}
     weights = {"bytes": 800, "difference": {}, "limit": 0.0}
     held = {"onnx": onnx, "weights": weights, "damaged": 3, "other": {"limit_of": "max", "difference": {"a": {}}}}
     (folder / "export.json").write_text(json.dumps({"step": 18, "formats": held}))
@@ -99,32 +96,8 @@ def test_formats_of_exports_have_what_was_measured(tmp_path):
         ("onnx", 900, 2e-7, 1e-5),
         ("weights", 800, None, None),
     ]
-    assert (found[0]["metrics"], found[0]["latency"]) == ("accuracy 0.5123", "0.2 ms for 1, 3 ms for 360")
-    assert (found[0]["memory_bytes"], found[1]["latency"]) == (70, "")
     (folder / "export.json").write_text("[]")
     assert exhibits.formats(runs(tmp_path / "run"), [0]) == []
-
-
-def test_what_was_left_out_is_listed(tmp_path):
-    """N45: the first ones of each run that is highlighted, with how many there are."""
-    for name, count in (("few", 2), ("many", 30), ("none", 0), ("damaged", 1)):
-        path = kinds.write_run(tmp_path / name) / "run.json"
-        record = json.loads(path.read_text())
-        path.write_text(json.dumps({**record, "bad_records": {"task.train_data": count} if count else None}))
-        found = [BadRecord("task.train_data", number, f"a.csv:{number}", "x is null") for number in range(count)]
-        bad_records.write(str(tmp_path / name), found)
-    (tmp_path / "damaged" / "bad_records.jsonl").write_text("{")
-    found = runs(tmp_path)
-    names = [each.name for each in found]
-    content = exhibits.left_out(found, [names.index("few"), names.index("many"), names.index("damaged")])
-    rows, about = content["left_out"], content["left_out_about"]
-    assert rows[0] == {
-        "run": names.index("few"), "section": "task.train_data", "index": 0, "where": "a.csv:0", "reason": "x is null",
-    }  # fmt: skip
-    assert [row["run"] for row in rows] == [names.index("few")] * 2 + [names.index("many")] * 20
-    assert about.startswith("few: bad examples of task.train_data that are left out: 2; many: bad examples of")
-    assert exhibits.left_out(found, [names.index("none")]) == {"left_out": [], "left_out_about": ""}
-    assert found[names.index("many")].run.notes == ("bad examples of task.train_data that are left out: 30",)
 
 
 def test_links_lead_to_the_tools_that_a_run_used(tmp_path):

@@ -63,7 +63,6 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "versions": read(model_dir)["versions"],
         "devices": [],
         "init_checkpoint": None,
-        "bad_records": None,
         "flops": None,
         "input": None,
         "gin": None,
@@ -79,7 +78,6 @@ def test_a_run_is_on_record_as_soon_as_it_starts(model_dir):
         "last_checkpoint_step": None,
         "last_saved": None,
         "saves": 0,
-        "bad_records": None,
         "slow_worker": None,
         "exit_code": None,
         "error": None,
@@ -130,16 +128,6 @@ def test_a_damaged_status_says_nothing_about_the_last_save(model_dir, text):
     (Path(model_dir) / "status.json").write_text(text)
     start(model_dir)
     assert read(model_dir, "status.json")["last_saved"] is None
-
-
-def test_what_was_left_out_is_counted(model_dir):
-    """N45: also while a restart has found nothing yet."""
-    record = start(model_dir)
-    record.note(bad_records={"task.train_data": 3})
-    record.phase("save")
-    for _ in range(2):
-        assert read(model_dir)["bad_records"] == read(model_dir, "status.json")["bad_records"] == {"task.train_data": 3}
-        start(model_dir)
 
 
 def test_a_restart_is_at_the_step_from_which_it_goes_on(model_dir):

@@ -39,11 +39,11 @@ def began(place, clock=lambda: 1100.0, **arguments):
 
 
 def test_what_the_record_of_a_run_says(place):
-    """N48, N49: phase, steps, the last checkpoint, saves, restarts, progress, bad examples, a slow worker; memory."""
+    """N48, N49: phase, steps, the last checkpoint, saves, restarts, progress, a slow worker; memory."""
     recorded(place)
     record = recorded(place, now=2000)
     record.set_span(20, 400)
-    record.note(bad_records={"task.train_data": 3}, slow_worker={"worker": 1, "phase": "input", "cost": 0.25})
+    record.note(slow_worker={"worker": 1, "phase": "input", "cost": 0.25})
     record.checkpoint(40)
     record.phase("evaluate", 50)
     found = told(began(place))
@@ -62,7 +62,6 @@ def test_what_the_record_of_a_run_says(place):
         ("last_progress_timestamp_seconds",): 2000,
         ("start_timestamp_seconds",): 1000,
         ("restarts_total",): 1,
-        ("bad_records_total", "task.train_data"): 3,
         ("slow_worker_ratio", "1", "input"): 0.25,
     }
 

@@ -86,3 +86,24 @@ def test_what_was_read_is_printed(workspace, monkeypatch, capsys):
     SEEN.parts["transforms"] = 30_000.0
     assert cli.main(["data", "my_experiment"]) == 0
     assert "slowest: making batches of them" in capsys.readouterr().out, "each part alone is far quicker than the whole"
+
+
+def test_a_scan_ends_with_the_code_of_data(workspace, monkeypatch, capsys):
+    """N45: each bad example is a line, each section has its number."""
+
+    def scan(job, names, report):
+        for name, count in zip(names, (2, 0), strict=True):
+            for number in range(count):
+                report(f"task.{name}: a.csv:{number}: x is null")
+            yield f"task.{name}", count
+
+    monkeypatch.setattr(seen_data, "scan", scan)
+    assert cli.main(["data", "my_experiment", "--scan"]) == 3
+    assert capsys.readouterr().out.splitlines() == [
+        "task.train_data: a.csv:0: x is null",
+        "task.train_data: a.csv:1: x is null",
+        "task.train_data: 2 examples cannot be read",
+        "task.validation_data: is whole",
+    ]
+    monkeypatch.setattr(seen_data, "scan", lambda job, names, report: [("task.train_data", 0)])
+    assert cli.main(["data", "my_experiment", "--scan", "--split=train_data"]) == 0

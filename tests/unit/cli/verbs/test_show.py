@@ -65,19 +65,6 @@ def test_show_a_run_as_it_was_written(run_dir, capsys):
     assert capsys.readouterr().out == text
 
 
-def test_a_run_that_left_out_examples_says_so(run_dir, capsys):
-    """N45: behind the config, as a comment."""
-    path = run_dir / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "bad_records": {"task.train_data": 12}}))
-    assert cli.main(["show", str(run_dir)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    said = "# bad examples of task.train_data that are left out: 12"
-    assert lines[-1] == f"{said}, see {run_dir / 'bad_records.jsonl'}"
-    path.write_text("{")
-    assert cli.main(["show", str(run_dir)]) == 0
-    assert capsys.readouterr().out.splitlines() == lines[:-1]
-
-
 def test_show_a_run_as_it_would_be(run_dir, capsys):
     """N8: each value with what set it then, as in the comment of the record, and with the place of that."""
     for path in ("trainer.train_steps", "trainer.summary_interval", "trainer.max_to_keep"):

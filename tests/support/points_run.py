@@ -1,0 +1,63 @@
+"""Runs of twenty steps on a source, some of whose examples cannot be read."""
+
+import dataclasses
+from pathlib import Path
+
+from official_trainer import config as configuration
+from official_trainer import inputs
+from official_trainer.config import schema
+from official_trainer.lazy import keras
+from official_trainer.runs import run
+from official_trainer.tasks import registry
+from tests.support import toy
+
+MARK = "data"  # the fingerprint of the source
+
+
+class Points(inputs.Source):
+    """The examples of the toy task."""
+
+    def __init__(self, bad):
+        self._bad = bad
+
+    def __len__(self):
+        return len(toy.FEATURES)
+
+    def __getitem__(self, index):
+        if index in self._bad:
+            raise ValueError("its checksum is wrong")
+        return toy.FEATURES[index], toy.LABELS[index]
+
+    def fingerprint(self):
+        return MARK
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointsConfig(schema.TaskConfig):
+    """Config class of its own, so that it can have a Task of its own."""
+
+    bad: tuple[int, ...] = ()
+
+
+@registry.register_task_cls(PointsConfig)
+class PointsTask(toy.ToyTask):
+    """The toy task, from `Points`."""
+
+    def build_inputs(self, params, input_context=None):
+        return inputs.from_source(Points(self.task_config.bad), params, input_context)
+
+
+@registry.register_config_factory("points_run")
+def points_run():
+    """Twenty steps, of which an epoch takes thirteen."""
+    base = toy.experiment(steps_per_loop=5, summary_interval=5, checkpoint_interval=5, validation_interval=10)
+    data = schema.DataConfig(global_batch_size=8)
+    task = PointsConfig(train_data=data, validation_data=data)
+    return base.replace(task=task, trainer=base.trainer.replace(train_steps=20))
+
+
+def do(folder, *sets, **options):
+    keras.backend.clear_session()
+    sets = ["trainer.export.at_end=false", *sets]
+    resolved = configuration.resolve(registry.get_config("points_run"), experiment="points_run", sets=sets)
+    run.run("points_run", resolved, mode="train_and_eval", model_dir=str(Path(folder) / "run"), quiet=True, **options)
