@@ -109,7 +109,6 @@ STRINGS = {
     "sweeps/subject.py": "what the process of a trial runs",
     "tasks/sources.py": "the name of a group of entry points",
     "tracking/mlflow.py": "the name of a tag",
-    "tracking/otel.py": "how the names of attributes begin",
 }
 """Modules that name a module of this package in a string: an import that the contracts do not see."""
 

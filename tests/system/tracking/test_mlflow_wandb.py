@@ -34,7 +34,6 @@ def job_of(*trackers, mode="train"):
         ("mlflow", ["mlflow"]),
         ("mlflow", ["sqlalchemy", "alembic"]),
         ("wandb", ["wandb"]),
-        ("otel", ["opentelemetry.sdk"]),
     ],
 )
 def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch, name, missing, mode):
