@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from official_trainer.actions.publish_environment import PublishEnvironment, Pub
 from official_trainer.actions.schedule import Schedule
 from official_trainer.checkpoints.best import BestCheckpoint
 from official_trainer.checkpoints.store import CheckpointStore, StoreOptions
-from official_trainer.config import ConfigError, TrackerConfig, installed
+from official_trainer.config import ConfigError, installed
 from official_trainer.config.modes import TRAINING_MODES
 from official_trainer.distributed import multi_worker
 from official_trainer.distributed import strategy as distribute
@@ -35,10 +34,9 @@ from official_trainer.tasks import arguments, attached, export, registry, return
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.multi_task import garden as garden_multi_task
 from official_trainer.tasks.multi_task.task import Part, parts_of
-from official_trainer.tracking import Place, Tracker, Trackers, kubeflow
+from official_trainer.tracking import Place, Tracker, Trackers
 from official_trainer.tracking.console import Console
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.kubeflow import KubeflowConfig
 from official_trainer.tracking.tensorboard import TensorBoardConfig
 from official_trainer.tracking.threads import ThreadedTracker
 from official_trainer.user_code import during
@@ -262,12 +260,9 @@ def _place_of(job: Job, beside: str = "") -> Place:
 
 
 def _configured(job: Job, place: Place) -> list[Tracker]:
-    """Returns the trackers of the config, each with a thread of its own, and that of a platform that asks for it."""
+    """Returns the trackers of the config, each with a thread of its own."""
     found: list[Tracker] = []
-    sections: list[TrackerConfig] = [*job.config.trainer.trackers]
-    if kubeflow.is_asked_for(os.environ) and not any(isinstance(each, KubeflowConfig) for each in sections):
-        sections.append(KubeflowConfig())
-    for number, config in enumerate(sections):
+    for number, config in enumerate(job.config.trainer.trackers):
         if not isinstance(config, TensorBoardConfig):
             arguments.check(config, {"build": ("place",)})
             tracker, on_error = config.build(place), config.on_error

@@ -46,7 +46,7 @@ from official_trainer.sweeps.slots import Slots
 from official_trainer.sweeps.space import Value
 from official_trainer.sweeps.study import Study
 from official_trainer.sweeps.trial import SweepError, Trial, describe
-from official_trainer.tracking import kubeflow, record
+from official_trainer.tracking import record
 from official_trainer.tracking.jsonl import read_rows
 
 _POLL_SECONDS = 0.5
@@ -235,8 +235,7 @@ class Driver:
         command += [] if trial.parent is None else ["--allow_config_change"]
         kept = os.devnull if files.is_url(place) else files.join(place, trials.OUTPUT)  # a bucket cannot append
         output = open(kept, "ab", buffering=0)  # noqa: SIM115 - its lines close it
-        # The progress of one trial is not that of the job, so a trial has no address to post it to.
-        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={kubeflow.URL: ""})
+        member = Member(role=CHIEF, index=trial.number, argv=tuple(command), environ={})
         lines = Lines(lambda lines: None, output)
         process = Process(member, lines, Restarts(), slot=slot)
         self._running[trial.number] = process

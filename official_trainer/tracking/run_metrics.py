@@ -1,7 +1,7 @@
-"""What Prometheus and Kubeflow are told of a run: names, labels, and where each value comes from.
+"""What Prometheus is told of a run: names, labels, and where each value comes from.
 
 Owns: the table of names; the newest numbers that a tracker got; what `run.json` and `status.json` say at the moment of
-the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`, `kubeflow.py`),
+the question, and memory. Does not own: how samples travel (`prometheus.py`, `scraping.py`),
 how the two files are written (`record.py`), what the numbers of the split `time` mean (`runs/health/time_account.py`).
 
 Training pays nothing for a question: who asks reads the files, in bounded time. What cannot be read has no sample.

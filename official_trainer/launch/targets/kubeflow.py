@@ -1,7 +1,7 @@
 """Jobs on Kubeflow Trainer: a TrainJob beside a TrainingRuntime of its own, handed over with kubectl.
 
 Owns: what of a JobSet goes into which of the two objects, `TF_CONFIG` of each role, and the commands that differ.
-Does not own: the JobSet itself (`kubernetes.py`); the progress that a run posts (`tracking/kubeflow.py`).
+Does not own: the JobSet itself (`kubernetes.py`).
 
 A runtime of the cluster has one role, so each job brings a runtime with its roles. The controller makes the JobSet of
 the runtime as it is, and gives the first role, where the chief is, the address to which it posts its progress.
@@ -21,7 +21,6 @@ from official_trainer.launch.target import Argv, Rendered
 from official_trainer.launch.targets import kubernetes_fragments as fragments
 from official_trainer.launch.targets.kubernetes import CONTAINER, INSTANCE_LABEL, Kubernetes, selector
 from official_trainer.launch.targets.rendering import dump_yaml, filled
-from official_trainer.tracking.kubeflow import JOB
 
 GROUP = "trainer.kubeflow.org"
 _API = f"{GROUP}/v1alpha1"
@@ -51,7 +50,7 @@ class Kubeflow(Kubernetes):
         first = spec["replicatedJobs"][0]
         nodes = first["template"]["spec"]["completions"]
         if not job.is_sweep:  # whose workers have no progress in common
-            uid = {"name": JOB, "valueFrom": {"fieldRef": {"fieldPath": _UID_LABEL}}}
+            uid = {"name": "JOBSET_UID", "valueFrom": {"fieldRef": {"fieldPath": _UID_LABEL}}}
             pod = {"spec": {"containers": [{"name": _NODE, "env": [uid]}]}}
             step = {"labels": {f"{GROUP}/trainjob-ancestor-step": "trainer"}}
             first["template"] = fragments.merged(first["template"], {"metadata": step, "spec": {"template": pod}})

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 from official_trainer.config import Config, FrozenDict
 from official_trainer.distributed.cluster import LAYOUT
 from official_trainer.launch.profile import VARIABLE, Profile
-from official_trainer.tracking.kubeflow import JOB
 
 LONGEST_LABEL = 63
 LABEL = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$)[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -25,7 +24,7 @@ _NAMESPACE = re.compile(rf"(?=.{{1,{LONGEST_LABEL}}}$){_PART}")
 _SUBDOMAIN = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _OUR_VARIABLES = frozenset(
-    (LAYOUT, JOB, "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
+    (LAYOUT, "JOBSET_UID", "JOBSET_NAME", "REPLICATED_JOB_NAME", "JOB_INDEX", "JOB_COMPLETION_INDEX", "TF_CONFIG")
 )
 _DEVICE = re.compile(rf"{_PART}(\.{_PART})*/[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 

@@ -98,25 +98,13 @@ def test_a_job_is_handed_over_seen_to_and_taken_back(api, capfd):  # noqa: F811
     ],
 )
 def test_the_pods_of_a_trainjob_train(tmp_path, counts, leader, said):
-    """N50: each role finds its place from the runtime and what the platform adds; one alone posts progress.
-
-    The address of the platform is down here, which costs one warning.
-    """
+    """N50: each role finds its place from the runtime and what the platform adds."""
     if reason := pods.why_not():
         pytest.skip(f"PODS ARE NOT RUN: {reason}")
     text = f"{IMAGE}\nvolumes: [{{claim: runs, path: {tmp_path}}}]\n{counts}"
-    words = (
-        "--config_file=configs/smoke/digits_mlp.yaml",
-        "--set=trainer.trackers=[{type: kubeflow, post_seconds: 0.05}]",
-    )
-    runtime, _ = objects_of(text, *words, model_dir=f"{tmp_path}/run")
-    files = {"TOKEN": tmp_path / "token", "CA_CERT": tmp_path / "ca.crt"}
-    files["TOKEN"].write_text("t")
-    environ = {f"KUBEFLOW_TRAINER_SERVER_{name}": str(path) for name, path in files.items()}
-    found = pods.pods_of_jobset(jobset_of(runtime, {"KUBEFLOW_TRAINER_SERVER_URL": "https://127.0.0.1:1/x", **environ}))
+    runtime, _ = objects_of(text, "--config_file=configs/smoke/digits_mlp.yaml", model_dir=f"{tmp_path}/run")
+    found = pods.pods_of_jobset(jobset_of(runtime, {}))
     with pods.Nodes(found, tmp_path / "out", ROOT) as nodes:
         assert set(nodes.start_all().wait_all().values()) == {0}, nodes.outputs()
         assert said in nodes.out(leader, 0)
-        warned = {name for name in found if "was not posted to Kubeflow Trainer" in nodes.err(*name) + nodes.out(*name)}
-        assert warned == {(leader, 0)}, nodes.outputs()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "done"
