@@ -22,7 +22,6 @@ from official_trainer.cli.parser import UsageError
 from official_trainer.errors import ExitCode, UserError, without_arrays
 from official_trainer.nearest import did_you_mean, nearest
 from official_trainer.shown import printable
-from official_trainer.tracking import json_lines
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
@@ -68,7 +67,6 @@ def reported(command: Callable[[], int], words: Sequence[str], *, ends_process: 
         sys.stdout.flush()
     except (KeyboardInterrupt, Exception) as error:
         code = _report(error, words, ends_process=ends_process)
-    json_lines.end(gives_back=not ends_process)
     if ends_process:
         process.end_soon(code, before)
         if "tensorflow" not in sys.modules:
@@ -116,11 +114,7 @@ def _report(error: KeyboardInterrupt | Exception, words: Sequence[str], *, ends_
 
 
 def _print_traceback(error: BaseException) -> None:
-    text = without_arrays("".join(traceback.format_exception(error)).rstrip())
-    if (stream := json_lines.of(sys.stderr)) is None:
-        print(text, file=sys.stderr)
-    else:
-        stream.record("error", text, error=type(error).__name__)
+    print(without_arrays("".join(traceback.format_exception(error)).rstrip()), file=sys.stderr)
 
 
 def _report_mistake(error: Exception, words: Sequence[str]) -> int | None:
@@ -178,8 +172,6 @@ def _command(argv: list[str], script: str | None) -> int:
     if arguments.help:
         return int(ExitCode.DONE)
     arguments.argv = [*called.split(), *rest]
-    if getattr(arguments, "log_format", None) == "json":
-        json_lines.start(only_errors=bool(getattr(arguments, "json", False)))  # whose result is JSON itself
     for line in arguments.idle:
         terminal.report_error(line, "warning", "yellow")
     with contextlib.ExitStack() as held:

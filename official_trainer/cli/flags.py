@@ -36,9 +36,6 @@ def add_run_flags(parser: Parser, *, has_directory: bool = True) -> None:
     parser.output_group()
     parser.switch("quiet", "print only warnings, errors and results")
     parser.switch("traceback", "print the whole traceback of an error in your code")
-    formats = ("text", "json")
-    help = "text, or json: each line an object for a service that collects logs (default: text)"
-    parser.value("log_format", "FORMAT", help, choices=formats)
 
 
 def add_import_flag(parser: Parser) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TextIO, get_args
 
 from official_trainer.shown import printable, wrapped
-from official_trainer.tracking import json_lines
 
 Colour = Literal["red", "green", "yellow", "blue", "magenta", "cyan", "dim", "bold"]
 _COLOURS = dict(zip(get_args(Colour), (31, 32, 33, 34, 35, 36, 2, 1), strict=True))
@@ -34,10 +33,6 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
 
 def report_error(message: str, label: str = "error", colour: Colour = "red") -> None:
     """Writes `error: message` to stderr, or with another label; a message may have several lines."""
-    if (stream := json_lines.of(sys.stderr)) is not None:
-        is_level = label in ("error", "warning", "critical")
-        stream.record(label if is_level else "info", message if is_level else f"{label}: {message}")
-        return
     text = wrapped(f"{label}: {printable(message)}", width(sys.stderr)).removeprefix(f"{label}:")
     print(f"{paint(f'{label}:', colour, sys.stderr)}{text}", file=sys.stderr, flush=True)
 
@@ -113,9 +108,6 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-            if (stream := json_lines.of(sys.stderr)) is not None:
-                stream.record(record.levelname.lower(), text, logger=record.name)
-                return
             if record.levelno >= logging.WARNING:
                 report_error(text, record.levelname.lower(), "yellow")
             else:

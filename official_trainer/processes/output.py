@@ -35,7 +35,6 @@ class Printer:
         columns: Callable[[], int | None] = lambda: None,
         log_dir: str = "",
         quiet: bool = False,
-        relay: Callable[[str, str], None] | None = None,
     ) -> None:
         """Takes where the output goes.
 
@@ -45,10 +44,9 @@ class Printer:
           columns: returns how wide the terminal is, whose lines end between words; None if there is none.
           log_dir: a folder for a log file of each process, without labels; output is appended; empty for none.
           quiet: whether the launcher's own lines are left out.
-          relay: takes each line and the name of its process instead of `stream`; None for text.
         """
         self._stream, self._paint, self._columns = stream, paint, columns
-        self._log_dir, self._quiet, self._relay = log_dir, quiet, relay
+        self._log_dir, self._quiet = log_dir, quiet
         self._names: list[str] = []
         self._width = 0
 
@@ -71,10 +69,6 @@ class Printer:
             self._print(LAUNCHER_NAME, [text])
 
     def _print(self, name: str, lines: Iterable[str]) -> None:
-        if self._relay is not None:
-            for line in lines:
-                self._relay(line, name)
-            return
         number = self._names.index(name) if name in self._names else LAUNCHER
         label = self._paint(f"[{name}]", number) + " " * (self._width - len(name))
         columns = self._columns()

@@ -41,7 +41,7 @@ from official_trainer.runs.resume import comparison, config_changes, data_layout
 from official_trainer.runs.resume.config_changes import OperativeConfig
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import export, variables
-from official_trainer.tracking import json_lines, monitored, run_metrics
+from official_trainer.tracking import monitored, run_metrics
 from official_trainer.tracking.console import format_number
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import numbers_of, read_rows
@@ -382,7 +382,6 @@ class RunObserver(LoopObserver):
     def on_window(self, state: LoopState, num_steps: int, seconds: float, loss: float) -> None:
         """Shows progress; ends the run if the directory is not that of this process any more."""
         self._process.watchdog.beat(state.step)
-        json_lines.note(step=state.step)
         self._process.lock.check_held()
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces

@@ -33,7 +33,6 @@ from official_trainer.runs.predictions.shards import PredictionSettings
 from official_trainer.stopping import StopRequest
 from official_trainer.tasks import registry
 from official_trainer.threads import run_bounded
-from official_trainer.tracking import json_lines
 from official_trainer.tracking.console import working
 from official_trainer.tracking.record import check_name, prepare_model_dir
 
@@ -78,7 +77,6 @@ def run(
         job = dataclasses.replace(job, mode="continuous_eval")  # it only reads the run's checkpoints
     else:
         job = dataclasses.replace(job, cluster=cluster)
-    json_lines.note(run=job.model_dir, worker=None if cluster is None else cluster.name)
     check_startable(job, prediction)
     if job.mode in TRAINING_MODES and not job.serves:  # from a disk, it takes as long as importing TensorFlow
         run_bounded(lambda: manifest.read_ahead(job.model_dir), 0.0, "read-ahead")

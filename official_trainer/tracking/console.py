@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from official_trainer.shown import printable, shorten, wrapped
-from official_trainer.tracking import EVALUATION, Media, Tracker, json_lines
+from official_trainer.tracking import EVALUATION, Media, Tracker
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,8 +64,7 @@ class Console(Tracker):
         self._metrics: dict[str, float] = {}  # of the last summary, without its loss
         self._before: dict[str, Mapping[str, float]] = {}  # the last results of each split
         self._afterwards = ""
-        lines = _Json if json_lines.of(stream) is not None else _Lines
-        self._view = _View() if quiet else _Bar(stream) if can_redraw(stream) else lines(stream)
+        self._view = _View() if quiet else _Bar(stream) if can_redraw(stream) else _Lines(stream)
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
@@ -168,7 +167,7 @@ class Console(Tracker):
             seconds = (self._clock() - since) / (step - start) * (self.end_step - step)
             time_left = f"eta {format_seconds(seconds)}"
         with self._until_closed():
-            self._view.progress(_Progress(step, self.end_step, place, shown, self._speed, time_left, what, metrics))
+            self._view.progress(_Progress(step, self.end_step, place, shown, self._speed, time_left, what))
 
 
 class _Progress(NamedTuple):
@@ -179,7 +178,6 @@ class _Progress(NamedTuple):
     speed: str
     time_left: str
     doing: str  # what happens instead of a step
-    values: Mapping[str, float]  # the metrics as numbers
 
 
 class _Result(NamedTuple):
@@ -222,28 +220,6 @@ class _Lines(_View):
     def line(self, text: str) -> None:
         self._stream.write(f"{text}\n")
         self._stream.flush()
-
-
-class _Json(_Lines):
-    """The same lines as objects, with what they say as numbers."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._fields: dict[str, Any] = {}
-
-    def progress(self, progress: _Progress) -> None:
-        json_lines.note(step=progress.step)
-        self._fields = {"split": "train", "end_step": progress.end_step, "metrics": dict(progress.values)}
-        super().progress(progress)
-
-    def results(self, split: str, step: int, results: Sequence[_Result]) -> None:
-        self._fields = {"split": split, "step": step, "metrics": {each.name: each.value for each in results}}
-        super().results(split, step, results)
-
-    def line(self, text: str) -> None:
-        stream, fields, self._fields = json_lines.of(self._stream), self._fields, {}
-        if stream is not None:
-            stream.record("info", text, **fields)
 
 
 class _Bar(_View):

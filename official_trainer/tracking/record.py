@@ -28,7 +28,6 @@ from official_trainer import files
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.files import CODE_FILE, RUN_FILE, STATUS_FILE
 from official_trainer.shown import first_few, shorten, without_secrets
-from official_trainer.tracking import json_lines
 from official_trainer.tracking.git_state import Code
 from official_trainer.tracking.jsonl import encode, is_encoded
 from official_trainer.tracking.monitored import Value
@@ -284,7 +283,6 @@ class RunRecord:
     def phase(self, name: str, step: int | None = None) -> None:
         """Records the current phase; without `step` the last one stays."""
         self._status["phase"] = name
-        json_lines.note(phase=name, step=step)
         self.take_step(step)
         self._write_status()
 

@@ -27,7 +27,6 @@ from official_trainer.cli.verbs import train
 from official_trainer.errors import ExitCode
 from official_trainer.launch import job_spec
 from official_trainer.nearest import did_you_mean, nearest
-from official_trainer.tracking import json_lines
 
 if TYPE_CHECKING:
     from official_trainer.launch.profile import Profile
@@ -200,7 +199,6 @@ def _run_here(arguments: argparse.Namespace) -> int:
             columns=terminal.width,
             log_dir=log_dir,
             quiet=arguments.quiet,
-            relay=json_lines.relay_of(sys.stdout),
         )
         outcome = local.launch(job, options, printer)
     if journal:

@@ -29,7 +29,6 @@ from official_trainer.distributed.cluster import PS, Cluster, process_name
 from official_trainer.distributed.peers import PeerLostError, answers
 from official_trainer.errors import ExitCode
 from official_trainer.threads import WorkerThread, run_bounded
-from official_trainer.tracking import json_lines
 
 _LATE_FILE = "late.json"
 _READ_SECONDS = 5.0  # the storage may be what hangs
@@ -261,8 +260,6 @@ def stacks() -> str:
 
 
 def _write_stderr(text: str) -> None:
-    if (lines := json_lines.of(sys.stderr)) is not None:
-        text = lines.line("error", text.strip()) + "\n"
     # Not sys.stderr: the stuck thread may hold its lock.
     with open(2, "wb", closefd=False) as stream:
         stream.write(text.encode("utf-8", "replace"))

@@ -229,7 +229,7 @@ def _planned(arguments: argparse.Namespace) -> Plan:
     def words(verb: str, model_dir: str, sets: Sequence[str]) -> list[str]:
         parser = flags.Parser(verb, usage="", description="")
         flags.add_run_flags(parser)
-        return parser.words(changed(sets, model_dir=model_dir, quiet=False, log_format=None))
+        return parser.words(changed(sets, model_dir=model_dir, quiet=False))
 
     swept = subject.Experiment(name=experiment, directory=directory, resolve=resolve, words=words, gin=gin)
     return subject.planned(swept, settings, directory, joins=arguments.join)
