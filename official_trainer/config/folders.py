@@ -1,7 +1,7 @@
-"""Names of files and folders in a run directory that a config may choose.
+"""Names of folders in a run directory that a config may choose.
 
 Owns: the names that the run uses itself, and what a chosen name may look like. Does not own: the fields (`schema.py`,
-actions, trackers), paths outside of the run directory.
+actions), paths outside of the run directory.
 
 What writes there also deletes there: a name that leads out of the run directory, or into another part's folder, would
 delete checkpoints.
@@ -18,7 +18,7 @@ RESERVED = (
 )
 """Folders that the run, or a part of it, uses under this very name."""
 
-_OWN_FILES = re.compile(r"(checkpoint|ckpt-.*|from-.*|.*\.(json|jsonl|yaml|gin|txt|db|csv)|PROFILE)", re.DOTALL)
+_OWN_FILES = re.compile(r"(checkpoint|ckpt-.*|from-.*|.*\.(json|jsonl|yaml|gin|txt|db)|PROFILE)", re.DOTALL)
 
 
 def folder_problem(name: str, *, own: str | None = None, reserved: Collection[str] = RESERVED) -> str | None:
@@ -29,23 +29,16 @@ def folder_problem(name: str, *, own: str | None = None, reserved: Collection[st
       own: the reserved name that is this field's own default.
       reserved: names that other parts use.
     """
-    if problem := _shape_problem(name, "folder"):
+    if problem := _shape_problem(name):
         return problem
     if name != own and (name in reserved or _OWN_FILES.fullmatch(name)):
         return f"is {name!r}, which the run uses itself; name another folder"
     return None
 
 
-def file_problem(name: str, *, suffix: str) -> str | None:
-    """Returns what is wrong with the name of a file in the run directory that ends in `suffix`, or None."""
-    if not name.endswith(suffix):
-        return f"is {name!r}; the name of a table ends in {suffix}"
-    return _shape_problem(name, "file in the run directory")
-
-
-def _shape_problem(name: str, what: str) -> str | None:
+def _shape_problem(name: str) -> str | None:
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        return f"is {name!r}; it must be the name of one {what}"
+        return f"is {name!r}; it must be the name of one folder"
     if len(name.encode()) > 200:
         return f"is a name of {len(name.encode())} bytes; at most 200 are allowed"
     return None

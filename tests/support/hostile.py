@@ -18,7 +18,6 @@ SETS = [
     "trainer.max_to_keep=10",
     "trainer.continuous_eval_timeout=0",
     "trainer.export.best=true",
-    "trainer.trackers=[{type: csv}]",
     "trainer.actions=[{type: command, name: said, argv: [echo, said], events: [end]}]",
     "runtime.enable_op_determinism=true",
 ]

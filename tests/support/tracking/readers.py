@@ -1,6 +1,5 @@
 """What trackers have written, read with the libraries of those who read it: (split/name, step, value) of each point."""
 
-import csv
 import json
 import struct
 from pathlib import Path
@@ -11,17 +10,6 @@ import tensorflow as tf
 def jsonl(directory):
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return [(f"{row['split']}/{name}", row["step"], value) for row in rows for name, value in row.items()]
-
-
-def table(directory):
-    with open(directory / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [
-        (f"{row['split']}/{name}", int(row["step"]), float(value))
-        for row in rows
-        for name, value in row.items()
-        if value and name not in ("step", "split", "time")
-    ]
 
 
 def tensorboard(directory):
@@ -86,4 +74,4 @@ def _number(text):
     return float(value) if isinstance(value, int | float) else None
 
 
-READERS = {"jsonl": jsonl, "csv": table, "tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}
+READERS = {"jsonl": jsonl, "tensorboard": tensorboard, "mlflow": mlflow, "wandb": wandb}

@@ -10,7 +10,7 @@ import pytest
 from official_trainer.config import ExportConfig, TrainerConfig
 from official_trainer.engine.recovery import NonFiniteError
 from official_trainer.program import Program
-from official_trainer.tracking.csv import CsvConfig
+from official_trainer.tracking.tensorboard import TensorBoardConfig
 from tests.support.programs import examples, light, lightly
 
 X, Y = (array[:48] for array in examples())
@@ -43,7 +43,7 @@ def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
         best_checkpoint_eval_metric="loss",
         best_checkpoint_metric_comp="lower",
         export=ExportConfig(at_end=True, best=True),
-        trackers=(CsvConfig(),),
+        trackers=(TensorBoardConfig(splits=("train",)),),
     )
     run = tmp_path / "run"
     owner = lightly(Program(light, str(run), trainer=settings))
@@ -53,7 +53,7 @@ def test_a_run_directory_is_kept_as_the_trainer_section_says(tmp_path):
     assert record["best"]["metric"] == "loss"
     assert (run / "export" / "9" / "saved_model.pb").exists()
     assert list((run / "export" / "best").iterdir())
-    assert list(run.glob("**/*.csv"))
+    assert {path.parent.name for path in run.rglob("*.tfevents.*")} == {"train"}
     best = record["best"]["value"]
     owner.evaluate(X[:3], Y[:3], verbose=0)
     assert json.loads((run / "run.json").read_text())["best"]["value"] == best

@@ -14,15 +14,13 @@ from official_trainer.runs.build import trackers_of
 from official_trainer.runs.job import Job
 from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
-from official_trainer.tracking.csv import CsvConfig
 from official_trainer.tracking.jsonl import JsonlTracker
-from official_trainer.tracking.log import LogConfig
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 from official_trainer.tracking.threads import TrackerError
 from tests.support import several_tasks, toy
 from tests.support.tracking.readers import READERS
 
-CALLS = []
+CALLS, ROWS = [], []
 
 
 class Broken(Tracker):
@@ -42,6 +40,23 @@ class BrokenConfig(TrackerConfig):
     def build(self, place):
         assert (place.experiment, place.name) == ("toy_tracked", "run")
         return Broken()
+
+
+class Lines(Tracker):
+    """A line of Python's log for each row, which it keeps too."""
+
+    def log(self, split, step, values):
+        logging.getLogger("mine").info("%s @ %d: %s", split, step, values)
+        ROWS.extend(((f"{split}/{name}", step), value) for name, value in values.items())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinesConfig(TrackerConfig):
+    """A tracker of the user's own that works."""
+
+    def build(self, place):
+        ROWS.clear()
+        return Lines()
 
 
 class TrackedConfig(configuration.TaskConfig):
@@ -77,7 +92,7 @@ def points(model_dir, name):
 def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     """B6: on_error warn, the default: the run ends in order and all other trackers have everything."""
     CALLS.clear()
-    metrics = do(model_dir, BrokenConfig(), CsvConfig())
+    metrics = do(model_dir, BrokenConfig(), LinesConfig())
     assert "accuracy" in metrics
     said = [record.getMessage() for record in caplog.records if "trainer.trackers[0]" in record.getMessage()]
     assert said == [
@@ -91,7 +106,7 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
     rows = {key: value for key, value in rows.items() if not key[0].endswith("/time")}
     shared = {"train/training_loss": "train/loss", "validation/validation_loss": "validation/loss"}
     shared |= {place: f"train/{place}" for place, _ in rows if place.startswith("time/")}
-    assert points(model_dir, "csv") == rows
+    assert dict(ROWS) == rows and len(ROWS) == len(rows)
     board = points(model_dir, "tensorboard")
     shown = {(shared.get(place, place), step): pytest.approx(value) for (place, step), value in rows.items()}
     assert {key: board[key] for key in shown} == shown
@@ -99,9 +114,9 @@ def test_a_tracker_that_always_fails_costs_the_run_nothing(model_dir, caplog):
 
 def test_a_run_may_have_no_tensorboard_or_one_of_some_splits(model_dir, tmp_path):
     """B14: the section takes the place of what every run has; there is one."""
-    do(model_dir, TensorBoardConfig(splits=()), CsvConfig(), train_steps=20)
+    do(model_dir, TensorBoardConfig(splits=()), train_steps=20)
     assert not list(Path(model_dir).rglob("*.tfevents.*"))
-    assert ("train/accuracy", 20) in points(model_dir, "csv")
+    assert ("train/accuracy", 20) in points(model_dir, "jsonl")
     other = str(tmp_path / "other")
     do(other, TensorBoardConfig(splits=("validation",)), train_steps=20)
     assert {path.parent.name for path in Path(other).rglob("*.tfevents.*")} == {"validation"}
@@ -126,13 +141,14 @@ def test_a_sub_folder_that_is_not_allowed_ends_the_run(model_dir):
 
 
 def test_the_numbers_of_a_run_are_in_its_log(model_dir, caplog):
-    """B14: `write_trainer_log`, by our name: a line for each summary and evaluation, at the level and logger named."""
+    """B14: `write_trainer_log`, by a tracker of the user's own: a line for each summary and evaluation."""
     with caplog.at_level(logging.INFO, logger="mine"):
-        do(model_dir, LogConfig(logger="mine", splits=("train", "validation")), train_steps=20)
+        do(model_dir, LinesConfig(), train_steps=20)
     lines = [record.getMessage() for record in caplog.records if record.name == "mine"]
+    lines = [line for line in lines if not line.startswith("time")]
     assert [line.partition(": ")[0] for line in lines] == ["train @ 10", "train @ 20", "validation @ 20"]
     row = points(model_dir, "jsonl")
-    assert f"accuracy {row['validation/accuracy', 20]:.4g}" in lines[-1]
+    assert f"'accuracy': {row['validation/accuracy', 20]}" in lines[-1]
 
 
 def test_a_tracker_that_must_work_ends_the_run(model_dir):
@@ -154,10 +170,10 @@ def test_a_process_that_died_between_tensorboard_and_the_row_leaves_one_point(mo
     with monkeypatch.context() as patch:
         patch.setattr(JsonlTracker, "log", die)
         with pytest.raises(KeyboardInterrupt):
-            do(model_dir, CsvConfig())
+            do(model_dir)
     assert ("validation/accuracy", 20) in points(model_dir, "tensorboard")
-    do(model_dir, CsvConfig())
-    for name in ("jsonl", "csv", "tensorboard"):
+    do(model_dir)
+    for name in ("jsonl", "tensorboard"):
         found = [(place, step) for place, step, _ in READERS[name](Path(model_dir))]
         assert sorted(step for place, step in found if place == "validation/accuracy") == [20, 40], name
         assert sorted(step for place, step in found if place == "train/accuracy") == [10, 20, 30, 40], name
@@ -185,7 +201,7 @@ def test_tensorboard_has_an_evaluations_points_before_its_row_is_written(model_d
 
 def test_nothing_is_opened_before_the_first_number(model_dir, capsys):
     """B6: then each tracker writes its files, and the console its line."""
-    job = Job(experiment="toy_tracked", resolved=resolve(CsvConfig()), model_dir=model_dir, mode="train")
+    job = Job(experiment="toy_tracked", resolved=resolve(), model_dir=model_dir, mode="train")
     told = trackers_of(job)
     assert not Path(model_dir).exists()
     Path(model_dir).mkdir()
@@ -196,15 +212,15 @@ def test_nothing_is_opened_before_the_first_number(model_dir, capsys):
     told.all.close()
     told.console.message("hello")
     assert "hello" in capsys.readouterr().out
-    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.csv", "metrics.jsonl", "train"}
+    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.jsonl", "train"}
 
 
 def test_an_evaluator_beside_training_has_files_of_its_own(model_dir):
-    """N14: no two live processes write one table; TensorBoard's files are those of the run."""
+    """N14: no two live processes write one file of rows; TensorBoard's files are those of the run."""
     do(model_dir, mode="train", train_steps=20)
-    do(model_dir, CsvConfig(), mode="continuous_eval", train_steps=20)
+    do(model_dir, mode="continuous_eval", train_steps=20)
     beside = Path(model_dir, "continuous_eval")
-    assert {step for place, step in points(beside, "csv")} == {20}
-    assert not Path(model_dir, "metrics.csv").exists()
+    assert {step for place, step in points(beside, "jsonl")} == {20}
+    assert not [place for place, _ in points(model_dir, "jsonl") if place.startswith("validation")]
     assert not list(beside.rglob("*.tfevents.*"))
     assert ("validation/accuracy", 20) in points(model_dir, "tensorboard")

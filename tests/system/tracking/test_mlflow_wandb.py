@@ -50,13 +50,14 @@ def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs
     check_ready(dataclasses.replace(job, mode="eval"))
 
 
+@needs("mlflow", "sqlalchemy", "alembic")
 def test_the_same_tracker_twice_is_refused(monkeypatch):
-    """B6: both would write the same file; with other fields there may be two of one type."""
+    """B6: both would write to the same run; with other fields there may be two of one type."""
     monkeypatch.setattr("official_trainer.tasks.registry.get_task_cls", lambda *where: None)
-    table = TrackerConfig.named("csv")
-    check_ready(job_of(table(), table(file="other.csv")))
+    mlflow = TrackerConfig.named("mlflow")
+    check_ready(job_of(mlflow(), mlflow(run_name="other")))
     with pytest.raises(ConfigError, match=r"trainer.trackers\[1\]: is there twice, as trainer.trackers\[0\] too"):
-        check_ready(job_of(table(), table(on_error="fail")))
+        check_ready(job_of(mlflow(), mlflow(on_error="fail")))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +76,12 @@ def test_a_run_directory_on_a_url_needs_a_server(place, name, message):
 
 
 def test_trackers_are_read_from_yaml():
-    """B6: `trainer.trackers: [{type: csv}]`."""
-    sets = ["trainer.trackers=[{type: csv}, {type: mlflow, experiment: all, on_error: fail}, {type: wandb}]"]
-    csv, mlflow, wandb = configuration.resolve(ExperimentConfig(), sets=sets).config.trainer.trackers
-    assert (csv.file, mlflow.experiment, mlflow.on_error, wandb.mode) == ("metrics.csv", "all", "fail", "offline")
-    with pytest.raises(ConfigError, match=r"unknown type 'cvs'.*csv, log, mlflow, .*did you mean 'csv'"):
-        configuration.resolve(ExperimentConfig(), sets=["trainer.trackers=[{type: cvs}]"])
+    """B6: `trainer.trackers: [{type: wandb}]`."""
+    sets = ["trainer.trackers=[{type: mlflow, experiment: all, on_error: fail}, {type: wandb}]"]
+    mlflow, wandb = configuration.resolve(ExperimentConfig(), sets=sets).config.trainer.trackers
+    assert (mlflow.experiment, mlflow.on_error, wandb.mode) == ("all", "fail", "offline")
+    with pytest.raises(ConfigError, match=r"unknown type 'wandbi'.*mlflow, prometheus, .*did you mean 'wandb'"):
+        configuration.resolve(ExperimentConfig(), sets=["trainer.trackers=[{type: wandbi}]"])
 
 
 @needs("mlflow", "sqlalchemy", "alembic")
