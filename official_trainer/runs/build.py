@@ -52,7 +52,6 @@ _CALLS_OF_TRACKER = {
     "publish": ("split, step, media",),
     "rewind": ("step",),
     "resume": ("split, step",),
-    "enter": ("phase, step, unix_seconds",),
     "flush": ("",),
     "end": ("outcome",),
     "close": ("",),

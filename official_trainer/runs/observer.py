@@ -98,7 +98,6 @@ class TrainingProcess:
           found: what the directory held before; None if it was not there.
         """
         self.record.start()
-        self.trackers.all.enter("start", None, time.time() - self.account.report()["wall_seconds"])
         self._earlier = dataclasses.replace(self._earlier, record=self.record.time_before)
         try:
             with contextlib.suppress(LookupError, TypeError, AttributeError):  # `_time` warns of a changed record
@@ -156,7 +155,6 @@ class TrainingProcess:
         self.account.enter(phase)
         self.watchdog.enter(phase, step)
         self.record.phase(phase, step)
-        self.trackers.all.enter(phase, step, time.time())
 
     def set_trainer(self, trainer: Trainer) -> None:
         """The trainer is built: its progress can be watched."""
@@ -386,10 +384,6 @@ class RunObserver(LoopObserver):
         examples, traces = self._trainer.examples_of(num_steps), self._trainer.context.traces.count("train")
         has_traced, self._num_traces = traces > self._num_traces, traces
         self._account_window(num_steps, seconds, examples, has_traced=has_traced)
-        if has_traced:
-            now, trackers = time.time(), self._process.trackers.all
-            trackers.enter("trace", state.step - num_steps, now - seconds)
-            trackers.enter("train", state.step, now)
         workers = self._trainer.windows.worker_seconds
         if self._slow_workers.window(num_steps, seconds, workers, has_traced=has_traced):
             self._tell_of_slow_worker()

@@ -188,9 +188,6 @@ class Tracker:
     def resume(self, split: str, step: int) -> None:
         """Announces numbers of `split` at `step` that a killed process may have logged already; they count once."""
 
-    def enter(self, phase: str, step: int | None, unix_seconds: float) -> None:
-        """A phase begins, also before `describe`: one of `status.json`, or `trace`, which is a window that traced."""
-
     def flush(self) -> None:
         """Brings everything logged so far to its destination; called before each checkpoint."""
 
@@ -258,10 +255,6 @@ class Trackers(Tracker):
     def resume(self, split: str, step: int) -> None:
         for tracker in self._trackers:
             tracker.resume(split, step)
-
-    def enter(self, phase: str, step: int | None, unix_seconds: float) -> None:
-        for tracker in self._trackers:
-            tracker.enter(phase, step, unix_seconds)
 
     def flush(self) -> None:
         with self._timed():

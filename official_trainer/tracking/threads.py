@@ -85,10 +85,6 @@ class ThreadedTracker(Tracker):
     def resume(self, split: str, step: int) -> None:
         self._submit("resume", split, step)
 
-    def enter(self, phase: str, step: int | None, unix_seconds: float) -> None:
-        if getattr(type(self._tracker), "enter", Tracker.enter) is not Tracker.enter and self._make_room(0):
-            self._submit("enter", phase, step, unix_seconds)
-
     def flush(self) -> None:
         """Returns when everything logged before has been written."""
         self._wait(self._submit("flush"))

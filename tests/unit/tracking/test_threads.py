@@ -9,7 +9,7 @@ import pytest
 
 from official_trainer.errors import ExitCode
 from official_trainer.files import PathKindError
-from official_trainer.tracking import Histogram, Outcome, Text, Tracker, Trackers, closing, threads
+from official_trainer.tracking import Histogram, Outcome, Text, Tracker, closing, threads
 from official_trainer.tracking.threads import ThreadedTracker, TrackerError
 
 
@@ -45,9 +45,6 @@ class Recorder(Tracker):
     def resume(self, split, step):
         self._note("resume", step)
 
-    def enter(self, phase, step, unix_seconds):
-        self._note("enter", phase, step, unix_seconds)
-
     def flush(self):
         self._note("flush")
 
@@ -56,20 +53,6 @@ class Recorder(Tracker):
 
     def close(self):
         self._note("close")
-
-
-def test_phases_are_told_to_those_that_take_them():
-    """B6, N48: in the order of all calls; any other tracker gets no call, so its thread does not start."""
-    inner = Recorder()
-    told = Trackers([ThreadedTracker(Tracker(), name="none"), ThreadedTracker(inner, name="x")])
-    told.enter("start", None, 1.5)
-    assert "tracker none" not in {thread.name for thread in threading.enumerate()}
-    told.log("train", 3, {})
-    told.enter("save", 3, 2.5)
-    told.close()
-    for thread in inner.threads:
-        thread.join(60)
-    assert inner.calls == [("enter", "start", None, 1.5), ("log", 3), ("enter", "save", 3, 2.5), ("close",)]
 
 
 def test_one_thread_makes_every_call_in_order():
