@@ -220,7 +220,6 @@ class RunRecord:
             "step": None,
             "last_checkpoint_step": None,
             "last_saved": self._last_saved(),
-            "saves": 0,
             **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
@@ -289,7 +288,7 @@ class RunRecord:
     def checkpoint(self, step: int, *, is_new: bool = True) -> None:
         """Records that the checkpoint of `step` is committed; one that is not new is gone back to."""
         if is_new:
-            self._status |= {"last_saved": self._now(), "saves": self._status["saves"] + 1}
+            self._status["last_saved"] = self._now()
         self._status["last_checkpoint_step"] = self._run["last_checkpoint_step"] = step
         self.take_step(step)
         self._write_status()
@@ -367,7 +366,6 @@ class RunRecord:
 
     def _write_status(self) -> None:
         self._check()
-        self._status |= {"slow_worker": self._run.get("slow_worker")}
         self._status["updated"] = self._now()
         _write(files.join(self.model_dir, STATUS_FILE), self._status)
 

@@ -36,6 +36,12 @@ def queries():
         yield f"alerts.yml: {rule['alert']}", rule["expr"]
 
 
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
 def until(is_so, what):
     """Waits; `what` is for the error, and may be a function that returns it."""
     end = time.monotonic() + TIMEOUT_SECONDS
@@ -46,20 +52,18 @@ def until(is_so, what):
 
 
 class Prometheus:
-    """A server that scrapes each second what `targets` names, until the end of the block."""
+    """A server that scrapes a port of this machine each second, until the end of the block."""
 
-    def __init__(self, folder, targets):
-        self.folder, self.targets = folder, targets
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{found.getsockname()[1]}"
+    def __init__(self, folder, port):
+        self.folder, self.port = folder, port
+        self.address = f"127.0.0.1:{free_port()}"
 
     def __enter__(self):
         config = yaml.safe_load((FILES / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(FILES / "alerts.yml")]
         (job,) = config["scrape_configs"]
-        job["file_sd_configs"] = [{"files": [f"{self.targets}/*.json"], "refresh_interval": "1s"}]
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{self.port}"]}]
         (self.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         options = {
             "config.file": self.folder / "prometheus.yml",

@@ -30,7 +30,6 @@ from benchmarks import (
     resume,
     rounds,
     saves,
-    scraping,
     steps,
     sweeps,
     tuners,
@@ -435,15 +434,6 @@ def test_actions_are_measured(monkeypatch):
     _as_measured_by_a_child(monkeypatch, actions)
     (comparison,) = actions.compare(1)
     assert {name: len(values) for name, values in comparison.values.items()} == {actions.NONE: 1, actions.ALL: 1}
-
-
-def test_clients_of_prometheus_are_measured(monkeypatch):
-    """N48: each asks in its own way, and the process computes because of it."""
-    monkeypatch.setattr(scraping, "SECONDS", 1.0)
-    _as_measured_by_a_child(monkeypatch, scraping)
-    (comparison,) = scraping.compare(1)
-    assert comparison.values.keys() == scraping.CLIENTS.keys() == {target.name for target in comparison.targets}
-    assert all(value > 0 for (value,) in comparison.values.values())
 
 
 def test_actions_of_the_benchmark_can_be_read():

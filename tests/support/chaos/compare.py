@@ -145,7 +145,7 @@ def _recorded(model_dir):
 
 NEVER_THE_SAME = (
     *("run_id", "restarts", "pid", "host"),
-    *("started", "restarted", "finished", "updated", "time", "last_saved", "saves"),
+    *("started", "restarted", "finished", "updated", "time", "last_saved"),
     *("argv", "config_digest"),  # in which settings differ
     "git_revision",  # which is known if git answers in time
 )

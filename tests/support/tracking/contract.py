@@ -1,6 +1,7 @@
 """What every tracker has to keep to; `integration` asks it of those that need no library, `system` of the others."""
 
 import io
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +46,11 @@ def build(name, place):
 def no_network(monkeypatch):
     """Names of other machines are not even looked up."""
 
+    look_up = socket.getaddrinfo
+
     def refuse(host, *args, **kwargs):
-        raise AssertionError(f"a tracker looks for {host!r}")
+        assert host == "127.0.0.1", f"a tracker looks for {host!r}"
+        return look_up(host, *args, **kwargs)
 
     monkeypatch.setattr("socket.getaddrinfo", refuse)
 
