@@ -130,15 +130,6 @@ Media = Histogram | Image | Text | Table
 """What a tracker can show in addition to numbers."""
 
 
-def size_bytes(thing: Media) -> int:
-    """Returns about how much memory media take that are on the host."""
-    if isinstance(thing, Text):
-        return len(thing.markdown)
-    if isinstance(thing, Table):
-        return sum(len(cell) if isinstance(cell, str) else 8 for row in thing.rows for cell in row)
-    return int((thing.values if isinstance(thing, Histogram) else thing.pixels).nbytes)
-
-
 def on_host(name: str, thing: Any) -> Media:
     """Returns media with NumPy arrays: the finite values of a histogram as one row, pixels as uint8.
 

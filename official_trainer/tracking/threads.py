@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -16,15 +15,11 @@ from official_trainer import files
 from official_trainer.errors import ExitCode, UserError, describe_error
 from official_trainer.threads import Call, WorkerThread
 from official_trainer.tracking import Media, Outcome, Tracker
-from official_trainer.tracking.media import size_bytes
 
 _logger = logging.getLogger(__name__)
 
-QUEUE_CALLS = 1000
+QUEUE_CALLS = 100
 """Calls that may wait for the thread; after that the caller waits."""
-
-QUEUE_BYTES = 256 << 20
-"""Bytes of media that may wait for the thread; one call may be larger."""
 
 PATIENCE_SECONDS = 60.0
 """How long the caller waits for the thread before it logs a warning and, under `warn`, continues without it."""
@@ -40,10 +35,7 @@ class TrackerError(UserError, RuntimeError):
 
 
 class ThreadedTracker(Tracker):
-    """Passes every call on to another tracker, in their order, in one thread.
-
-    Size: the bounds of the queue depend on what became of the calls in it.
-    """
+    """Passes every call on to another tracker, in their order, in one thread."""
 
     def __init__(
         self, tracker: Tracker, *, name: str, on_error: Literal["warn", "fail"] = "warn", fix: str = ""
@@ -60,23 +52,18 @@ class ThreadedTracker(Tracker):
         """
         self._tracker, self._name, self._must_work, self._fix = tracker, name, on_error == "fail", fix
         self._worker = WorkerThread(f"tracker {name}")
-        self._waiting: deque[tuple[str, int]] = deque()  # method and bytes of each call that has not ended
-        self._is_late = self._has_warned = False
         self._failure: tuple[str, BaseException] | None = None  # the first failed call and its error
-        self._num_calls = self._num_lost = 0
-        self._has_raised = self._is_closed = False
+        self._num_calls = self._num_made = 0
+        self._is_late = self._has_warned = self._has_raised = self._is_closed = False
 
     def describe(self, experiment: str, config: Mapping[str, Any]) -> None:
         self._submit("describe", experiment, config)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
-        if self._make_room(0):
-            self._submit("log", split, step, values)
+        self._submit("log", split, step, values)
 
     def publish(self, split: str, step: int, media: Mapping[str, Media]) -> None:
-        num_bytes = sum(map(size_bytes, media.values()))
-        if self._make_room(num_bytes):
-            self._submit("publish", split, step, media, num_bytes=num_bytes)
+        self._submit("publish", split, step, media)
 
     def rewind(self, step: int) -> None:
         """Returns when it is done, so that calls before it and calls after it stay separate."""
@@ -98,45 +85,31 @@ class ThreadedTracker(Tracker):
         if self._is_closed:
             return
         self._is_closed = True
-        call = self._submit("close")
+        self._num_calls += 1
+        call = self._worker.submit(functools.partial(self._call, "close", ()))
         self._worker.close()
         self._has_ended(call)
         if self._must_work:
             if not self._has_raised:
                 self._raise_failure()
-            return
-        # Those that have not ended too, but for those that carry no data.
-        self._num_lost += sum(method not in ("flush", "close") for method, _ in list(self._waiting))
-        if self._num_lost:
+        elif lost := self._num_calls - self._num_made:
             first = "" if self._failure is None else f"; the first error: {_first_line(self._failure[1])}"
-            _logger.warning(
-                "tracker %s: %d of %d calls were lost%s", self._name, self._num_lost, self._num_calls, first
-            )
+            _logger.warning("tracker %s: %d of %d calls were lost%s", self._name, lost, self._num_calls, first)
 
     # In the caller.
 
-    def _make_room(self, num_bytes: int) -> bool:
-        """Waits until there is room for a call with so many bytes; returns whether there is, else it counts as lost."""
-        while pending := self._worker.pending:
-            waiting = list(self._waiting)
-            waiting_bytes = sum(size for _, size in waiting) if num_bytes else 0
-            if len(waiting) < QUEUE_CALLS and not 0 < waiting_bytes > QUEUE_BYTES - num_bytes:
-                return True
-            if not self._has_ended(pending[0]):
-                self._num_calls += 1
-                self._num_lost += 1
-                return False
-        return True
-
-    def _submit(self, method: str, *arguments: Any, num_bytes: int = 0) -> Call:
-        if method != "close":
-            self._raise_failure()
+    def _submit(self, method: str, *arguments: Any) -> Call | None:
+        """Adds a call; returns None if there was no room for it, so that it is lost."""
+        self._raise_failure()
         self._num_calls += 1
-        self._waiting.append((method, num_bytes))
+        waiting = self._worker.pending
+        if len(waiting) >= QUEUE_CALLS and not self._has_ended(waiting[-QUEUE_CALLS]):
+            return None
         return self._worker.submit(functools.partial(self._call, method, arguments))
 
-    def _wait(self, call: Call) -> None:
-        self._has_ended(call)
+    def _wait(self, call: Call | None) -> None:
+        if call is not None:
+            self._has_ended(call)
         self._raise_failure()
 
     def _has_ended(self, call: Call) -> bool:
@@ -164,12 +137,11 @@ class ThreadedTracker(Tracker):
 
     def _call(self, method: str, arguments: tuple[Any, ...]) -> None:
         """Makes a call, unless an earlier failure ends the run."""
+        if self._failure is not None and self._must_work and method != "close":
+            return
         try:
-            if self._failure is None or not self._must_work or method == "close":
-                getattr(self._tracker, method)(*arguments)
-                self._is_late = False
+            getattr(self._tracker, method)(*arguments)
         except BaseException as error:
-            self._num_lost += 1
             if self._failure is None:
                 what = f"{method} of {arguments[0]} at step {arguments[1]}" if method in ("log", "publish") else method
                 self._failure = what, error
@@ -178,7 +150,9 @@ class ThreadedTracker(Tracker):
                     is_explained = isinstance(error, UserError) or files.as_storage_error(error) is not None
                     trace = None if is_explained else error
                     _logger.warning(message, self._name, what, _first_line(error), exc_info=trace)
-        self._waiting.popleft()
+        else:
+            self._num_made += 1
+            self._is_late = False
 
 
 def _first_line(error: BaseException) -> str:
