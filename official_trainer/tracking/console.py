@@ -12,25 +12,21 @@ import logging
 import math
 import os
 import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from official_trainer.shown import printable, shorten, wrapped
 from official_trainer.tracking import EVALUATION, Media, Tracker
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _logger = logging.getLogger(__name__)
 _NOT_SHOWN = ("batch_loss", "smoothed_loss", "learning_rate")  # in metrics.jsonl and TensorBoard; too much here
 _CURVES = ("time", "optimizer", "intermediates")
 _LINE_INTERVAL_SECONDS = 5.0
 _BAR_INTERVAL_SECONDS = 0.1
-_LEAST_BAR = 8  # columns; a shorter bar shows nothing
-_METRIC_SHARE = 4  # the lines of the metrics below the bar are at most this part of the terminal's
+_WIDTH_WITH_SPEED = 60  # columns; on a narrower terminal the bar has no room for the speed
+_MOST_BELOW = 16  # metrics below the bar
 _VALUE_WIDTH = 6  # of most numbers, so that what stands after them does not move
 _LEAST_NAME = 12
 
@@ -229,7 +225,7 @@ class _Bar(_View):
     is_bar = True
 
     def __init__(self, stream: TextIO) -> None:
-        from rich import console, live
+        from rich import live, progress, table
 
         self._console = rich_console(stream)
         self._live = live.Live(
@@ -238,88 +234,60 @@ class _Bar(_View):
             redirect_stderr=sys.stderr.isatty(),  # what goes to a file stays there
             vertical_overflow="crop",
         )
-        self._group = console.Group
-        self._last: _Progress | None = None
+        fitted = table.Column(no_wrap=True, overflow="ellipsis")
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False, table_column=fitted),
+            progress.BarColumn(bar_width=None),
+            progress.TextColumn("{task.fields[speed]}", style="dim", table_column=fitted.copy()),
+            progress.TextColumn("{task.fields[time_left]}", style="cyan", table_column=fitted.copy()),
+            auto_refresh=False,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=None, speed="", time_left="")
+        self._metrics: Sequence[tuple[str, str]] = ()
+        self._is_doing = False
 
     def progress(self, progress: _Progress) -> None:
-        width = self._console.width
-        if not progress.metrics and self._last is not None:
-            progress = progress._replace(metrics=self._last.metrics)
-        self._last = progress
-        below = [progress.doing]
-        if not progress.doing:  # metrics in one piece each, and a mark if there is no room for all
-            room = max(width - 12, _LEAST_NAME)
-            items = [f"{shorten(name, room)} {value:<{_VALUE_WIDTH}}" for name, value in progress.metrics]
-            text = "  ".join(item.replace(" ", "\u00a0") for item in items)
-            most = max(1, self._console.height // _METRIC_SHARE)
-            lines = textwrap.wrap(text, width, break_long_words=False, max_lines=most, placeholder="  …")
-            below = [line.replace("\u00a0", " ").rstrip() for line in lines]
-        self._live.start()
-        self._live.update(self._group(self._bar(progress, width), *map(self._text, below)), refresh=True)
+        self._metrics, self._is_doing = progress.metrics or self._metrics, bool(progress.doing)
+        self._progress.update(
+            self._task,
+            description=progress.place,
+            completed=progress.step,
+            total=progress.end_step,
+            speed=progress.speed if self._console.width >= _WIDTH_WITH_SPEED else "",
+            time_left=progress.time_left,
+        )
+        self._show_below(progress.doing)
 
-    def _done(self) -> None:
-        """Shows the metrics again, after what was shown instead of them."""
-        if self._last is not None and self._last.doing:
-            self.progress(self._last._replace(doing=""))
-
-    def _bar(self, progress: _Progress, width: int) -> RenderableType:
-        """Returns the line with the bar, and as many texts beside it as there is room for."""
-        from rich import progress_bar, table
-
-        texts = {"place": progress.place, "speed": progress.speed, "time_left": progress.time_left}
-        for dropped in ("", "speed", "time_left"):
-            texts.pop(dropped, None)
-            room = width - sum(len(text) + 1 for text in texts.values() if text)
-            if room >= _LEAST_BAR:
-                break
-        grid = table.Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=True)
-        bar = progress_bar.ProgressBar(total=progress.end_step, completed=progress.step, complete_style="cyan")
-        cells: list[Any] = [self._text(texts["place"])]
-        grid.add_column(no_wrap=True)
-        if room >= _LEAST_BAR:
-            grid.add_column(ratio=1)
-            cells.append(bar)
-        for name, style in (("speed", "dim"), ("time_left", "cyan")):
-            if text := texts.get(name):
-                grid.add_column(no_wrap=True)
-                cells.append(self._text(text, style))
-        grid.add_row(*cells)
-        return grid
-
-    def _text(self, text: str, style: str = "") -> RenderableType:
+    def _show_below(self, doing: str = "") -> None:
+        """Shows below the bar what happens instead of a step, or else the metrics."""
+        from rich import columns, console
         from rich.text import Text
 
-        return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+        shown = [f"{name} {value:<{_VALUE_WIDTH}}" for name, value in self._metrics[:_MOST_BELOW]]
+        texts = [Text(text, no_wrap=True, overflow="ellipsis") for text in ([doing] if doing else shown)]
+        self._live.start()
+        self._live.update(console.Group(self._progress, columns.Columns(texts, padding=(0, 2))), refresh=True)
 
     def results(self, split: str, step: int, results: Sequence[_Result]) -> None:
         from rich import columns, padding
         from rich.text import Text
 
-        room = self._console.width - 2
         values = max((len(format_number(result.value)) for result in results), default=0)
-        notes = max((len(result.note) for result in results[1:]), default=0)
-        names = max((len(result.name) for result in results), default=0)
-        names = min(names, max(room - values - notes - 4, _LEAST_NAME))
+        longest = max((len(result.name) for result in results), default=0)
+        names = min(longest, max(self._console.width // 2, _LEAST_NAME))
 
         def cell(result: _Result) -> Text:
-            value = format_number(result.value)
-            text = Text.assemble(
-                f"{shorten(result.name, names):<{names}}  ",
-                (f"{value:<{values}}", "bold" if math.isfinite(result.value) else "bold red"),
-            )
-            return (
-                text.append(f"  {result.note}", "dim" if result.note[:1] in "+-" else "green") if result.note else text
-            )
+            style = "bold" if math.isfinite(result.value) else "bold red"
+            note = (f"  {result.note}", "dim" if result.note[:1] in "+-" else "green")
+            value = (f"{format_number(result.value):<{values}}", style)
+            return Text.assemble(f"{shorten(result.name, names):<{names}}  ", value, *([note] if result.note else []))
 
         self._done()
         self._console.print(Text.assemble((split, "bold"), f" at step {step}"))
-        for first in results[:1]:
-            is_narrow = names + values + 4 + len(first.note) > room
-            self._console.print(Text("  ").append(cell(first._replace(note="") if is_narrow else first)))
-            if is_narrow:
-                self._console.print(Text(f"    {first.note}", "dim"))
-        others = [cell(result) for result in results[1:]]
-        self._console.print(padding.Padding(columns.Columns(others, padding=(0, 4), column_first=True), (0, 0, 0, 2)))
+        first, others = list(map(cell, results[:1])), list(map(cell, results[1:]))
+        for block in (*first, columns.Columns(others, padding=(0, 4), column_first=True)):
+            self._console.print(padding.Padding(block, (0, 0, 0, 2), expand=False))
 
     def line(self, text: str) -> None:
         self._console.print(wrapped(text, self._console.width), soft_wrap=True)
@@ -333,6 +301,12 @@ class _Bar(_View):
     def close(self) -> None:
         self._done()
         self._live.stop()
+
+    def _done(self) -> None:
+        """Shows the metrics again, after what was shown instead of them."""
+        if self._is_doing:
+            self._is_doing = False
+            self._show_below()
 
 
 def can_redraw(stream: TextIO) -> bool:
