@@ -285,8 +285,8 @@ class _Bar(_View):
 
         self._done()
         self._console.print(Text.assemble((split, "bold"), f" at step {step}"))
-        first, others = list(map(cell, results[:1])), list(map(cell, results[1:]))
-        for block in (*first, columns.Columns(others, padding=(0, 4), column_first=True)):
+        others: Any = columns.Columns(list(map(cell, results[1:])), padding=(0, 4), column_first=True)
+        for block in (*map(cell, results[:1]), others):
             self._console.print(padding.Padding(block, (0, 0, 0, 2), expand=False))
 
     def line(self, text: str) -> None:
