@@ -34,9 +34,6 @@ from official_trainer.tracking import Histogram, Media, MetricError, Outcome, Pl
 
 _logger = logging.getLogger(__name__)
 
-_FORMER_HPARAMS = "hparams"
-"""Folder of the config and the final metrics in runs of earlier versions; TensorBoard would list the run twice."""
-
 _LOSSES = {"train": "training_loss", "validation": "validation_loss"}
 """Names of the loss in rows, which have the tag `loss`."""
 
@@ -160,14 +157,8 @@ class TensorBoardTracker(Tracker):
         shown = f"{name} ({parent or '/'})"  # runs of one name would share a row of the tab
         new = summary.hparams_pb(values, trial_id=shown, start_time_secs=time.time())
         tag = new.value[0].tag
-        self._files.cut(_FORMER_HPARAMS, lambda event: False)
-        written = [value for event in self._files.events(folder) for value in event.summary.value if value.tag == tag]
-        if [_described(value) for value in written] == [_described(new.value[0])]:
-            return
-        if written:
-            if folder in self._writers:  # its file is among those that change
-                self._writers.pop(folder).close()
-            self._files.cut(folder, lambda event: not any(value.tag == tag for value in event.summary.value))
+        new_file = self._writers[folder].path if folder in self._writers else ""  # of this process, without a config
+        self._files.cut(folder, lambda event: not any(value.tag == tag for value in event.summary.value), but=new_file)
         self._add(0, [(folder, new)])
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
@@ -358,13 +349,20 @@ class EventFiles:
             for _, event in _records(self.path(path, name)):
                 yield event
 
-    def cut(self, path: str, is_kept: Callable[[Any], bool]) -> None:
-        """Removes summaries from the files of a folder, and temporary files of a process that was killed here."""
+    def cut(self, path: str, is_kept: Callable[[Any], bool], *, but: str = "") -> None:
+        """Removes summaries from the files of a folder, and temporary files of a process that was killed here.
+
+        Args:
+          path: of the folder.
+          is_kept: returns whether an event stays.
+          but: the whole path of a file that is left as it is.
+        """
         for name in files.list_dir(self.path(path)):
             if ".tfevents." in name and ".tmp-" in name:
                 files.remove(self.path(path, name))
         for name in self._names(path):
-            _cut(self.path(path, name), is_kept)
+            if (file := self.path(path, name)) != but:
+                _cut(file, is_kept)
 
     def _names(self, path: str) -> list[str]:
         names = [name for name in files.list_dir(self.path(path)) if ".tfevents." in name]
@@ -417,16 +415,6 @@ def shared_name(split: str, name: str, names: Collection[str]) -> str:
     *sets, last = name.split("/")
     shared = "/".join([*sets, "loss"])
     return shared if last == _LOSSES.get(split) and shared not in names else name
-
-
-def _described(value: Any) -> tuple[str, dict[str, Any]] | None:
-    """Returns the name and the config of a run in a summary; None if it is damaged, and has to be written again."""
-    plugin, messages = load("tensorboard.plugins.hparams.plugin_data_pb2"), load("google.protobuf.message")
-    try:
-        start = plugin.HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
-    except messages.DecodeError:
-        return None
-    return start.group_name, dict(start.hparams)
 
 
 def _cut(path: str, is_kept: Callable[[Any], bool]) -> None:

@@ -12,7 +12,6 @@ from tensorboard.backend.event_processing import event_accumulator, plugin_event
 from tensorboard.plugins.hparams import api_pb2
 
 from official_trainer import files
-from official_trainer.lazy import load
 from official_trainer.tracking import Histogram, Image, MetricError, Outcome, Text, Tracker
 from official_trainer.tracking.tensorboard import TensorBoardConfig, TensorBoardTracker
 from tests.support.tracking.hparams import hparams_columns, hparams_tab
@@ -182,12 +181,14 @@ def test_a_clock_that_goes_back_leaves_the_points_in_their_order(tmp_path, reade
 
 def test_a_tensorboard_that_is_watching_forgets_the_points_too(tmp_path):
     """T18: it has read the abandoned points already, and does not read the shortened file again."""
-    tracker = TensorBoardTracker(str(tmp_path))
+    tracker = TensorBoardTracker(str(tmp_path), describes="train")
+    tracker.describe("digits", {"seed": 1})
     for step in (10, 20, 30, 40):
         tracker.log("train", step, {"loss": step})
     watching = READERS["server"](str(tmp_path / "train")).Reload()
     assert [event.step for event in watching.Tensors("loss")] == [10, 20, 30, 40]
     tracker.rewind(20)
+    tracker.describe("digits", {"seed": 1})
     watching.Reload()
     assert [event.step for event in watching.Tensors("loss")] == [10, 20]
     tracker.log("train", 30, {"loss": 0})
@@ -424,33 +425,6 @@ def test_the_hparams_tab_has_the_config_of_the_last_start(tmp_path):
     assert hparams["trainer.train_steps"].strip() == "30"
     assert status == api_pb2.STATUS_UNKNOWN
     assert sorted(raw_steps(tmp_path / "validation")) == [0, 10, 20]
-
-
-def test_a_run_of_an_earlier_version_goes_on_with_the_new_tags(tmp_path):
-    """T18: its points stay where they are and are rewound; it is listed once."""
-    summary = load("tensorboard.plugins.hparams.summary_v2")
-    for folder, tag in (("train", "training_loss"), ("validation/dev", "acc"), ("time", "speed")):
-        writer = tf.summary.create_file_writer(str(tmp_path / folder))
-        with writer.as_default():
-            for step in (10, 20):
-                tf.summary.scalar(tag, step, step=step)
-        writer.close()
-    writer = tf.summary.create_file_writer(str(tmp_path / "hparams"))
-    with writer.as_default():
-        tf.summary.experimental.write_raw_pb(summary.hparams_pb({"seed": 1}).SerializeToString(), step=0)
-    writer.close()
-    tracker = TensorBoardTracker(str(tmp_path))
-    tracker.rewind(10)
-    tracker.describe("digits", {"seed": 1})
-    tracker.log("train", 20, {"training_loss": 2.0})
-    tracker.log("time", 20, {"speed": 2.0})
-    tracker.log("validation", 20, {"dev/acc": 2.0})
-    tracker.close()
-    assert len(hparams_tab(tmp_path)) == 1
-    assert points(tmp_path / "train", "training_loss") == [(10, 10.0)]
-    assert points(tmp_path / "train", "loss") == points(tmp_path / "train", "time/speed") == [(20, 2.0)]
-    assert points(tmp_path / "validation" / "dev", "acc") == points(tmp_path / "time", "speed") == [(10, 10.0)]
-    assert points(tmp_path / "validation", "dev/acc") == [(20, 2.0)]
 
 
 def test_a_process_beside_the_run_does_not_speak_for_it(tmp_path):
