@@ -188,6 +188,7 @@ class RunRecord:
         """Begins a run, or a restart of the run in the directory, whose id, first start and best result are kept."""
         before = self._before = read_run(self.model_dir) or {}
         self._status_before = self._read_status()
+        last_saved = self._status_before.get("last_saved")
         launch, now = self._launch, self._now()
         is_restart = bool(before) and "train" in launch["mode"]
         self._run = {
@@ -219,7 +220,7 @@ class RunRecord:
             "phase": "start",
             "step": None,
             "last_checkpoint_step": None,
-            "last_saved": self._last_saved(),
+            "last_saved": last_saved if isinstance(last_saved, str) else None,
             **dict.fromkeys(("exit_code", "error")),
             "updated": now,
             "pid": os.getpid(),
@@ -352,11 +353,6 @@ class RunRecord:
     def _write_run(self) -> None:
         self._check()
         _write(files.join(self.model_dir, RUN_FILE), self._run)
-
-    def _last_saved(self) -> str | None:
-        """Returns when the processes before have last saved, if they have left a status that says so."""
-        found = self._status_before.get("last_saved")
-        return found if isinstance(found, str) else None
 
     def _read_status(self) -> dict[str, Any]:
         """Returns the status that the process before has left; empty if there is none that can be read."""

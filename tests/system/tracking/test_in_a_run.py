@@ -10,8 +10,6 @@ from official_trainer import config as configuration
 from official_trainer.config import ConfigError, TrackerConfig
 from official_trainer.lazy import keras
 from official_trainer.runs import run
-from official_trainer.runs.build import trackers_of
-from official_trainer.runs.job import Job
 from official_trainer.tasks import registry
 from official_trainer.tracking import Tracker
 from official_trainer.tracking.jsonl import JsonlTracker
@@ -197,22 +195,6 @@ def test_tensorboard_has_an_evaluations_points_before_its_row_is_written(model_d
     do(model_dir, train_steps=20)
     assert order[order.index("row validation 20") - 1] == "flushed"
     assert "flushed" in order[order.index("row train 20") : order.index("row validation 20") - 1]  # before the save
-
-
-def test_nothing_is_opened_before_the_first_number(model_dir, capsys):
-    """B6: then each tracker writes its files, and the console its line."""
-    job = Job(experiment="toy_tracked", resolved=resolve(), model_dir=model_dir, mode="train")
-    told = trackers_of(job)
-    assert not Path(model_dir).exists()
-    Path(model_dir).mkdir()
-    told.all.rewind(0)
-    told.all.describe("toy_tracked", {"a": 1})
-    told.all.log("train", 10, {"loss": 1.0})
-    told.all.flush()
-    told.all.close()
-    told.console.message("hello")
-    assert "hello" in capsys.readouterr().out
-    assert {path.name for path in Path(model_dir).iterdir()} == {"metrics.jsonl", "train"}
 
 
 def test_an_evaluator_beside_training_has_files_of_its_own(model_dir):
