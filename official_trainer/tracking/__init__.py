@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from official_trainer import files
@@ -262,12 +261,16 @@ class Trackers(Tracker):
                 tracker.flush()
 
     def end(self, outcome: Outcome) -> None:
-        """Calls every tracker, also when one fails; then raises the first error."""
-        _call_all([functools.partial(tracker.end, outcome) for tracker in self._trackers])
+        """Calls every tracker, also when one fails; then raises the error."""
+        with contextlib.ExitStack() as calls:
+            for tracker in reversed(self._trackers):
+                calls.callback(tracker.end, outcome)
 
     def close(self) -> None:
-        """Closes every tracker, also when one fails; then raises the first error."""
-        _call_all([tracker.close for tracker in self._trackers])
+        """Closes every tracker, also when one fails; then raises the error."""
+        with contextlib.ExitStack() as calls:
+            for tracker in reversed(self._trackers):
+                calls.callback(tracker.close)
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -278,15 +281,11 @@ class Trackers(Tracker):
             self.spent_seconds += time.monotonic() - start
 
 
-def _call_all(calls: Sequence[Callable[[], None]]) -> None:
-    errors = []
-    for call in calls:
-        try:
-            call()
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+def _end(tracker: Tracker, outcome: Outcome) -> None:
+    try:
+        tracker.end(outcome)
+    finally:
+        tracker.close()
 
 
 @contextlib.contextmanager
@@ -303,11 +302,11 @@ def closing(tracker: Tracker) -> Iterator[Outcome]:
         will_continue = getattr(error, "exit_code", None) in (ExitCode.PREEMPTED, ExitCode.RETRY)
         ended = Outcome(status="preempted" if will_continue else "failed")
         try:
-            _call_all([functools.partial(tracker.end, ended), tracker.close])
+            _end(tracker, ended)
         except Exception as other:
             _logger.error("%s", files.as_storage_error(other) or other)
         raise
-    _call_all([functools.partial(tracker.end, outcome), tracker.close])
+    _end(tracker, outcome)
 
 
 Point = float | Media

@@ -60,7 +60,7 @@ class Console(Tracker):
         self._metrics: dict[str, float] = {}  # of the last summary, without its loss
         self._before: dict[str, Mapping[str, float]] = {}  # the last results of each split
         self._afterwards = ""
-        self._view = _View() if quiet else _Bar(stream) if can_redraw(stream) else _Lines(stream)
+        self._view = _Bar(stream) if can_redraw(stream) and not quiet else _Lines(None if quiet else stream)
 
     @contextlib.contextmanager
     def _until_closed(self) -> Iterator[None]:
@@ -69,7 +69,7 @@ class Console(Tracker):
             yield
         except OSError as error:
             _logger.warning("nothing more is shown: %s", error)
-            self._view = _View()
+            self._view = _Lines(None)
 
     def log(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """Shows metrics: those of `train` in the progress, others as results.
@@ -182,27 +182,13 @@ class _Result(NamedTuple):
     note: str  # how it compares with earlier ones
 
 
-class _View:
-    """How output is shown; this one shows nothing."""
+class _Lines:
+    """Lines for a file or a pipe; without a stream nothing is shown."""
 
-    interval_seconds = math.inf
+    interval_seconds = _LINE_INTERVAL_SECONDS
     is_bar = False
 
-    def progress(self, progress: _Progress) -> None: ...
-
-    def results(self, split: str, step: int, results: Sequence[_Result]) -> None: ...
-
-    def line(self, text: str) -> None: ...
-
-    def commands(self, commands: Sequence[str]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Lines(_View):
-    interval_seconds = _LINE_INTERVAL_SECONDS
-
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def progress(self, progress: _Progress) -> None:
@@ -214,11 +200,18 @@ class _Lines(_View):
         self.line(f"{split} @ {step}: {metrics}")
 
     def line(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        if self._stream is not None:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
+    def commands(self, commands: Sequence[str]) -> None:
+        """Shows commands to a person alone."""
+
+    def close(self) -> None:
+        """Restores what was changed."""
 
 
-class _Bar(_View):
+class _Bar(_Lines):
     """A bar and the metrics of training below it, always at the bottom; everything else above."""
 
     interval_seconds = _BAR_INTERVAL_SECONDS
