@@ -52,9 +52,14 @@ def test_a_free_port_is_named_and_answers_while_the_run_runs(place, caplog, addr
     told = began(place, port=0, address=address)
     url = named_in(caplog)
     assert url.startswith(f"http://{host}:")
-    told.log("validation", 10, {"dev/accuracy": 0.5})
+    told.log("validation", 10, {"dev/accuracy": 0.5, "loss": float("nan")})
+    told.log("time", 10, {"wall_seconds": 2.0, "steps_seconds": 1.0, "input_fraction": 0.5})
     told.flush()
-    assert 'official_trainer_metric{name="dev/accuracy",run="run",split="validation"} 0.5' in scraped(url)
+    text = scraped(url)
+    assert 'official_trainer_metric{name="dev/accuracy",run="run",split="validation"} 0.5' in text
+    if not prometheus.why_not():  # names, types, units and help as Prometheus wants them
+        done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     told.end(Outcome())
     told.close()
     with pytest.raises(OSError, match="refused"):
@@ -75,14 +80,10 @@ def test_a_port_that_is_taken_costs_the_run_one_warning(place, caplog):
     assert "1 of 5 calls were lost" in lost
     with pytest.raises(TrackerError, match=said):
         began(place, port=port, on_error="fail")
-    assert "official_trainer_run_info" in scraped(f"http://127.0.0.1:{port}/metrics"), "the first goes on"
-    first.close()
-
-
-def test_an_address_that_this_machine_has_not_is_named(place):
-    """N48."""
     with pytest.raises(TrackerError, match=r"port 0 of 192.0.2.1 is not to be had: Cannot assign requested address"):
         began(place, port=0, address="192.0.2.1", on_error="fail")
+    assert "official_trainer_run_info" in scraped(f"http://127.0.0.1:{port}/metrics"), "the first goes on"
+    first.close()
 
 
 def test_an_evaluation_by_itself_opens_nothing(place, caplog):
@@ -115,20 +116,6 @@ def test_promtool_takes_the_files(words):
     done = subprocess.run(["promtool", *words], cwd=FILES, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
-
-
-@real
-def test_promtool_finds_no_fault_with_what_is_told(place, caplog):
-    """N48: names, types, units and help as Prometheus wants them."""
-    caplog.set_level("INFO", logger="official_trainer")
-    told = began(place, port=0)
-    told.log("time", 10, {"wall_seconds": 2.0, "steps_seconds": 1.0, "input_fraction": 0.5})
-    told.log("train", 10, {"loss": float("nan")})
-    told.flush()
-    text = scraped(named_in(caplog))
-    told.close()
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @real
