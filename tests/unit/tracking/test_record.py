@@ -92,16 +92,6 @@ def test_the_time_of_the_last_save_is_recorded(model_dir, text):
     assert (found["last_saved"], found["last_checkpoint_step"]) == ("1970-01-01T00:00:20+00:00", 200)
 
 
-def test_what_was_left_out_is_counted(model_dir):
-    """N45: also while a restart has found nothing yet."""
-    record = start(model_dir)
-    record.note(bad_records={"task.train_data": 3})
-    record.phase("save")
-    for _ in range(2):
-        assert read(model_dir)["bad_records"] == {"task.train_data": 3}
-        start(model_dir)
-
-
 def test_a_restart_records_the_checkpoint_that_it_begins_with(model_dir):
     """N6, N15: a process that was killed after a commit has not recorded it; one with nothing to do saves none."""
     start(model_dir).checkpoint(200)
