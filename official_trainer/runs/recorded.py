@@ -114,9 +114,7 @@ class RecordedRun:
         return known[0] / spent if len(known) == 3 and known[0] > 0 and (spent := known[1] + known[2]) > 0 else None
 
 
-def find(
-    directory: str, *, now_seconds: float | None = None, open_run: Callable[..., RecordedRun] | None = None
-) -> list[RecordedRun]:
+def find(directory: str, *, now_seconds: float | None = None) -> list[RecordedRun]:
     """Returns the runs in a folder and below it, by directory.
 
     A folder right in `directory` without a run in it is returned too, so that nothing there is left out in silence.
@@ -125,18 +123,16 @@ def find(
     Args:
       directory: local folder; may be a run directory itself.
       now_seconds: the Unix time; None reads the clock.
-      open_run: is called as `read` for each run directory, by who looks again and again; None is `read`.
 
     Raises:
       OSError: it cannot be listed.
     """
     now = time.time() if now_seconds is None else now_seconds
-    open_run = open_run or read
     with os.scandir(directory) as entries:
         found = list(entries)
     if is_run([entry.name for entry in found]):
-        return [open_run(directory, now_seconds=now)]
-    opened = functools.partial(open_run, now_seconds=now)
+        return [read(directory, now_seconds=now)]
+    opened = functools.partial(read, now_seconds=now)
     return list(_below(found, 1, opened, {os.path.realpath(directory)}))
 
 

@@ -61,10 +61,9 @@ def relevant(kind):
 
 NO_RUN_DIRECTORY = {
     *("data", "data_service", "doctor", "find_lr", "init", "job", "launch", "list"),
-    *("sweep", "top", "watch"),
+    *("sweep", "watch"),
 }
-"""Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`.
-`top` reads runs as `runs` does; its tests have damaged rows."""
+"""Verbs without one; `launch`, `sweep` and `watch` only start `train`, and look at it with the function of `train`."""
 
 CODES = {0, 2, 75}
 

@@ -13,7 +13,7 @@ from tests.support.reports import kinds
 
 VERBS = {
     "formats": (),
-    "launch": ("launch", "job", "top"),
+    "launch": ("launch", "job"),
     "program": (),
     "reports": ("compare", "find-lr", "report"),
     "sources": (),

@@ -175,7 +175,7 @@ NEED_TENSORFLOW = {
 }
 """Modules that import TensorFlow when they are imported, beside those of `engine/` and `program/`."""
 
-NEED_AN_EXTRA = {"formats/serving.py", "launch/top.py"}
+NEED_AN_EXTRA = {"formats/serving.py"}
 """Modules that import a package which not every user has."""
 
 

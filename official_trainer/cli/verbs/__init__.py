@@ -1,6 +1,6 @@
 """The verbs: those of the core, a module each in this folder, and those that installed packages add.
 
-Owns: finding them, and the parser of each. `sweep`, `launch`, `job`, `top`, `compare`, `report` and `find-lr` are
+Owns: finding them, and the parser of each. `sweep`, `launch`, `job`, `compare`, `report` and `find-lr` are
 found as another package's: by the entry points `official_trainer.verbs`, each the name of a verb and its module.
 Does not own: what a verb does, and what becomes of its errors (`cli/dispatch.py`).
 
