@@ -41,7 +41,6 @@ NOT_HERE = {
     r"(sbatch|squeue|scancel|srun|sinfo) ": "tests/system/launch/targets/test_slurm_cluster.py",
     r"official-trainer launch slurm .*--submit": "tests/system/launch/targets/test_slurm_cluster.py",
     r"official-trainer launch kubernetes .*--submit": "tests/system/launch/targets/test_kubectl.py",
-    r"official-trainer launch kubeflow .*--submit": "tests/system/launch/targets/test_kubeflow.py",
     r"official-trainer launch (tpu|vertex) .*--submit": "tests/system/launch/targets/test_gcloud.py",
     r"official-trainer job (?!list)": "tests/unit/launch/test_submit.py",
     r"official-trainer report .*--watch": "tests/system/reports/test_page_browser.py",

@@ -1,7 +1,7 @@
 """Jobs on Kubernetes: a JobSet, handed over with kubectl.
 
 Owns: jobs that the cluster would refuse or not run as intended; the commands of kubectl; the object: what is restarted,
-what ends the job, which pods get SIGTERM when, and the environment of a pod. `kubeflow.py` puts it into a TrainJob.
+what ends the job, which pods get SIGTERM when, and the environment of a pod.
 Does not own: the profile and its checks (`kubernetes_profile.py`), how a process reads its environment
 (`distributed/cluster.py`).
 """
@@ -161,9 +161,7 @@ class Kubernetes(Target[KubernetesProfile]):
         times = ((each.get("lastTimestamp") or each["metadata"]["creationTimestamp"], each) for each in events)
         for _, event in sorted(times, key=lambda timed: timed[0]):
             name = event["involvedObject"]["name"]
-            if not f"{name}-".startswith(
-                (f"{job_id}-", f"jobset-{job_id}-", f"trainjob-{job_id}-")
-            ):  # workloads of Kueue
+            if not f"{name}-".startswith((f"{job_id}-", f"jobset-{job_id}-")):  # workloads of Kueue
                 continue
             if event["type"] != "Warning" and event["reason"] not in _STILL_WAITING:
                 last.pop(name, None)

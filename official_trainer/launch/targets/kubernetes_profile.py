@@ -82,7 +82,7 @@ class KubernetesProfile(Profile):
       volumes: that pods mount, each with claim, path and read_only.
       secrets: variables with values that stay in the cluster, by name, each with secret and key.
       pod: what is merged into the template of each pod, in Kubernetes' own words: `{metadata: …, spec: …}`.
-      job: what is merged into the JobSet; for `launch kubeflow`, its labels go to the TrainJob.
+      job: what is merged into the JobSet.
     """
 
     context: str = ""
@@ -96,7 +96,7 @@ class KubernetesProfile(Profile):
     job: dict[str, Any] = FrozenDict()
 
     REMOVED: ClassVar[Mapping[str, str]] = {
-        "kind": "every job is a JobSet, so leave it out; for Kubeflow Trainer use `launch kubeflow`",
+        "kind": "every job is a JobSet, so leave it out",
         "image_pull_secrets": "write pod: {spec: {imagePullSecrets: [{name: NAME}]}}",
         "service_account": "write pod: {spec: {serviceAccountName: NAME}}",
         "queue": "write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NAME}}}",

@@ -10,8 +10,6 @@ import urllib.parse
 
 KINDS = {
     "jobsets": ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-    "trainjobs": ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
-    "trainingruntimes": ("trainer.kubeflow.org", "v1alpha1", "TrainingRuntime"),
     "pods": ("", "v1", "Pod"),
     "events": ("", "v1", "Event"),
 }

@@ -16,10 +16,10 @@ from tests.support.launch.rendered_google import TPU, VERTEX
 from tests.support.packages import entry_point
 
 KUBE = "image: x\ncontext: lab\n"
-PLACES = {"slurm": "workers: 1\n", "kubernetes": KUBE, "kubeflow": KUBE, "tpu": TPU, "vertex": VERTEX}
+PLACES = {"slurm": "workers: 1\n", "kubernetes": KUBE, "tpu": TPU, "vertex": VERTEX}
 FULL = "projects/1/locations/us-central1/customJobs/42"
 NAME = "digits-1a2b3c4d"
-IDS = {"slurm": "4711", "kubernetes": NAME, "kubeflow": NAME, "tpu": "digits-1a2b3c4d", "vertex": FULL}
+IDS = {"slurm": "4711", "kubernetes": NAME, "tpu": "digits-1a2b3c4d", "vertex": FULL}
 
 SQUEUE = "JOBID                         STATE                         \n"
 KUBECTL = "NAME              STATE       SUSPENDED\n"
@@ -57,11 +57,6 @@ def ended(text):
         ("kubernetes", "digits-1a2b3c4d <none> true", running("suspended")),
         ("kubernetes", "digits-1a2b3c4d Completed false", ended("completed")),
         ("kubernetes", "digits-1a2b3c4d Failed false", ended("failed")),
-        ("kubeflow", "digits-1a2b3c4d <none> <none>", running("running")),
-        ("kubeflow", "digits-1a2b3c4d <none> true", running("suspended")),
-        ("kubeflow", "digits-1a2b3c4d Suspended true", running("suspended")),
-        ("kubeflow", "digits-1a2b3c4d Complete false", ended("complete")),
-        ("kubeflow", "digits-1a2b3c4d Suspended,Failed true", ended("failed")),
         ("tpu", {"state": {"state": "WAITING_FOR_RESOURCES"}}, running("waiting_for_resources")),
         ("tpu", {"state": {"state": "FAILED"}}, ended("failed")),
         ("tpu", {"state": {"state": "SUSPENDING"}}, ended("suspending")),
@@ -82,7 +77,6 @@ def test_what_an_engine_says_of_a_job(name, out, expected):
     [
         ("slurm", "slurm_load_jobs error: Invalid job id specified"),
         ("kubernetes", 'Error from server (NotFound): jobsets.jobset.x-k8s.io "digits-1a2b3c4d" not found'),
-        ("kubeflow", 'Error from server (NotFound): trainjobs.trainer.kubeflow.org "digits-1a2b3c4d" not found'),
         ("tpu", "ERROR: (gcloud.compute.tpus.queued-resources.describe) NOT_FOUND: Resource 'x' was not found"),
         ("vertex", "ERROR: (gcloud.ai.custom-jobs.describe) NOT_FOUND: The CustomJob does not exist."),
     ],
@@ -107,7 +101,6 @@ DENIED = "ERROR: (gcloud.ai.custom-jobs.describe) PERMISSION_DENIED: Permission 
         ),
         ("kubernetes", 'Error from server (NotFound): jobsets.jobset.x-k8s.io "digits" not found', 0),
         ("kubernetes", 'Error from server (NotFound): namespaces "team" not found', 0),
-        ("kubeflow", 'error: the server doesn\'t have a resource type "trainjobs"', 0),
         ("kubernetes", 'E1 memcache.go:265] x\nerror: the server doesn\'t have a resource type "jobsets"', 1),
         ("vertex", f"{DENIED} on resource 'x'.\n- '@type': type.googleapis.com/google.rpc.ErrorInfo\n  domain: x", 0),
         ("tpu", f"{TOKEN}\nPlease run:\n\n  $ gcloud auth login\n", 0),
@@ -255,7 +248,7 @@ def test_a_target_of_an_installed_package(package, capsys):
     """T27: `launch` knows it in its help and in what it says of others, and runs it."""
     package(LAB)
     assert cli.main(["launch", "--help"]) == 0
-    assert "one of local, kubeflow, kubernetes, lab, slurm, tpu, vertex" in " ".join(capsys.readouterr().out.split())
+    assert "one of local, kubernetes, lab, slurm, tpu, vertex" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["launch", "lab", "--help"]) == 0
     assert "Fields of a profile, launch/lab.yaml" in capsys.readouterr().out
     assert cli.main(["launch", "lba"]) == 2

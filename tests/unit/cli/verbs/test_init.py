@@ -18,7 +18,7 @@ def test_init_writes_a_workspace(tmp_path, monkeypatch, capsys):
     written = sorted(str(path.relative_to(tmp_path / "my work")) for path in (tmp_path / "my work").rglob("*.*"))
     assert written == [
         ".gitignore", "README.md", "configs/my_experiment.yaml", "experiments/my_experiment.py",
-        "launch/README.md", "launch/gke.yaml", "launch/kubeflow.yaml", "launch/kubernetes.yaml",
+        "launch/README.md", "launch/gke.yaml", "launch/kubernetes.yaml",
         "launch/observability/alerts.yml", "launch/observability/alerts_test.yml", "launch/observability/grafana.json",
         "launch/observability/prometheus.yml", "launch/skypilot.yaml", "launch/slurm.yaml",
         "launch/sweep.yaml", "launch/tpu.yaml", "launch/vertex.yaml", "train.py",

@@ -16,7 +16,6 @@ from official_trainer.config import ConfigError
 from official_trainer.errors import ExitCode
 from official_trainer.launch.snapshot import Snapshot
 from official_trainer.launch.spec import shared_job
-from official_trainer.launch.targets.kubeflow import Kubeflow
 from official_trainer.launch.targets.kubernetes import FINAL_CODES, Kubernetes
 from official_trainer.launch.targets.rendering import dump_yaml
 from tests.support.launch import admission, pod_security
@@ -277,7 +276,7 @@ def test_texts_stay_texts_for_every_parser(text):
         ("gpu_resource: gpu", r"gpu_resource.*'gpu' is not the name of a device; use a domain and a name, such as nv"),
         ("queue: a", r"queue: this field was removed; write job: {metadata: {labels: {kueue.x-k8s.io/queue-name: NA"),
         ("tolerations: []", r"tolerations: this field was removed; write pod: {spec: {tolerations: \[…\]}}"),
-        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out; for Kubeflow Trainer"),
+        ("kind: tfjob", r"kind: this field was removed; every job is a JobSet, so leave it out"),
         (
             "tpu: {topology: 2x4}",
             r"tpu: this field was removed; write environ: {TPU_NAME: local}, and pod: {spec: {node",
@@ -343,16 +342,15 @@ def test_files_of_this_machine_that_pods_would_look_for():
 SOURCE = ("task.train_data.source.files", "/mnt/elsewhere/x.parquet")
 
 
-def warnings_of(text, *paths, target=Kubernetes):
-    job = job_for(target(profile_of(f"{IMAGE}\n{text}")).profile)
-    return list(target(profile_of(f"{IMAGE}\n{text}")).warnings(dataclasses.replace(job, paths=paths)))
+def warnings_of(text, *paths):
+    job = job_for(profile_of(f"{IMAGE}\n{text}"))
+    return list(Kubernetes(profile_of(f"{IMAGE}\n{text}")).warnings(dataclasses.replace(job, paths=paths)))
 
 
-@pytest.mark.parametrize("target", [Kubernetes, Kubeflow])
-def test_data_that_pods_would_not_find_is_a_warning(target):
+def test_data_that_pods_would_not_find_is_a_warning():
     """N20: with field, path and what to do; the image may hold it, so it is no error."""
     relative = [("task.train_data.input_path", f"data/part-{n}.tfrecord") for n in range(5)]
-    absolute, several = warnings_of("volumes: [{claim: a, path: /mnt/data}]", SOURCE, *relative, target=target)
+    absolute, several = warnings_of("volumes: [{claim: a, path: /mnt/data}]", SOURCE, *relative)
     do = "so pods have it only if the image holds it; put it on a volume and set the field to the path"
     assert absolute == f"{SOURCE[0]}={SOURCE[1]} is in no volume, {do} there, or copy it into the image"
     first = ", ".join(path for _, path in relative[:3])

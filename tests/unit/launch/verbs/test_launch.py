@@ -33,7 +33,7 @@ def refused(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubeflow, kubernetes, "),
+        (["lcal", "digits_cnn"], "error: launch TARGET: expected one of local, kubernetes, "),
         (["lcal", "digits_cnn"], ", not lcal; did you mean local?\ntry: official-trainer launch local --help\n"),
         (["--workers=2"], ", vertex\ntry: official-trainer launch local --help\n"),
         (["local", "--wrkers=2", "digits_cnn"], "unknown flag --wrkers; did you mean --workers?"),
