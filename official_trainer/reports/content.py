@@ -22,13 +22,12 @@ _HIGHLIGHTED, _ALL_HIGHLIGHTED = 6, 8
 _MOST_COLUMNS, _MOST_FIELDS = 12, 200
 
 
-def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = None) -> dict[str, Any]:
+def of(found: Gathered, *, now_seconds: float) -> dict[str, Any]:
     """Returns the content of a report.
 
     Args:
       found: the runs.
       now_seconds: the Unix time.
-      refresh_seconds: how often the page asks for a newer content; None for a page that stays as it is.
     """
     runs, chosen = found.runs, highlighted(found.runs)
     made, version = datetime.datetime.fromtimestamp(now_seconds, datetime.UTC), "from a source tree"
@@ -65,7 +64,6 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "title": title,
         "made": f"{', '.join(found.paths)} · {made:%d %B %Y, %H:%M} UTC",
         "made_by": f"official-trainer {version}",
-        "live": refresh_seconds,
         "summary": words.summary(found, accounts),
         "facts": words.facts(found, accounts),
         "metric": found.metric and {"name": found.metric, "direction": found.direction},
@@ -86,26 +84,6 @@ def of(found: Gathered, *, now_seconds: float, refresh_seconds: float | None = N
         "sweep": found.sweep,
         "sweep_about": about_sweep,
         "links": exhibits.links(runs, chosen, found.folder),
-    }
-
-
-def waiting(
-    paths: Sequence[str], why: str, *, now_seconds: float, refresh_seconds: float | None = None
-) -> dict[str, Any]:
-    """Returns the content of a report before there is a run.
-
-    Args:
-      paths: the folders that were named.
-      why: what is missing.
-      now_seconds: the Unix time.
-      refresh_seconds: how often the page asks for a newer content.
-    """
-    nothing = Gathered(paths=paths, folder="", runs=())
-    return {
-        **of(nothing, now_seconds=now_seconds, refresh_seconds=refresh_seconds),
-        "title": "No run yet",
-        "summary": [("running", f"Waiting for a run: {why}."), ("", "It appears here once its training has started.")],
-        "facts": [],
     }
 
 

@@ -43,7 +43,6 @@ NOT_HERE = {
     r"official-trainer launch kubernetes .*--submit": "tests/system/launch/targets/test_kubectl.py",
     r"official-trainer launch (tpu|vertex) .*--submit": "tests/system/launch/targets/test_gcloud.py",
     r"official-trainer job (?!list)": "tests/unit/launch/test_submit.py",
-    r"official-trainer report .*--watch": "tests/system/reports/test_page_browser.py",
     r"official-trainer watch ": "tests/system/cli/verbs/test_watch.py",
     r"official-trainer data-service ": "tests/system/inputs/test_data_service.py::test_roles_end_when_they_are_told_to",
     r".*--tf_data_service=grpc://HOST": "tests/system/inputs/test_data_service.py",

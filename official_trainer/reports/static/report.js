@@ -26,7 +26,6 @@ function bar(data, sections) {
   const choose = (event) => theme(event.target.value);
   return el("header", { class: "bar" }, el("div", {},
     el("nav", { "aria-label": "Sections" }, sections.map((each) => el("a", { href: `#${each.id}` }, each.dataset.title))),
-    data.live ? el("span", { class: "status running small", id: "live" }, "live") : null,
     el("select", { "aria-label": "Colours of the page", on: { change: choose } },
       [["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]].map(([value, word]) => el("option", { value, selected: (PAGE.theme || "auto") === value }, word)))));
 }
@@ -303,7 +302,7 @@ function sweep(data) {
     el("h3", { class: "apart" }, "Slices"), el("div", { class: "slices" }, drawn.slices()), drawn.axisOfMetric().isCut ? el("p", { class: "small soft" }, "A triangle is a trial whose result is far outside of the chart.") : null);
 }
 
-// The start, changes of colours, printing, and a run that goes on.
+// The start, changes of colours, printing.
 
 function printing(isOn) {
   document.documentElement.dataset.theme = isOn ? "light" : "";
@@ -313,25 +312,6 @@ function printing(isOn) {
   PAGE.curves.drawAll();
 }
 
-async function follow(seconds) {
-  const live = () => document.getElementById("live");
-  try {
-    const answer = await fetch("data.json", { headers: PAGE.version ? { "If-None-Match": PAGE.version } : {} });
-    if (answer.status === 200) {
-      PAGE.version = answer.headers.get("ETag");
-      const editing = document.activeElement?.type === "search" ? document.activeElement.selectionStart : null;
-      start(await answer.json());
-      if (editing !== null) { const again = document.querySelector("#runs input[type=search]"); again.focus(); again.setSelectionRange(editing, editing); }
-    }
-    live().textContent = "live";
-    live().className = "status running small";
-  } catch {
-    live().textContent = "the server has ended; this is what it last knew";
-    live().className = "status died small";
-  }
-  setTimeout(() => follow(seconds), seconds * 1000);
-}
-
 theme("auto");
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(PAGE.theme));
 addEventListener("beforeprint", () => printing(true));
@@ -339,4 +319,3 @@ addEventListener("afterprint", () => printing(false));
 let resizing = null;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => PAGE.curves && PAGE.curves.resize(), 100); });
 start(JSON.parse(document.getElementById("data").textContent));
-if (PAGE.data.live) setTimeout(() => follow(PAGE.data.live), PAGE.data.live * 1000);

@@ -2,9 +2,6 @@
 
 import re
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -211,37 +208,6 @@ def test_without_scripts_the_words_are_there(chromium, reports):
     with watched(chromium, java_script_enabled=False) as seen:
         seen.page.goto(reports["few"])
         assert "4 runs of digits: 3 done, 1 failed." in seen.page.inner_text("body")
-
-
-def _heed_ctrl_c():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored if pytest runs in the background
-
-
-def test_a_served_report_follows_its_runs_until_ctrl_c(chromium, tmp_path):
-    """N22: `--watch` serves the page on 127.0.0.1; it shows new steps by itself, and Ctrl-C ends the server."""
-    command = [sys.executable, "-m", "official_trainer", "report", str(tmp_path / "runs"), "--watch"]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    served = subprocess.Popen(command, **streams, preexec_fn=_heed_ctrl_c)
-    try:
-        address = served.stdout.readline().split()[0]
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
-        with watched(chromium) as seen:
-            seen.open(address)
-            assert seen.page.inner_text("h1") == "No run yet"
-            kinds.write_run(tmp_path / "runs" / "a", code=None, step=20)
-            seen.page.wait_for_selector("#runs tr[data-run=a]", timeout=60_000)
-            assert "20 of 40" in seen.page.inner_text("#runs")
-            seen.page.get_by_label("log y").check()
-            kinds.write_run(tmp_path / "runs" / "b", seed=2)
-            seen.page.wait_for_selector("#runs tr[data-run=b]", timeout=60_000)
-            assert seen.page.get_by_label("log y").is_checked()
-            assert seen.messages == []
-            assert {url.removeprefix(address) for url in seen.requests if url.startswith("http")} <= {"", "data.json"}
-        served.send_signal(signal.SIGINT)
-        assert served.wait(30) == 130
-    finally:
-        served.kill()
-        served.communicate()
 
 
 def test_the_command_writes_what_a_browser_opens(chromium, tmp_path, capsys):

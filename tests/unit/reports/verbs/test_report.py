@@ -9,9 +9,7 @@ import pytest
 
 from official_trainer import cli
 from official_trainer.errors import ExitCode
-from official_trainer.reports import page
 from official_trainer.reports.page import MARK
-from official_trainer.reports.verbs import report
 from tests.support.reports import kinds
 
 
@@ -74,10 +72,6 @@ def test_each_kind_of_directory_appears_with_a_word(tmp_path):
         (["runs", "--output=void"], "--output=void cannot be written: Is a directory; name another file"),
         (["runs", "--output=no/r.html"], "--output=no/r.html cannot be written: No such file or directory; name anot"),
         (["runs", "--output=mine.txt"], "--output=mine.txt is no report, and would be lost; name another file, or"),
-        (["runs", "--port=8000"], "--port is for --watch; leave it out"),
-        (["runs", "--watch", "--output=r.html"], "--output and --watch exclude each other: a served report is no file"),
-        (["runs", "--watch", "--port=http"], "--port=http: expected a number from 1"),
-        (["runs", "--watch", "--port=70000"], "--port=70000: expected a number from 1 to 65535"),
     ],
 )
 def test_what_cannot_be_done_is_refused(tmp_path, capsys, arguments, message):
@@ -103,21 +97,3 @@ def test_a_disk_that_refuses_the_file_is_said(tmp_path, capsys, monkeypatch, num
     monkeypatch.setattr("official_trainer.files.write_text_atomically", fail)
     assert cli.main(["report", "runs", "--output=r.html"]) == ExitCode.RETRY
     assert re.search(rf"error: r\.html: {os.strerror(number)}\. .* then the same command", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("later", "there is no folder later"), ("void", "no run in void: it is empty"), ("rums", "did you mean runs?")],
-)
-def test_a_watched_report_waits_for_its_first_run(tmp_path, monkeypatch, name, why):
-    """N22: `--watch` may be started before the training."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "void").mkdir()
-    (tmp_path / "runs").mkdir()
-    held = report._watched([name])
-    assert (held["title"], held["runs"]) == ("No run yet", [])
-    assert why in held["summary"][0][1]
-    assert page.render(held)
-    kinds.write_run(tmp_path / name / "first")
-    assert report._watched([name])["runs"][0]["name"] == "first"
-    assert held.keys() == report._watched([name]).keys()
