@@ -215,9 +215,8 @@ def events_at_restart(folder: Path, size: int) -> Timed:
 def opened_curves(folder: Path, size: int) -> Timed:
     directory = data.rows(folder, size)
     from official_trainer import reports
-    from official_trainer.reports import curve_plot
 
-    return lambda: _nothing(curve_plot.svg(reports.open(directory).curves.charts(), "run"))
+    return lambda: _nothing(reports.open(directory).curves)
 
 
 def compare_rows(folder: Path, size: int) -> Command:

@@ -33,7 +33,7 @@ def import_all() -> None:
     for name in (
         *("tensorflow", "tf_keras", "official_trainer.checkpoints.store", "official_trainer.engine.loop"),
         *("official_trainer.inputs.arrays", "official_trainer.inputs.records", "official_trainer.reports.opened"),
-        *("official_trainer.reports.curve_plot", "official_trainer.runs.health.time_account"),
+        "official_trainer.runs.health.time_account",
         *("official_trainer.engine.consistency", "official_trainer.tracking.tensorboard"),
         *("official_trainer.config.dump", "official_trainer.config.compare", "official_trainer.config.explain"),
         *("tensorboard.plugins.hparams.summary_v2", "tensorboard.plugins.scalar.summary_v2"),

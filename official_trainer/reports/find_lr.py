@@ -1,7 +1,7 @@
 """The learning-rate finder: trains with a rate that rises from step to step, until the loss diverges.
 
 Owns: the training; when the loss has diverged, what its shape suggests, and the override that a suggestion is written
-as. Does not own: how a picture is drawn (`curve_plot.py`). Imports no TensorFlow by itself.
+as. Does not own: drawing, which Matplotlib does. Imports no TensorFlow by itself.
 
 The method is that of Smith, "Cyclical Learning Rates for Training Neural Networks" (2015, arXiv:1506.01186), section
 3.3. The suggestions are those that fastai calls `valley` and `steep`.
@@ -9,6 +9,7 @@ The method is that of Smith, "Cyclical Learning Rates for Training Neural Networ
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -18,7 +19,6 @@ from collections.abc import Mapping
 from official_trainer.config import Resolved
 from official_trainer.config.overrides import format_override
 from official_trainer.errors import ExitCode, UserError
-from official_trainer.reports import curve_plot
 from official_trainer.reports.trial import trainer_of
 from official_trainer.runs.job import Job
 from official_trainer.tracking.jsonl import encode
@@ -124,21 +124,33 @@ class RateCurve:
     def svg(self, title: str, marks: Mapping[str, float]) -> str:
         """Returns a picture: losses of single steps, smoothed losses, and a line at each suggestion.
 
-        The rates are on a logarithmic axis; losses far above the first ones are drawn at the border.
+        The rates are on a logarithmic axis; losses far above the first ones are outside of the picture.
 
         Args:
           title: above the picture; any text.
           marks: rates by what suggests them.
         """
+        import matplotlib
+        from matplotlib.figure import Figure
+
         finite = [loss for loss in self.smoothed if math.isfinite(loss)]
         top = max(finite[0], *finite[: max(1, len(finite) * 3 // 4)])
         low = min(loss for loss in [*finite, *self.losses] if math.isfinite(loss))
-        top += 0.25 * (top - low or 1.0)
-        places = [math.log10(rate) for rate in self.rates]
-        drawn = {"each step": self.losses, "smoothed": self.smoothed}
-        lines = {name: (places, [min(loss, top) for loss in losses]) for name, losses in drawn.items()}
-        powers = {name: math.log10(rate) for name, rate in marks.items()}
-        return curve_plot.svg({"loss by learning rate": lines}, title, size=(760, 420), marks=powers)
+        margin = 0.1 * (top - low) or 0.5
+        drawing = io.StringIO()
+        with matplotlib.rc_context({"svg.fonttype": "none", "text.parse_math": False}):  # texts stay texts
+            figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+            axes = figure.subplots()
+            axes.plot(self.rates, self.losses, linewidth=0.8, alpha=0.5, label="each step")
+            axes.plot(self.rates, self.smoothed, linewidth=1.8, label="smoothed")
+            for name, rate in marks.items():
+                axes.axvline(rate, color="gray", linestyle="--", label=f"{name} {rate:.2g}")
+            axes.set(
+                title=title, xscale="log", xlabel="learning rate", ylabel="loss", ylim=(low - margin, top + margin)
+            )
+            axes.legend()
+            figure.savefig(drawing, format="svg")
+        return drawing.getvalue()
 
 
 def search(job: Job, *, lowest: float, highest: float, num_steps: int) -> RateCurve:

@@ -1,7 +1,7 @@
 """A run directory in Python: its config, metrics, checkpoints, exports and model, for notebooks and reports.
 
 Owns: `open` and `open_all`, and what an `OpenedRun` offers; each part is read when it is first asked for.
-Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), curves (`attached.py`), building a
+Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), building a
 model (`runs/run.py`). Only `load_model` imports TensorFlow, and nothing here writes to the directory.
 """
 
@@ -21,8 +21,8 @@ from official_trainer.checkpoints import garden, manifest
 from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
-from official_trainer.reports import attached, recorded_events
 from official_trainer.reports import recorded_curves as curves
+from official_trainer.reports import recorded_events
 from official_trainer.reports.recorded_curves import Curves
 from official_trainer.reports.recorded_events import Shown
 from official_trainer.runs import recorded
@@ -305,27 +305,6 @@ class OpenedRun:
         params = files.join(self.directory, files.PARAMS_FILE)
         resolved = config.resolve(base, experiment=experiment, config_files=[params])
         return run.model_of(experiment, resolved, model_dir=self.directory, checkpoint=str(checkpoint))
-
-    def attach(self, *charts: str, refresh_seconds: float = 2.0) -> OpenedRun:
-        """Shows the curves in a notebook, or lines in a terminal, refreshed until the run ends or you interrupt it.
-
-        An interrupt ends the pictures and not the run; a later call, from any notebook, shows the whole history again.
-
-        Args:
-          charts: what to show, as `curves.charts` names it; without any, the loss and the metric that decides.
-          refresh_seconds: between two looks at the run.
-
-        Returns:
-          The run as it stands at the end.
-        """
-        seen = [self]
-
-        def look() -> tuple[RecordedRun, Curves]:
-            seen[0] = open(self.directory)
-            return seen[0].recorded, seen[0].curves
-
-        attached.attach(self.name, look, charts, attached.screen(), lambda: time.sleep(refresh_seconds))
-        return seen[0]
 
 
 def open(directory: str | os.PathLike[str], *, now_seconds: float | None = None) -> OpenedRun:

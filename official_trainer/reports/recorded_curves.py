@@ -67,21 +67,6 @@ class Curves:
         """Returns a curve, or None if the run has no such metric."""
         return self.by_split.get(split, {}).get(name)
 
-    def charts(self) -> dict[str, dict[str, Curve]]:
-        """Returns what belongs into one picture: name of the chart → split → curve, as TensorBoard has them.
-
-        The losses of training and of evaluations, which have names of their own, are the chart `loss`; `time/…` is
-        where the time went.
-        """
-        from official_trainer.tracking.tensorboard import shared_name
-
-        found: dict[str, dict[str, Curve]] = {}
-        for split, curves in self.by_split.items():
-            for name, curve in curves.items():
-                chart = f"time/{name}" if split == "time" else shared_name(split, name, curves)
-                found.setdefault(chart, {})[split] = curve
-        return found
-
     def columns(self) -> dict[str, list[Any]]:
         """Returns every number as a row of a long table: columns `step`, `time`, `split`, `name` and `value`."""
         table: dict[str, list[Any]] = {name: [] for name in ("step", "time", "split", "name", "value")}

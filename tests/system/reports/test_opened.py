@@ -1,18 +1,14 @@
-"""A run directory as a value, with TensorFlow, pandas and a notebook."""
+"""A run directory as a value, with TensorFlow and pandas."""
 
 import re
 
-import nbformat
 import numpy as np
 import pandas
 import pytest
-from nbclient import NotebookClient
 
 from official_trainer import Program, reports
 from official_trainer.lazy import keras
-from tests import ROOT
 from tests.support import several_tasks, shuffled_runs, toy
-from tests.support.reports import kinds
 
 
 @pytest.fixture(scope="module")
@@ -74,32 +70,3 @@ def test_the_model_of_a_program_is_in_its_code(tmp_path):
     eval(call, {"Program": Program, "model": model})
     for mine, loaded in zip(program.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, loaded)
-
-
-CELL = """
-import json, time
-from official_trainer import reports
-
-def pause(seconds):
-    with open("run.json") as file:
-        content = json.load(file)
-    with open("run.json", "w") as file:
-        json.dump({**content, "status": "done"}, file)
-
-time.sleep = pause
-print(reports.open(".").attach().status)
-"""
-
-
-def test_live_curves_in_a_notebook(tmp_path, monkeypatch):
-    """N29: one picture, which is replaced while the run goes on, until it ends."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    kinds.running(tmp_path / "mine")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    place = {"metadata": {"path": str(tmp_path / "mine")}}
-    executed = NotebookClient(notebook, timeout=120, resources=place).execute()
-    picture, said = executed.cells[0].outputs
-    assert "mine: done, step 20 of 40" in picture.data["text/html"]
-    assert picture.data["text/html"].count("<polyline") == 3
-    assert said.text == "done\n"

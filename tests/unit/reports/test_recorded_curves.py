@@ -114,14 +114,6 @@ def test_model_gardens_numbers(read):
     assert found.get("train", "loss").steps == [10, 20, 30, 40]
 
 
-def test_charts_have_what_belongs_together(read):
-    """N29: the losses of training and of evaluations are one chart, as in TensorBoard."""
-    charts = read("done").charts()
-    assert {*charts["loss"]} == {"train", "validation"}
-    assert {*charts["accuracy"]} == {"validation"}
-    assert "time/examples_per_second" in charts
-
-
 def test_columns_of_a_long_table(read):
     """N29: every number is a row."""
     columns = read("preempted").columns()
