@@ -1,6 +1,5 @@
 from .opened import Best as Best
 from .opened import Checkpoint as Checkpoint
-from .opened import Export as Export
 from .opened import NoRunError as NoRunError
 from .opened import OpenedRun as OpenedRun
 from .opened import RunConfig as RunConfig

@@ -1,7 +1,7 @@
 """All that a report shows, as one object of JSON: what the page reads, and nothing of it is markup.
 
 Owns: which runs are highlighted at first, and what the parts of the page hold. Does not own: the parts themselves
-(`words.py`, `curves.py`, `exhibits.py`), how they are drawn (`static/`), the file (`page.py`).
+(`words.py`, `curves.py`), how they are drawn (`static/`), the file (`page.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import collections
 import contextlib
 import datetime
 import importlib.metadata
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from official_trainer.config.text import flow, short_names
-from official_trainer.reports import curves, exhibits, gathered, words
+from official_trainer.reports import curves, gathered, words
 from official_trainer.reports.gathered import NO_RUNS, Gathered, Ranked
 from official_trainer.tracking.jsonl import encode
 
@@ -38,7 +39,6 @@ def of(found: Gathered, *, now_seconds: float) -> dict[str, Any]:
     title = runs[0].name if len(runs) == 1 else "Sweep" if found.sweep is not None else f"{len(runs):,} runs"
     experiments = {each.run.recorded.experiment for each in runs} - {None}
     title += f" of {experiments.pop()}" if len(runs) > 1 and len(experiments) == 1 else ""
-    pictures, about_pictures = exhibits.media(runs, chosen, found.folder)
     fields = list(dict.fromkeys(path for each in runs for path in each.differs))
     names, counts = short_names(fields), collections.Counter(path for each in runs for path in each.differs)
     columns = sorted(fields, key=lambda path: -counts[path])[:_MOST_COLUMNS]
@@ -78,13 +78,26 @@ def of(found: Gathered, *, now_seconds: float) -> dict[str, Any]:
         "highlighted": chosen,
         "charts": charts,
         "curves_about": about_curves,
-        "media": pictures,
-        "media_about": about_pictures,
-        **exhibits.saved(runs, chosen, found.folder),
+        "checkpoints": checkpoints(runs, chosen, found.folder),
+        "checkpoints_about": f"Paths are below {found.folder}.",
         "sweep": found.sweep,
         "sweep_about": about_sweep,
-        "links": exhibits.links(runs, chosen, found.folder),
     }
+
+
+def checkpoints(runs: Sequence[Ranked], chosen: Sequence[int], folder: str) -> list[dict[str, Any]]:
+    """Returns the newest, the best and the named checkpoints of some runs, as JSON takes them."""
+    rows: list[dict[str, Any]] = []
+    for place in chosen:
+        held = runs[place].run.checkpoints
+        continued = [each for each in held if each.kind == "latest"]
+        for each in [*continued[-1:], *(each for each in held if each.kind != "latest")]:
+            is_best = each.kind == "best" and each.step == runs[place].best_step
+            kind = f"{each.kind}, {each.note}" if each.note else each.kind
+            numbers = {"value": runs[place].best if is_best else None, "size_bytes": each.size_bytes or None}
+            path = os.path.relpath(each.prefix, folder)
+            rows.append({"run": place, "kind": kind, "step": each.step, **numbers, "path": path})
+    return rows
 
 
 def highlighted(runs: Sequence[Ranked]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A run directory in Python: its config, metrics, checkpoints, exports and model, for notebooks and reports.
+"""A run directory in Python: its config, metrics, checkpoints and model, for notebooks and reports.
 
 Owns: `open` and `open_all`, and what an `OpenedRun` offers; each part is read when it is first asked for.
 Does not own: how a run stands (`runs/recorded.py`), numbers (`recorded_curves.py`), building a
@@ -7,7 +7,6 @@ model (`runs/run.py`). Only `load_model` imports TensorFlow, and nothing here wr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -22,9 +21,7 @@ from official_trainer.config import lines
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.nearest import did_you_mean
 from official_trainer.reports import recorded_curves as curves
-from official_trainer.reports import recorded_events
 from official_trainer.reports.recorded_curves import Curves
-from official_trainer.reports.recorded_events import Shown
 from official_trainer.runs import recorded
 from official_trainer.runs.recorded import RecordedRun, Status
 
@@ -85,23 +82,6 @@ class Best:
     direction: Literal["higher", "lower"] | None = None
     step: int | None = None
     checkpoint: Checkpoint | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
-    """A SavedModel of a run.
-
-    Attributes:
-      path: its folder.
-      step: of the checkpoint that it was made from; None if that is not known.
-      results: of the evaluation of that checkpoint.
-      formats: what was measured of each format in the folder, as `export.json` has it.
-    """
-
-    path: str
-    step: int | None = None
-    results: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    formats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class RunConfig(Mapping[str, Any]):
@@ -241,34 +221,6 @@ class OpenedRun:
             step=step if recorded.is_step(step) else None,
             checkpoint=next((each for each in saved if each.step == step), None),
         )
-
-    @property
-    def exports(self) -> list[Export]:
-        """Its SavedModels: the run's own by rising step, then those of best checkpoints and of chosen steps."""
-        found: list[Export] = []
-        for folder in ("", "best", "steps"):
-            paths = _folders(files.join(self.directory, "export", folder))
-            for path in sorted(paths, key=lambda path: (len(os.path.basename(path)), path)):
-                name = os.path.basename(path)
-                if not name.isdecimal() or not os.path.exists(files.join(path, "saved_model.pb")):
-                    continue
-                held: Mapping[str, Any] = {}
-                with contextlib.suppress(OSError, UserError):
-                    held = files.read_json(files.join(path, "export.json"))
-                parts = {to: held.get(at) for to, at in (("results", "metrics"), ("formats", "formats"))}
-                known = {to: part for to, part in parts.items() if isinstance(part, dict)}
-                found.append(Export(path=path, step=held.get("step", int(name)), **known))
-        return found
-
-    def shown(self) -> list[Shown]:
-        """Returns the images, texts and histograms of its evaluations and trainings, by folder, name and step.
-
-        What TensorBoard's files hold, and those in `eval/`, is read anew at each call; a text may be a table.
-        """
-        try:
-            return sorted(recorded_events.shown(self.directory), key=lambda each: (each.split, each.name, each.step))
-        except OSError:
-            return []
 
     def load_model(
         self, checkpoint: str | int = "latest", *, imports: Sequence[str] = ()

@@ -13,7 +13,7 @@ function start(data) {
   OPTIONS.onRange = (range) => { const back = document.getElementById("all-steps"); if (back) back.disabled = !range; };
   document.title = data.title;
   if (OPTIONS.split === null && data.runs.length) OPTIONS.split = data.highlighted.length > 3 && data.charts.some((chart) => chart.curves.some((curve) => curve.split === "validation")) ? "validation" : "both";
-  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), media(data), checkpoints(data), formats(data), trackers(data)].filter(Boolean);
+  const sections = [summary(data), runs(data), sweep(data), curves(data), failures(data), differences(data), times(data), checkpoints(data)].filter(Boolean);
   const kept = new Set([...document.querySelectorAll("details[open]")].map((each) => each.id)), scrolled = window.scrollY;
   document.getElementById("report").replaceChildren(bar(data, sections.slice(1)), el("main", {}, sections, foot(data)));
   for (const id of kept) if (id && document.getElementById(id)) document.getElementById(id).open = true;
@@ -243,50 +243,12 @@ function times(data) {
     el("details", { id: "times-in-numbers" }, el("summary", {}, "The same in numbers"), rowsTable(exact[0], exact[1], ["name", ...used.map(() => "number")])));
 }
 
-// What evaluations showed, what was saved, where else the numbers are.
-
-function media(data) {
-  if (!data.media.length && !data.media_about) return null;
-  const groups = Map.groupBy ? Map.groupBy(data.media, (each) => each.run) : data.media.reduce((found, each) => found.set(each.run, [...(found.get(each.run) || []), each]), new Map());
-  return section("evaluation", "Images, texts and tables", data.media_about, [...groups].map(([run, things]) => {
-    const pictures = things.filter((each) => each.kind === "image"), rest = things.filter((each) => each.kind !== "image");
-    const isSmall = (each) => each.width !== null && each.width < 200;
-    return el("div", { class: "card exhibits" }, el("h3", {}, data.runs[run].name),
-      album(pictures.filter((each) => !isSmall(each)), "pictures large"), album(pictures.filter(isSmall), "pictures"),
-      rest.map((each) => el("figure", { class: "apart" }, el("figcaption", {}, caption(each)), each.kind === "table" ? exhibitTable(each) : el("pre", {}, marked(each.text)))));
-  }));
-}
-
-const caption = (each) => `${each.name}, step ${number(each.step)}`;
-
-function album(pictures, kind) {
-  return pictures.length ? el("div", { class: kind }, pictures.map((each) => el("figure", {}, el("img", { src: each.source, alt: `${each.name} at step ${each.step}`, class: each.width < 100 ? "tiny" : null, width: each.width, height: each.height }), el("figcaption", {}, caption(each))))) : null;
-}
-
-function exhibitTable({ columns, rows }) {
-  const isNumber = columns.map((_, i) => rows.every((row) => row[i] === "" || Number.isFinite(Number(row[i]))));
-  const table = rowsTable(columns, rows.map((row) => row.map((cell) => el("span", { title: cell }, brief(cell)))), isNumber.map((is) => (is ? "number" : "")));
-  table.classList.add("fit");
-  return table;
-}
+// What was saved, and the figures of a sweep.
 
 function checkpoints(data) {
   if (!data.checkpoints.length) return null;
   const rows = data.checkpoints.map((each) => [data.runs[each.run].name, each.kind, number(each.step), each.value === null ? "–" : number(each.value), bytes(each.size_bytes), el("code", {}, each.path)]);
-  return section("checkpoints", "Checkpoints and exports", data.checkpoints_about, rowsTable(["Run", "What", "Step", data.metric ? data.metric.name : "Value", "Size", "Path"], rows, ["name", "", "number", "number", "number", "wrap"]));
-}
-
-function formats(data) {
-  if (!data.formats.length) return null;
-  const apart = (each) => (each.limit_of ? `${number(each.difference)} (${each.limit_of}, ${number(each.limit)} is allowed)` : "every value, bit by bit");
-  const rows = data.formats.map((each) => [data.runs[each.run].name, number(each.step), each.format, bytes(each.size_bytes), apart(each)]);
-  return section("formats", "Formats of exports", "Each file, read back in a process of its own: how far its outputs are from the model's, in parts of their range.", rowsTable(["Run", "Step", "Format", "Size", "Differs from the model by"], rows, ["name", "number", "", "number", ""]));
-}
-
-function trackers(data) {
-  if (!data.links.length) return null;
-  const rows = data.links.map((each) => [each.run === null ? "all" : data.runs[each.run].name, each.tool, each.url ? el("a", { href: each.url, rel: "noopener noreferrer", target: "_blank" }, each.url) : el("code", {}, each.command)]);
-  return section("trackers", "Elsewhere", "The same runs in other tools.", rowsTable(["Run", "Tool", "Where"], rows, ["name", "", "wrap"]));
+  return section("checkpoints", "Checkpoints", data.checkpoints_about, rowsTable(["Run", "What", "Step", data.metric ? data.metric.name : "Value", "Size", "Path"], rows, ["name", "", "number", "number", "number", "wrap"]));
 }
 
 function sweep(data) {

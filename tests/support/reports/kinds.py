@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 
 from official_trainer.files import PARAMS_FILE
-from official_trainer.tracking import Histogram, Image, Table, Text
 from official_trainer.tracking.jsonl import JsonlTracker
 from official_trainer.tracking.record import RunRecord
 from official_trainer.tracking.tensorboard import TensorBoardTracker
@@ -225,19 +224,6 @@ def by_a_rule(folder):
     change(folder, best={"metric": "reading", "value": {"right": 0.9, "sure_of_wrong": 0.1}, "step": 30})
 
 
-def with_pictures(folder):
-    write_run(folder)
-    import numpy as np
-
-    board = TensorBoardTracker(str(folder))
-    for step in (10, 20):
-        small, large = (Image(np.zeros([size, size, 1], "uint8")) for size in (4, 240))
-        recall = Table(["digit", "recall"], [["zero", 0.9722222222], ["one", 1.0]])
-        board.publish("validation", step, {"confusion": small, "drawn": large, "note": Text("*<b>* **0.9**")})
-        board.publish("validation", step, {"recall": recall, "weights": Histogram(np.arange(9.0))})
-    board.close()
-
-
 def of_an_earlier_version(folder):
     shutil.copytree(EARLIER / "run", folder)
 
@@ -426,7 +412,7 @@ KINDS = {
     each.__name__: each
     for each in (
         *(done, running, before_its_first_step, died, preempted, failed, stalled, not_finite, refused_restart),
-        *(stopped_early, restarted, with_evaluator, by_a_rule, with_pictures),
+        *(stopped_early, restarted, with_evaluator, by_a_rule),
         *(of_an_earlier_version, of_a_much_earlier_version, of_a_later_version),
         *(half_a_row, damaged_rows, without_metrics, empty_metrics, unreadable_metrics, half_a_record, half_a_status),
         *(

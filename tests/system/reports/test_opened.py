@@ -37,10 +37,9 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_evaluated(trained, checkp
 
 
 def test_what_a_whole_run_left(trained):
-    """N29: its checkpoints, its best one and its export."""
+    """N29: its checkpoints and its best one."""
     assert [each.step for each in trained.checkpoints if each.kind == "latest"] == [20, 40, 60, 80]
     assert trained.best.checkpoint is not None
-    assert [each.step for each in trained.exports] == [80]
     assert all(not each.note for each in trained.checkpoints)
 
 

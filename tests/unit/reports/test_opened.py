@@ -82,30 +82,6 @@ def test_what_model_gardens_driver_left(make):
     assert run.curves.get("validation", "accuracy").steps == [10, 20, 30, 40]
 
 
-def test_exports(make, tmp_path):
-    """N29: SavedModels with their step and results; a folder that holds none does not count."""
-    run = make("done")
-    for name, text in {"9": '{"step": 9, "metrics": {"accuracy": 0.5}}', "10": "{", "best/20": None, "11": ""}.items():
-        folder = tmp_path / "done" / "export" / name
-        folder.mkdir(parents=True)
-        if name != "11":
-            (folder / "saved_model.pb").touch()
-        if text:
-            (folder / "export.json").write_text(text)
-    found = [(os.path.relpath(each.path, run.directory), each.step, each.results) for each in run.exports]
-    assert found == [("export/9", 9, {"accuracy": 0.5}), ("export/10", 10, {}), ("export/best/20", 20, {})]
-
-
-def test_images_and_texts(make):
-    """N29: those of the evaluations, with their steps."""
-    shown = make("with_pictures").shown()
-    names = {"confusion": "image", "drawn": "image", "note": "text", "recall": "text", "weights": "histogram"}
-    expected = [(kind, "validation", name, step) for name, kind in names.items() for step in (10, 20)]
-    assert [(each.kind, each.split, each.name, each.step) for each in shown] == expected
-    assert shown[0].content.startswith(b"\x89PNG")
-    assert shown[4].content == b"*<b>* **0.9**"
-
-
 def test_all_runs_below_a_folder(tmp_path):
     """N29: one of each kind, with those of sweeps and of folders in folders; nothing is left out in silence."""
     kinds.make_all(tmp_path / "runs")
@@ -120,7 +96,7 @@ def test_all_runs_below_a_folder(tmp_path):
 
 QUIET = {
     *("done", "running", "preempted", "stalled", "stopped_early", "restarted", "with_evaluator", "by_a_rule"),
-    *("with_pictures", "of_an_earlier_version", "of_a_much_earlier_version", "of_a_later_version", "linked"),
+    *("of_an_earlier_version", "of_a_much_earlier_version", "of_a_later_version", "linked"),
     "damaged_checkpoint",
 }
 """Kinds of which all is known; of a damaged checkpoint its own note says what is wrong."""
@@ -131,7 +107,7 @@ def test_each_kind_of_directory_has_all_parts_and_a_word_about_what_is_not_known
     """N29: no part fails, whatever is in the directory."""
     run = make(kind)
     assert run.status
-    for part in (run.metrics, run.config, run.checkpoints, run.exports, run.shown(), run.record):
+    for part in (run.metrics, run.config, run.checkpoints, run.record):
         assert len(part) >= 0
     assert run.best is None or run.best.metric
     assert (kind not in QUIET) == bool(run.notes), run.notes
