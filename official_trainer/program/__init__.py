@@ -6,7 +6,7 @@ second loop, a second Trainer, a second way to save.
     program.py          the methods and the meaning of their arguments; model_methods.py: what the model has;
                         async_methods.py: calls in an event loop; saving.py: a whole program in a file
       ├─► settings.py       the sections of an experiment's config that a program takes
-      └─► compiled_model.py one Trainer for each `compile`, one call at a time; experiment.py: of an experiment
+      └─► compiled_model.py one Trainer for each `compile`, one call at a time
             ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas
             │     └─► rows.py       the rows of dense, ragged and sparse arrays
             ├─► trainer.py      Keras's own pieces as the steps of a Task; evaluations that call callbacks

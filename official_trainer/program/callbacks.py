@@ -110,9 +110,9 @@ class CallbacksAction(Action):
         ends = self._epochs.ends_at(run.step)
         is_called = ends or (batch + 1) % self._every == 0
         logs = (
-            run.trainer.numbers.reported(run.train_logs, training=True)
+            run.trainer.task.reported(run.train_logs, training=True)
             if ends
-            else run.trainer.numbers.current(training=True)
+            else run.trainer.task.current(training=True)
         )
         if is_called and self._sees_batches:
             self._callbacks.on_train_batch_end(self._fit.last_batch(self._model, batch), logs)
@@ -132,7 +132,7 @@ class CallbacksAction(Action):
         return stop  # the epoch ends after its summary
 
     def on_eval(self, run: Run, logs: Mapping[str, float]) -> Stop | None:
-        found = run.trainer.numbers.reported(logs, training=False)
+        found = run.trainer.task.reported(logs, training=False)
         return self._end_epoch(run, {f"val_{name}": value for name, value in found.items()})
 
     def on_end(self, run: Run, failure: BaseException | None) -> None:
@@ -198,7 +198,7 @@ class CallbacksAction(Action):
         """Ends the epoch and begins the next; returns the end of training if a callback has set it."""
         self._is_ending = self._is_open = False
         self._last_ended = self._epoch
-        self._logs = {**run.trainer.numbers.reported(run.train_logs, training=True), **of_validation}
+        self._logs = {**run.trainer.task.reported(run.train_logs, training=True), **of_validation}
         self._callbacks.on_epoch_end(self._epoch, self._logs)
         if (stop := self._stop()) is None:
             self._data.end_epoch(self._epoch - self._epochs.first)

@@ -192,9 +192,9 @@ class ProgramCheckpoint(_Callback):
           ArgumentError: the template or `monitor` names a number that is not in the logs of callbacks.
           MetricDirectionError: `mode` is `auto`, and it is unknown which values are better.
         """
-        known = _numbers(trainer.numbers.current(training=True))
+        known = _numbers(trainer.task.current(training=True))
         if self.every_steps is None and epochs.validated:
-            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.numbers.current(training=False))]
+            known += [f"{_OF_VALIDATION}{name}" for name in _numbers(trainer.task.current(training=False))]
         # The results of a model's own train_step are unknown before its first step.
         is_certain = not keras_fit.has_own(trainer.model, "train_step")
         for name in self._needed:

@@ -3,7 +3,7 @@
 Owns: building the Trainer and the variables that need data; where each call begins: at the step of the one before, or
 at the step of the run directory; the outputs for all examples, in Keras's structure; that calls run one at a time, and
 in a thread for an event loop. Does not own: the config of a call (`settings.py`), what its arguments mean
-(`program.py`), the model of an experiment (`experiment.py`), or the inference step (`engine/inference.py`).
+(`program.py`) or the inference step (`engine/inference.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.callbacks import CallbacksAction
-from official_trainer.program.data import ArgumentError, CallData, Own, Source, unpacked
+from official_trainer.program.data import ArgumentError, CallData, Source, unpacked
 from official_trainer.program.epochs import Epochs
 from official_trainer.program.rewarded import rewards_explained
 from official_trainer.program.settings import Settings
@@ -264,10 +264,7 @@ class CompiledModel:
         """Returns a context in which the model has its averaged weights, if it was trained with averages."""
         return self._trainer.weights_averaged() if self._trainer is not None else contextlib.nullcontext()
 
-    # What differs for an experiment.
-
-    def _record_training(self, data: Source) -> None:
-        """Called before training on `data`; an experiment records whether a config can describe it."""
+    # Building the Trainer.
 
     def _check_batches(self, data: Source) -> None:
         """Refuses batches that the micro-batches of a step cannot share, as far as their sizes are known."""
@@ -362,10 +359,8 @@ class CompiledModel:
         """
         with self._in_call():
             settings = self.settings
-            self._record_training(data)
             metric = settings.base.trainer.best_checkpoint_eval_metric
-            # An experiment may have one for its other modes.
-            if metric and validation is None and settings.experiment == PROGRAM:
+            if metric and validation is None:
                 raise ArgumentError(
                     f"trainer.best_checkpoint_eval_metric={metric!r}: there is no evaluation with this metric; give "
                     "fit(validation_data=…)"
@@ -392,7 +387,7 @@ class CompiledModel:
         config, settings = trainer.config, self.settings
         mode = "train" if self._data[False] is None else "train_and_eval"
         job = Job(
-            experiment=settings.experiment,
+            experiment=PROGRAM,
             resolved=settings.resolved(config),
             model_dir=settings.model_dir,
             mode=mode,
@@ -408,8 +403,7 @@ class CompiledModel:
             train.train(job, stop, is_whole_command=False)
 
     def _run_in_memory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
-        if not isinstance(self._data[True], Own):  # an experiment's data continues where it was
-            trainer.train_iterator.begin_next_epoch()
+        trainer.train_iterator.begin_next_epoch()
         self._num_fits += 1
         trainer.global_step.assign(action.begin(trainer))
         # The caller keeps handling signals: there is nothing to save, and the process may be a notebook's.
@@ -425,16 +419,15 @@ class CompiledModel:
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns the metrics after it."""
         with self._in_call():
-            self._record_training(batch)
             self._data[True] = batch
             self._check_batches(batch)
             trainer = self._prepare_trainer(batch)
             trainer.train_iterator.begin_next_epoch()
             if reset_metrics:
-                trainer.numbers.reset_training()
+                self.model.reset_metrics()
             with self.scope():
                 trainer.run_steps(1)
-            return trainer.numbers.current(training=True)
+            return trainer.task.current(training=True)
 
     def evaluate(
         self, data: Source, steps: int | None, callbacks: Any = None, *, reset_metrics: bool = True
@@ -444,8 +437,8 @@ class CompiledModel:
             self._data[False] = data
             trainer = self._prepare_trainer(data)
             with trainer.in_call(callbacks, validation=data, adds_up=not reset_metrics):
-                logs = trainer.evaluate(steps or data.batches_per_epoch or -1)
-            return trainer.numbers.evaluated(logs)
+                trainer.evaluate(steps or data.batches_per_epoch or -1)
+            return trainer.task.current(training=False)
 
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
         """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""

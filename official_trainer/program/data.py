@@ -11,7 +11,6 @@ epoch exactly as if it had never stopped.
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,28 +243,6 @@ class Source:
         """Returns the known sizes of batches by description, such as "the last batch of an epoch"."""
         size = tf.nest.flatten(self.one_pass().element_spec)[0].shape[0]
         return {} if size is None else {"a batch": size}
-
-
-class Own(Source):
-    """The data of an experiment, which its Task builds as in a run.
-
-    Attributes:
-      section: its section of the config.
-    """
-
-    has_end = True  # the engine finds out
-
-    def __init__(self, section: Any, build: Callable[..., tf.data.Dataset], batches: int | None = None) -> None:
-        """Takes the section, the Task's `build_inputs`, and the batches of a call; None for all."""
-        super().__init__(batches)
-        self.section, self._build = section, build
-
-    def build_inputs(self, params: Any, input_context: Any = None, *, weighted: bool = False) -> tf.data.Dataset:
-        takes_context = "input_context" in inspect.signature(self._build).parameters
-        return self._build(params, **({"input_context": input_context} if takes_context else {}))
-
-    def batch_sizes(self) -> Mapping[str, int]:
-        return {"a batch": self.section.global_batch_size}
 
 
 class Arrays(Source):

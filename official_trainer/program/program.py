@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from official_trainer import config as configuration
-from official_trainer import files
 from official_trainer.config import RuntimeConfig, TrainerConfig
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.lazy import keras, tf
@@ -41,7 +39,6 @@ from official_trainer.program.data import (
     validation_of,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
-from official_trainer.program.experiment import ExperimentModel
 from official_trainer.program.model_methods import ModelMethods, or_of_model
 from official_trainer.program.rewarded import in_training_step, rewards_of
 from official_trainer.program.settings import TASK, Settings
@@ -123,74 +120,12 @@ class Program(ModelMethods, AsyncMethods):
         is_own = keras_fit.has_own(built, "compute_metrics") or self._overrides("compute_metrics")
         compute_metrics = self.compute_metrics if is_own else None
         task = ProgramTask(TASK, built, data, Computations(self.compute_loss, compute_metrics))
-        self._set_up(CompiledModel(built, settings, task, data))
+        self._compiled = CompiledModel(built, settings, task, data)
+        self.model, self.model_dir = built, settings.model_dir
 
     @classmethod
     def _overrides(cls, method: str) -> bool:
         return getattr(cls, method) is not getattr(Program, method)
-
-    def _set_up(self, compiled: CompiledModel) -> None:
-        self._compiled, self.model, self.model_dir = compiled, compiled.model, compiled.settings.model_dir
-
-    @classmethod
-    def from_experiment(
-        cls,
-        experiment: str,
-        model_dir: str | None = None,
-        *,
-        config_file: str | Sequence[str] = (),
-        params_override: str | Sequence[str] = (),
-    ) -> Program:
-        """Returns an experiment as a Program, with its model, optimizer, losses, metrics and data.
-
-        `fit`, `evaluate` and `predict` use the experiment's own data if no other is passed to them.
-
-        Args:
-          experiment: its name, in the workspace around the current directory or of imported code.
-          model_dir: where checkpoints and records are written; None writes nothing, and leaves out actions and
-            trackers.
-          config_file: files with changes, as for `train.py`.
-          params_override: changes, as for `train.py`.
-
-        Raises:
-          ArgumentError: the experiment has several tasks, or a subclass overrides what its Task computes.
-          ConfigError: there is no such experiment, or its config has a problem.
-          DeviceError: the devices are not there.
-        """
-        computed = ("compute_loss", "compute_reward", "compute_metrics")
-        if name := next((name for name in computed if cls._overrides(name)), None):
-            raise ArgumentError(
-                f"from_experiment: {cls.__name__} overrides {name}, which an experiment does not call; override "
-                "build_losses, build_metrics or train_step of its Task"
-            )
-        program = cls.__new__(cls)
-        program._set_up(ExperimentModel(experiment, config_file, params_override, model_dir or ""))
-        return program
-
-    def to_config(self) -> Any:
-        """Returns the config with which `train.py` trains as `fit` has trained this Program, with its own data.
-
-        Raises:
-          ArgumentError: the Program is not of an experiment, or no config can describe what was tried.
-        """
-        if not isinstance(self._compiled, ExperimentModel):
-            raise ArgumentError(
-                "to_config: a config names an experiment, but this Program was made from a model; write a Task that "
-                "builds the model and its data, register it in experiments/, and use Program.from_experiment"
-            )
-        return self._compiled.to_config()
-
-    def save_config(self, path: str) -> None:
-        """Writes the config of `to_config` as YAML, for `train.py --config_file`.
-
-        Args:
-          path: of the file, local or a URL.
-
-        Raises:
-          ArgumentError: as `to_config` does.
-        """
-        config, name = self.to_config(), self._compiled.settings.experiment
-        files.write_text_atomically(path, f"# experiment: {name}\n{configuration.dump(config)}")
 
     # Compiling.
 
@@ -238,11 +173,6 @@ class Program(ModelMethods, AsyncMethods):
         """
         settings = dict(locals())
         settings.pop("self")
-        if isinstance(self._compiled, ExperimentModel):
-            raise ArgumentError(
-                "compile: the config of an experiment sets its optimizer, losses and metrics; use "
-                "from_experiment(params_override=…)"
-            )
         fit = keras_fit.of(self.model)
         for name in ("optimizer", "loss", "metrics", "weighted_metrics"):
             check_one_keras(self.model, **{name: settings[name]})
@@ -349,15 +279,9 @@ class Program(ModelMethods, AsyncMethods):
         found += ["BackupAndRestore" for each in tf.nest.flatten(callbacks or ()) if isinstance(each, backup)]
         if self.model_dir and found:
             raise ArgumentError(f"{found[0]}: training continues at the checkpoint in {self.model_dir}; leave it out")
-        arguments = {"y": y, "sample_weight": sample_weight, "batch_size": batch_size}
-        arguments |= {} if shuffle is True else {"shuffle": shuffle}  # the default
-        others = {"class_weight": class_weight, "validation_split": validation_split or None}
+        data, seed = (x, y, sample_weight), self._compiled.seed
+        source = source_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
         of_validation: Source | None = None
-        if experiment := self._experiment_for(x, **arguments, **others):
-            source, of_validation = experiment.own_training(steps_per_epoch), experiment.own_validation()
-        else:
-            data, seed = (x, y, sample_weight), self._compiled.seed
-            source = source_of(data, batch_size=batch_size, steps=steps_per_epoch, shuffle=shuffle, seed=seed)
         batch_size = validation_batch_size or batch_size
         if validation_data is not None:
             of_validation = validation_of(validation_data, batch_size, validation_steps)
@@ -401,13 +325,12 @@ class Program(ModelMethods, AsyncMethods):
           return_dict: whether the results are a dictionary by name.
 
         Returns:
-          The loss and the metrics as a list in the order of `metrics_names`, or by name, then also images, texts and
-          such that an experiment's Task returns; the loss alone as a number.
+          The loss and the metrics as a list in the order of `metrics_names`, or by name; the loss alone as a number.
         """
         self._check_compiled("evaluate")
         source, steps = self._read((x, y, sample_weight), batch_size, steps)
         found = callback_list(self.model, callbacks, verbose, 1, steps or source.batches_per_epoch, trains=False)
-        return _results(self._compiled, self._compiled.evaluate(source, steps, found), return_dict)
+        return _results(self.model, self._compiled.evaluate(source, steps, found), return_dict)
 
     def predict(
         self,
@@ -516,7 +439,7 @@ class Program(ModelMethods, AsyncMethods):
         source = one_batch(x, y, sample_weight)
         if class_weight:
             source.use_class_weight(class_weight)
-        return _results(self._compiled, self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
+        return _results(self.model, self._compiled.train_batch(source, reset_metrics=reset_metrics), return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, reset_metrics: bool = True, return_dict: bool = False
@@ -532,7 +455,7 @@ class Program(ModelMethods, AsyncMethods):
         """
         self._check_compiled("test_on_batch")
         logs = self._compiled.evaluate(one_batch(x, y, sample_weight), 1, reset_metrics=reset_metrics)
-        return _results(self._compiled, logs, return_dict)
+        return _results(self.model, logs, return_dict)
 
     def predict_on_batch(self, x: Any, training: bool = False) -> Any:
         """Returns the model's outputs for a batch, as NumPy arrays, with averaged weights if there are any.
@@ -618,29 +541,9 @@ class Program(ModelMethods, AsyncMethods):
 
     # Arguments.
 
-    def _experiment_for(self, x: Any, **arguments: Any) -> ExperimentModel | None:
-        """Returns the experiment whose own data a call is about, because no other is passed to it; None for none.
-
-        Raises:
-          ArgumentError: another argument is about arrays; names the first that is not None.
-        """
-        if x is not None or not isinstance(self._compiled, ExperimentModel):
-            return None
-        if name := next((name for name, value in arguments.items() if value is not None), None):
-            raise ArgumentError(
-                f"{name} is for data passed to the call; the experiment's own data follows its config: leave out "
-                f"{name}, or use from_experiment(params_override='task.train_data…')"
-            )
-        return self._compiled
-
     def _read(self, data: Any, batch_size: int | None, steps: int | None) -> tuple[Source, int | None]:
-        """Returns the data of a call that reads it once, the experiment's own if none is passed, and its steps."""
-        x, y, sample_weight = data
+        """Returns the data of a call that reads it once, and its steps."""
         (batch_size,), (steps,) = counts(batch_size=batch_size), keras_fit.limited(self.model, steps=steps)
-        if experiment := self._experiment_for(x, y=y, sample_weight=sample_weight, batch_size=batch_size):
-            if (own := experiment.own_validation()) is None:
-                raise ArgumentError("the experiment has no validation data of its own (task.validation_data); give x")
-            return own, steps
         source = source_of(data, batch_size=batch_size, steps=steps)
         steps = keras_fit.of(self.model).steps_in(source.batches_per_epoch, steps)
         if steps is None and not source.has_end:
@@ -704,16 +607,13 @@ def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int 
     return source.batches_per_epoch
 
 
-def _results(compiled: CompiledModel, logs: dict[str, Any], return_dict: bool) -> Any:
+def _results(model: keras.Model, logs: dict[str, Any], return_dict: bool) -> Any:
     """Returns logs as Keras does: a dictionary, or a list, or a single number."""
     if return_dict:
-        return dict(sorted(logs.items())) if kerases.is_3(compiled.model) else logs
+        return dict(sorted(logs.items())) if kerases.is_3(model) else logs
     logs = numbers_in(logs)
-    names = list(logs)
-    if not isinstance(compiled, ExperimentModel):
-        known = [name for name in keras_fit.names_in_order(compiled.model) if name in logs]
-        names = [*known, *sorted(set(logs) - set(known))]  # Keras's order for metrics with several numbers
-    values = [logs[name] for name in names]
+    known = [name for name in keras_fit.names_in_order(model) if name in logs]
+    values = [logs[name] for name in [*known, *sorted(set(logs) - set(known))]]  # Keras's order for several numbers
     return values[0] if len(values) == 1 else values
 
 

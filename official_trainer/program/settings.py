@@ -94,13 +94,11 @@ class Settings:
     Attributes:
       base: the config, without the fields that each call sets.
       model_dir: the run directory; empty for none.
-      experiment: the name of the experiment.
       saves_each_epoch: whether there is a checkpoint after each epoch, whatever the interval in `base`.
     """
 
     base: ExperimentConfig
     model_dir: str = ""
-    experiment: str = PROGRAM
     saves_each_epoch: bool = False
 
     @classmethod
@@ -163,7 +161,7 @@ class Settings:
         Args:
           model: compiled.
           epochs: the epochs of `fit`; None for a call that does not train.
-          validation_steps: batches of an evaluation; None for the number in the settings.
+          validation_steps: batches of an evaluation; None for all.
 
         Raises:
           ConfigError: values are wrong, or contradict each other.
@@ -173,7 +171,7 @@ class Settings:
             "train_epochs": None,
             "summary_interval": NEVER,
             "validation_interval": NEVER,
-            "validation_steps": validation_steps or self.base.trainer.validation_steps,
+            "validation_steps": validation_steps or -1,
             **dict.fromkeys(_TRACING, not model.run_eagerly),
         }
         if self.base.trainer.steps_per_loop == TrainerConfig().steps_per_loop:
@@ -189,7 +187,7 @@ class Settings:
 
     def resolved(self, config: ExperimentConfig) -> Resolved:
         """Returns a config as a job takes it."""
-        return configuration.resolve(config, experiment=self.experiment)
+        return configuration.resolve(config, experiment=PROGRAM)
 
 
 def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:

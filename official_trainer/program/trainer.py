@@ -151,11 +151,6 @@ class ProgramTask(Task):
             found |= {name: logs[key] for name, key in inner.items()}  # of a metric with several numbers
         return found
 
-    def evaluated(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the same for the logs that an evaluation has returned."""
-        del logs  # the metrics still have them
-        return self.current(training=False)
-
     def current(self, *, training: bool) -> dict[str, Any]:
         """Returns the current results of the metrics: numbers of Python, or arrays."""
         found = keras_fit.results(self._model)
@@ -165,10 +160,6 @@ class ProgramTask(Task):
     def of_own_step(self, *, training: bool) -> dict[str, Any]:
         """Returns the last results of a model's own step; empty for Keras's steps, which return all metrics."""
         return {name: _of_python(variable) for name, variable in self._own[training].items()}
-
-    def reset_training(self) -> None:
-        """Resets the metrics of training."""
-        self._model.reset_metrics()
 
 
 def _of_python(value: Any) -> Any:
@@ -182,34 +173,24 @@ class ProgramTrainer(Trainer):
     Size: it inherits the methods and fields of a Trainer, which the loop and actions use.
 
     Attributes:
-      numbers: the numbers that callbacks and the history get; see `ProgramTask.reported`.
       keeps_record: whether there is a run directory. Without one nothing is measured that Keras does not measure, and
         losses and weights are not checked for values that are not finite: Keras trains on.
     """
 
-    def __init__(self, *args: Any, keeps_record: bool, numbers: Callable[[Trainer], Any] | None = None) -> None:
-        """Takes the arguments of a Trainer.
-
-        Args:
-          *args: config, task, model and optimizer.
-          keeps_record: whether there is a run directory.
-          numbers: returns the numbers of a user's Task for its trainer; None for a `ProgramTask`, which has them.
-        """
-        is_users = numbers is not None
+    def __init__(self, *args: Any, keeps_record: bool) -> None:
+        """Takes the config, a `ProgramTask`, the model and the optimizer; and whether there is a run directory."""
         options = TrainerOptions(
             counts_input_wait=keeps_record,  # else there is nothing to save while a step waits
-            measures_loss=keeps_record or is_users,
+            measures_loss=keeps_record,
             checks_finite=keeps_record,
-            divides_losses=not is_users,
-            keeps_model_metrics=not is_users,  # callbacks look at them at the end of an epoch, and users after `fit`
+            divides_losses=True,
+            keeps_model_metrics=True,  # callbacks look at them at the end of an epoch, and users after `fit`
             # Keras's steps accept a batch without examples; without skipping they may communicate with all replicas.
-            # The mean of a Task's losses over no examples is not a number.
-            skips_idle_replicas=is_users,
-            explains_loss=is_users,
+            skips_idle_replicas=False,
+            explains_loss=False,
         )
         super().__init__(*args, options=options)  # type: ignore[misc]
         self.keeps_record = keeps_record
-        self.numbers = self.task if numbers is None else numbers(self)
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self._num_examples = tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=first)
         self._num_reported = 0
@@ -290,7 +271,7 @@ class ProgramTrainer(Trainer):
             return super().evaluate(num_steps)
 
     def train_loop_end(self) -> dict[str, Any]:
-        return {**super().train_loop_end(), **self.numbers.of_own_step(training=True)}
+        return {**super().train_loop_end(), **self.task.of_own_step(training=True)}
 
     def eval_begin(self) -> Any:
         self._validation.rewind()
@@ -323,7 +304,7 @@ class ProgramTrainer(Trainer):
                     run(iterator, tf.constant(count))
                     done += count
                     last = fit.last_batch(self.model, done - 1)
-                    callbacks.on_test_batch_end(last, self.numbers.current(training=False))
+                    callbacks.on_test_batch_end(last, self.task.current(training=False))
             return state
 
         return loop
@@ -333,5 +314,5 @@ class ProgramTrainer(Trainer):
         if not self.model.stop_evaluating:
             self._validation.end_epoch()
         if self._callbacks is not None:
-            self._callbacks.on_test_end(numbers_in(self.numbers.evaluated(logs)))
-        return {**logs, **self.numbers.of_own_step(training=False)}
+            self._callbacks.on_test_end(numbers_in(self.task.current(training=False)))
+        return {**logs, **self.task.of_own_step(training=False)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from official_trainer.lazy import keras, tf
-from official_trainer.program import Program
 
 EXAMPLES, FEATURES, CLASSES = 50, 6, 3
 
@@ -134,17 +133,3 @@ def with_own_steps():
     model = OwnSteps()
     model(tf.zeros([2, FEATURES]))
     return model
-
-
-NO_WARMUP = "trainer.optimizer_config.warmup.type=null"
-
-
-CONSTANT = (
-    f"{NO_WARMUP},"
-    "trainer.optimizer_config.learning_rate.type=constant,"
-    "trainer.optimizer_config.learning_rate.constant.learning_rate=0.002"
-)
-
-
-def mlp(model_dir=None, **settings):
-    return Program.from_experiment("digits_mlp", model_dir, **settings)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_trainer.lazy import keras, tf
-from official_trainer.program import ArgumentError, Program
+from official_trainer.program import Program
 from tests.support.cases import cases
 from tests.support.fits import BY_NAME, WEIGHTS, two
 from tests.support.programs import examples, light, lightly
@@ -93,9 +93,3 @@ def test_arrays_of_several_outputs_are_computed(is_by_name):
     program.reset_metrics()
     found = program.compute_metrics(BY_NAME, y, outputs, weight)
     assert float(found["left_accuracy"]) == pytest.approx(expected["left_accuracy"], rel=1e-5)
-
-
-def test_an_experiment_computes_in_its_task():
-    """K8: an override that nothing would call is refused."""
-    with pytest.raises(ArgumentError, match="from_experiment: Own overrides compute_loss, which an experiment"):
-        Own.from_experiment("digits_cnn")

@@ -11,9 +11,7 @@ from official_trainer.actions.early_stopping import EarlyStoppingConfig
 from official_trainer.actions.schedule import ActionError
 from official_trainer.checkpoints.manifest import committed_steps
 from official_trainer.engine.evaluation import MonitoredMetricError
-from official_trainer.program import Program
 from official_trainer.runs import run
-from official_trainer.tracking import Table, Text
 from official_trainer.tracking.jsonl import JsonlTracker, read_rows
 from tests.support import several_tasks
 from tests.support.cases import cases
@@ -128,17 +126,6 @@ def test_each_of_several_validation_sets_has_images(tmp_path):
     several_tasks.do(tmp_path, config=config, name="showing")
     names = {f"{each}{name}" for each in ("", "dev/", "test/") for name in MEDIA}
     assert shown(tmp_path, names=names) == {name: [20] for name in names}
-
-
-def test_a_program_returns_what_its_task_shows():
-    """B13, K9: by name; the list has the numbers of `metrics_names` alone."""
-    program = Program.from_experiment("showing")
-    found = program.evaluate(return_dict=True)
-    assert {"loss", "accuracy"} <= found.keys()
-    assert found.keys() >= MEDIA
-    assert found["note"] == Text("*at* 0")
-    assert isinstance(found["worst/examples"], Table)
-    assert all(isinstance(value, float) for value in program.evaluate())
 
 
 # The rule of a user.
