@@ -60,7 +60,6 @@ GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Program": ["program"],
         "Loop": ["loop"],
         "Checkpoints": ["checkpoint"],
-        "Rewards": ["estimators", "reward_function"],
         "Errors": ["compiled_model", "data"],
     },
     "inputs": {"Pipelines": ["arrays", "records", "tfds"], "Tools for your own pipelines": ["context", "order"]},

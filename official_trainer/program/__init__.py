@@ -3,16 +3,14 @@
 Owns: Keras's methods, how a call becomes a Task and a config of this engine, and hooks of a program. Does not own: a
 second loop, a second Trainer, a second way to save.
 
-    program.py          the methods and the meaning of their arguments; model_methods.py: what the model has;
-                        async_methods.py: calls in an event loop; saving.py: a whole program in a file
+    program.py          the methods and the meaning of their arguments; async_methods.py: calls in an event
+                        loop; saving.py: a whole program in a file
       ├─► settings.py       the sections of an experiment's config that a program takes
       └─► compiled_model.py one Trainer for each `compile`, one call at a time
             ├─► data.py         arrays, datasets, generators as batches, from any batch on; parts for replicas
             │     └─► rows.py       the rows of dense, ragged and sparse arrays
             ├─► trainer.py      Keras's own pieces as the steps of a Task; evaluations that call callbacks
-            │     └─► rewards.py  what rewards add to a step
-            │           ├─► reward_function.py  one reward: by name, of tensors, in Python
-            │           └─► estimators.py       trains with rewards that have no gradient
+            │     └─► rewards.py    what is maximised, as metrics of the model
             ├─► callbacks.py    Keras's callbacks, in Keras's order, as an action
             │     └─► epochs.py     epochs as ranges of steps
             └─► checkpoint.py   the callback that keeps named checkpoints, and reading them back

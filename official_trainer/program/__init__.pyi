@@ -1,8 +1,6 @@
 from .checkpoint import ProgramCheckpoint as ProgramCheckpoint
 from .compiled_model import BusyError as BusyError
 from .data import ArgumentError as ArgumentError
-from .estimators import EvolutionStrategies as EvolutionStrategies
-from .estimators import ScoreFunction as ScoreFunction
 from .loop import Loop as Loop
 from .loop import LoopError as LoopError
 from .loop import every_n_steps as every_n_steps
@@ -12,6 +10,3 @@ from .loop import periodic as periodic
 from .program import NotCompiledError as NotCompiledError
 from .program import Program as Program
 from .program import load_program as load_program
-from .reward_function import PythonReward as PythonReward
-from .reward_function import RewardError as RewardError
-from .rewards import RewardLayer as RewardLayer

@@ -1,7 +1,7 @@
 """Keras callbacks in the engine's loop: each called in Keras's order, with Keras's logs.
 
-Owns: calling callbacks at the steps of a call of `fit`, what they keep across restarts, and the direction of
-those that monitor a reward. Does not own: what a callback does, or stopping (`engine/loop.py`, as the action requests).
+Owns: calling callbacks at the steps of a call of `fit`, and what they keep across restarts. Does not own: what a
+callback does, or stopping (`engine/loop.py`, as the action requests).
 
 Callbacks that do not look at batches cost nothing between epochs: a window ends only where one of them is called.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from official_trainer.program import keras_fit
 from official_trainer.program.checkpoint import ProgramCheckpoint
 from official_trainer.program.data import ArgumentError, Source, check_one_keras
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs, InEpochs
-from official_trainer.program.rewarded import rewards_of
 from official_trainer.triggers import AnyOf, Every, EverySeconds
 from official_trainer.user_code import during
 
@@ -82,7 +81,6 @@ class CallbacksAction(Action):
         self._data.rewind()
         model.stop_training = False
         self._fit.reset_count(model, training=True)  # callbacks look at it
-        maximise_rewards(self._callbacks.callbacks, model)
         with during("calling on_train_begin of the callbacks", task=self):
             self._callbacks.on_train_begin()
         self._first_step = epochs.step_of(*self._fit.first_place(model, epochs.steps, epochs.first))
@@ -278,43 +276,6 @@ def _plain(callback: Any) -> dict[str, Any]:
 def _of_json(value: Any) -> Any:
     """Returns numbers of NumPy as JSON takes them, and other values as they are."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-
-
-def maximise_rewards(callbacks: Iterable[Any], model: keras.Model) -> None:
-    """Makes callbacks that monitor a reward take higher values as better; to be called before `on_train_begin`.
-
-    With `mode="auto"` Keras guesses from the name: "acc" and "auc" are better when higher, other metrics when lower.
-    `EarlyStopping` and `ModelCheckpoint` do not keep their `mode`, so this changes those with `mode="min"` too, unless
-    they have an attribute `mode` that is "min".
-
-    Args:
-      callbacks: those of a call of `fit`, which has not begun.
-      model: compiled; its metrics declare which are rewards.
-    """
-    rewards = rewards_of(model)
-    if rewards is None:
-        return
-    names = {metric.name for metric in rewards.metrics if metric.direction == "max"}
-    guessing = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)
-    for callback in callbacks:
-        is_chosen = getattr(callback, "mode", "auto") in ("min", "max")
-        if is_chosen or str(getattr(callback, "monitor", "")).removeprefix("val_") not in names:
-            continue
-        if isinstance(callback, keras.callbacks.ReduceLROnPlateau):
-            callback.mode = "max"
-        elif isinstance(callback, guessing) and callback.monitor_op is np.less:
-            kind = type(callback).__name__
-            _logger.warning(
-                "%s(monitor=%r) takes higher values as better, because it monitors a reward; mode='max' says the same "
-                "and ends this warning",
-                kind,
-                callback.monitor,
-            )
-            callback.monitor_op = np.greater
-            if isinstance(callback, keras.callbacks.EarlyStopping):
-                callback.min_delta *= -1
-            elif callback.best == np.inf:  # there is no threshold
-                callback.best = -np.inf
 
 
 def callback_list(

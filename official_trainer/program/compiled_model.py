@@ -37,7 +37,6 @@ from official_trainer.program import keras_fit
 from official_trainer.program.callbacks import CallbacksAction
 from official_trainer.program.data import ArgumentError, CallData, Source, unpacked
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewarded import rewards_explained
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
 from official_trainer.runs import train
@@ -305,8 +304,7 @@ class CompiledModel:
                     _create_variables(step, model, spec)
                 elif evaluates or keras_fit.has_own(model, "call"):  # it may look at values, and cannot be traced
                     for batch in data.first_batch():
-                        with rewards_explained(model):
-                            tf.distribute.get_strategy().run(step, args=(batch, model))
+                        tf.distribute.get_strategy().run(step, args=(batch, model))
         except (AttributeError, TypeError, ValueError) as error:
             if model.loss is None or unpacked(spec)[1] is not None:
                 raise

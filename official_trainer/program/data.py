@@ -108,7 +108,9 @@ def names_of_outputs(model: Any) -> Sequence[str] | None:
     entries = output.values() if isinstance(output, Mapping) else output if isinstance(output, list | tuple) else ()
     if any(map(tf.nest.is_nested, entries)):
         return None
-    return sorted(output) if isinstance(output, Mapping) else list(model.output_names)
+    if isinstance(output, Mapping):
+        return sorted(output)
+    return list(getattr(model, "output_names", None) or [model.layers[-1].name])  # of a Sequential of Keras 3
 
 
 def counts(**arguments: Any) -> Sequence[Any]:

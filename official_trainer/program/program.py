@@ -11,9 +11,7 @@ as in Keras.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -39,10 +37,9 @@ from official_trainer.program.data import (
     validation_of,
 )
 from official_trainer.program.epochs import UNKNOWN_STEPS, Epochs
-from official_trainer.program.model_methods import ModelMethods, or_of_model
-from official_trainer.program.rewarded import in_training_step, rewards_of
+from official_trainer.program.rewards import rewards_of, weighted_sum, with_rewards
 from official_trainer.program.settings import TASK, Settings
-from official_trainer.program.trainer import Computations, ProgramTask
+from official_trainer.program.trainer import Computations, ProgramTask, in_training_step
 from official_trainer.tasks import keras as kerases
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tracking import numbers_in
@@ -57,10 +54,23 @@ class NotCompiledError(UserError, RuntimeError):
         super().__init__(f"{method}() needs an optimizer and a loss; call compile() first")
 
 
-class Program(ModelMethods, AsyncMethods):
+def _or_of_model(method: Callable[..., None]) -> Callable[..., None]:
+    """Has a method call the model's own in its place, with whatever arguments that takes, if the model overrides it."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not keras_fit.has_own(self.model, method.__name__):
+            return method(self, *arguments, **keywords)
+        with self.model.distribute_strategy.scope():
+            return getattr(self.model, method.__name__)(*arguments, **keywords)
+
+    return call
+
+
+class Program(AsyncMethods):
     """A Keras model, with its optimizer, losses, metrics and rewards, on the engine.
 
-    Most of its methods and properties are those of `keras.Model`.
+    Its methods are those of `keras.Model`; whatever is not here is the model's: `program.optimizer`, `program.layers`.
 
     Attributes:
       model: the Keras model; callbacks get it as `self.model`.
@@ -127,9 +137,32 @@ class Program(ModelMethods, AsyncMethods):
     def _overrides(cls, method: str) -> bool:
         return getattr(cls, method) is not getattr(Program, method)
 
+    def __getattr__(self, name: str) -> Any:
+        # Called for names that a Program does not have; private ones, and the model before it is set, are not there.
+        if name.startswith("_") or name == "model":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        model = vars(self).get("model")
+        is_own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        if is_own or model is None or not hasattr(model, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(model, name, value)
+
+    def __call__(self, x: Any, training: bool = False) -> Any:
+        """Returns the model's outputs for a batch as tensors, with its weights as they are.
+
+        Args:
+          x: features, `[batch, …]`.
+          training: whether layers such as dropout work as in training.
+        """
+        return self.model(x, training=training)
+
     # Compiling.
 
-    @or_of_model
+    @_or_of_model
     def compile(  # noqa: PLR0913 - the signature is Keras's, with rewards
         self,
         optimizer: Any = "rmsprop",
@@ -142,13 +175,12 @@ class Program(ModelMethods, AsyncMethods):
         jit_compile: bool | None = None,
         reward: Any = None,
         reward_weights: Any = None,
-        reward_estimator: Any = None,
     ) -> None:
         """Sets the optimizer, losses, metrics and rewards; see `keras.Model.compile`.
 
-        If the model overrides `compile`, that is called, with the arguments that it takes. A reward is maximised:
-        training minimises, and the log `loss` is, the loss minus the reward. Steps call `compute_loss`,
-        `compute_reward` and `compute_metrics`, which a subclass may override.
+        If the model overrides `compile`, that is called, with the arguments that it takes. A reward is a loss of the
+        weight −w and a metric: training minimises, and the log `loss` is, the loss minus the weighted rewards. Steps
+        call `compute_loss`, `compute_reward` and `compute_metrics`, which a subclass may override.
 
         Args:
           optimizer: an optimizer, or its name.
@@ -161,15 +193,13 @@ class Program(ModelMethods, AsyncMethods):
           steps_per_execution: steps from one call of callbacks for batches to the next; None for 1. The engine decides
             how many steps run at once.
           jit_compile: whether XLA compiles training steps, as with `runtime.enable_xla`; once for each batch size.
-          reward: a function of (y_true, y_pred) that returns a number for each example, a `PythonReward`, an
-            `async def` or a name; or one for each output, as a list or a dict by output name.
+          reward: a function of (y_true, y_pred) that returns a number for each example and has a gradient, or the name
+            of a metric or of a registered function; or one for each output, as a list or a dict by output name.
           reward_weights: weights of the outputs' rewards: a number, a list, or a dict by output name.
-          reward_estimator: `ScoreFunction` or `EvolutionStrategies`, for rewards without a gradient.
 
         Raises:
           ArgumentError: losses, weights, metrics or rewards do not fit the outputs of the model, or each other; or one
-            of them is of Keras 3, a class, or a name that Keras does not know.
-          RewardError: a reward computed in Python has no estimator.
+            of them is of another Keras, a class, or a name that Keras does not know.
         """
         settings = dict(locals())
         settings.pop("self")
@@ -178,15 +208,10 @@ class Program(ModelMethods, AsyncMethods):
             check_one_keras(self.model, **{name: settings[name]})
             keras_fit.check_known(fit.MODULE, name, *tf.nest.flatten(settings[name]))
         settings["optimizer"] = self._compiled.settings.optimizer(self.model, optimizer)
-        of_rewards = {name: settings.pop(name) for name in ("reward", "reward_weights", "reward_estimator")}
         with self._compiled.scope():
-            rewards = fit.build_rewards(self.model, of_rewards, is_overridden=self._overrides("compute_reward"))
+            of_rewards = (settings.pop("reward"), settings.pop("reward_weights"))
+            settings["weighted_metrics"] = with_rewards(self.model, weighted_metrics, *of_rewards)
             fit.compile(self.model, settings)
-            self._attach(rewards)
-
-    def _attach(self, rewards: Any) -> None:
-        if rewards is not None:
-            rewards.attach(self.model)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Returns the arguments of `compile` as JSON takes them, for `compile_from_config`; None before `compile`.
@@ -194,8 +219,9 @@ class Program(ModelMethods, AsyncMethods):
         Raises:
           ArgumentError: a reward is not registered, so that the config could not be read.
         """
+        saving.check_registered(self.model)
         config: dict[str, Any] | None = self.model.get_compile_config()
-        return None if config is None else {**config, **saving.config_of_rewards(self.model)}
+        return config
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles with the config that `get_compile_config` has returned.
@@ -482,45 +508,34 @@ class Program(ModelMethods, AsyncMethods):
           sample_weight: weights of the examples, `[batch]`.
         """
         batch = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
-        fit = keras_fit.of(self.model)
-        loss = fit.compute_loss(self.model, batch, training=in_training_step())
-        of_layers = fit.rewards_of_layers(self.model)
-        if (rewards := rewards_of(self.model)) is None:
-            if of_layers:
-                from official_trainer.program.reward_function import RewardError
-
-                raise RewardError("a layer that adds a reward was made after compile; call compile again")
-            return loss
-        takes_training = "training" in inspect.signature(self.compute_reward).parameters
-        keywords = {"training": in_training_step()} if takes_training else {}
-        reward = convert(self.compute_reward)(*batch, **keywords)
-        return rewards.minimised(loss, reward, batch[2], of_layers)
+        model, fit = self.model, keras_fit.of(self.model)
+        is_rewarded = bool(rewards_of(model)) or self._overrides("compute_reward")
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if is_rewarded and not model.loss and not keras_fit.has_own(model, "compute_loss"):
+            loss = tf.add_n(model.losses) / replicas if model.losses else tf.constant(0.0)
+        else:
+            loss = fit.compute_loss(model, batch, training=in_training_step())
+        if is_rewarded:
+            reward = tf.cast(convert(self.compute_reward)(*batch), tf.float32)
+            loss = tf.cast(loss, tf.float32) - reward / replicas
+            fit.measure_reward(model, reward, loss, batch[2])
+        return loss
 
     @do_not_convert
-    def compute_reward(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = False
-    ) -> tf.Tensor:
-        """Returns the weighted sum of the rewards of outputs, a scalar float32, without what layers have added.
-
-        Outside of a training step it is what an evaluation computes; an estimator samples in training steps only.
+    def compute_reward(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> tf.Tensor:
+        """Returns the weighted sum of the rewards of outputs, a scalar float32.
 
         Args:
-          x: features.
-          y: targets, `[batch, …]`; None if rewards need none.
+          x: features, for a subclass that overrides this method; the rewards of `compile` do not use them.
+          y: targets, `[batch, …]`.
           y_pred: outputs of the model, `[batch, …]`.
           sample_weight: weights of the examples, `[batch]`.
-          training: whether a training step calls this. `x` and `training` are for a subclass that overrides this
-            method; the rewards of `compile` use neither.
 
         Raises:
-          ArgumentError: there is no reward.
+          ArgumentError: there are no targets, or a training step has a reward without a gradient.
         """
-        if (rewards := rewards_of(self.model)) is None:
-            raise ArgumentError("compute_reward: the program has no reward; use compile(reward=…)")
-        x, y, y_pred, sample_weight = tf.nest.map_structure(_as_tensor, (x, y, y_pred, sample_weight))
-        in_scope = tf.distribute.has_strategy()  # as in a step, whose replicas cannot enter the scope again
-        with contextlib.nullcontext() if in_scope else self._compiled.scope():
-            return rewards.of_outputs((x, y, sample_weight), y_pred, self.model)
+        y, y_pred, sample_weight = tf.nest.map_structure(_as_tensor, (y, y_pred, sample_weight))
+        return weighted_sum(self.model, y, y_pred, sample_weight, training=in_training_step())
 
     @do_not_convert
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
@@ -589,10 +604,7 @@ def load_program(
       True
     """
     build = functools.partial(saving.read_model, os.fspath(filepath), custom_objects)
-    program = Program(build, model_dir, seed=seed, trainer=trainer, runtime=runtime)
-    with program._compiled.scope():
-        program._attach(saving.read_rewards(program.model, os.fspath(filepath), custom_objects))
-    return program
+    return Program(build, model_dir, seed=seed, trainer=trainer, runtime=runtime)
 
 
 def _steps_per_epoch(source: Source, steps: int | None, num_epochs: int) -> int | None:

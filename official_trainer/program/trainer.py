@@ -3,13 +3,13 @@
 Owns: a training step and an evaluation step made of Keras's own pieces (`compute_loss`, `compute_metrics`), so that
 their numbers are Keras's; a model's own `train_step` and `test_step` are called in their place; the numbers that
 callbacks get; evaluations that call callbacks; no checks for values that are not finite where no checkpoints are kept.
-Does not own: data (`data.py`), what rewards add to a step (`rewards.py`), calling
-callbacks while training (`callbacks.py`), or the loop.
+Does not own: data (`data.py`), rewards (`rewards.py`), calling callbacks while training (`callbacks.py`), or the loop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,6 @@ from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.data import CallData, Source, unpacked
 from official_trainer.program.epochs import Epochs
-from official_trainer.program.rewarded import in_step, rewards_explained, rewards_of
 from official_trainer.program.rows import share_of
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.task import Task
@@ -33,6 +32,13 @@ from official_trainer.tracking import numbers_in
 
 BESIDE_METRICS = ("batch_loss", "smoothed_loss", "learning_rate")
 """Logs of training that the engine adds to the loss and the metrics; Keras has none of them."""
+
+_trains: contextvars.ContextVar[bool] = contextvars.ContextVar("trains", default=False)
+
+
+def in_training_step() -> bool:
+    """Whether a training step is traced, or runs, in this thread."""
+    return _trains.get()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +85,11 @@ class ProgramTask(Task):
             x, y, weight = unpacked(inputs)
             with tf.GradientTape() as tape:
                 outputs = model(x, training=True)
-                with in_step("train"):
+                trains = _trains.set(True)
+                try:
                     loss = self._loss(x, y, outputs, weight)
+                finally:
+                    _trains.reset(trains)
                 updated = loss if share is None or keras_fit.adds_up(model) else loss * share
             self._fit.minimize(optimizer, updated, model, tape)
             self._update_metrics(True, (x, y, outputs, weight))
@@ -94,16 +103,13 @@ class ProgramTask(Task):
             return self._keep(False, convert(model.test_step)(inputs))
         x, y, weight = unpacked(inputs)
         outputs = model(x, training=False)
-        with in_step("test"):
-            loss = self._loss(x, y, outputs, weight)
+        loss = self._loss(x, y, outputs, weight)
         self._update_metrics(False, (x, y, outputs, weight))
         return {self.loss: loss}
 
     def _loss(self, x: Any, y: Any, outputs: Any, weight: Any) -> tf.Tensor:
         """Returns what the step minimises: Keras's loss, minus the reward."""
         loss = convert(self._computations.loss)(x, y, outputs, weight)
-        if (rewards := rewards_of(self._model)) is not None:
-            rewards.measure(loss, outputs, self._model)
         self._fit.measure_loss(self._model, loss, x)
         return loss
 
@@ -261,14 +267,7 @@ class ProgramTrainer(Trainer):
     def run_steps(self, num_steps: int, *, publish: bool = False) -> int:
         if self._epochs is not None and self._epochs.place(self.context.step)[1] == 0:
             self.model.reset_metrics()  # here too, because steps that are repeated after a rollback call no callbacks
-        if self.context.enables_xla and (rewards := rewards_of(self.model)) is not None:
-            rewards.check_compiler()
-        with rewards_explained(self.model):
-            return super().run_steps(num_steps, publish=publish)
-
-    def evaluate(self, num_steps: tf.Tensor | int) -> dict[str, Any]:
-        with rewards_explained(self.model):
-            return super().evaluate(num_steps)
+        return super().run_steps(num_steps, publish=publish)
 
     def train_loop_end(self) -> dict[str, Any]:
         return {**super().train_loop_end(), **self.task.of_own_step(training=True)}

@@ -114,7 +114,7 @@ class Attached:
             self._add_values(path, thing)
         elif "Layer" in kinds:
             self._visit_layer(path, thing)
-        elif isinstance(thing, tf.Module) or "Container" in kinds:  # of losses, whose mean rewards hide
+        elif isinstance(thing, tf.Module):
             self._visit_attributes(path, thing)
         elif isinstance(thing, Mapping | list | tuple):
             self._visit_parts(path, thing if isinstance(thing, Mapping) else dict(enumerate(thing)))

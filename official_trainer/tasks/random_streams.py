@@ -151,15 +151,6 @@ def _outside(function: str, arguments: str) -> str:
     )
 
 
-def again() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context that repeats the random numbers of the step from its start; every call returns a new one.
-
-    For a computation that is repeated within a step and must draw the same numbers each time, also in a loop.
-    """
-    streams = _streams.get()
-    return contextlib.nullcontext() if streams is None else streams.drawn()
-
-
 @contextlib.contextmanager
 def enabled(seed: int, *, keeps_seeds: bool) -> Iterator[None]:
     """Does what `enable` does for a `with` block; then the process has its own seeds again, and its own kind of layers.

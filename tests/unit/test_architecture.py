@@ -35,7 +35,7 @@ MANY_PARAMETERS = {
     "engine/trainer.py Trainer.__init__": (10, "the signature is Model Garden's, and the named validation sets"),
     "program/checkpoint.py ProgramCheckpoint.__init__": (11, "the signature is Keras's"),
     "program/loop.py exponential": (7, "the signature is GoMLX's"),
-    "program/program.py Program.compile": (11, "the signature is Keras's, with rewards"),
+    "program/program.py Program.compile": (10, "the signature is Keras's, with rewards"),
     "program/program.py Program.evaluate": (8, "the signature is Keras's"),
     "program/program.py Program.fit": (16, "the signature is Keras's"),
     "program/run_experiment.py run_experiment": (15, "the signature is Model Garden's, and one name more"),

@@ -68,7 +68,6 @@ ATTRIBUTES = {
     },
     "Optuna": {"_find_sample_id"},
     "Hugging Face Datasets": {"_fingerprint"},
-    "our own, on objects of others": {"_is_reward"},
 }
 """Private attributes that this package reads or sets, by the library; those of TensorFlow with the reason."""
 

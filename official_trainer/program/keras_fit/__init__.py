@@ -49,16 +49,8 @@ class KerasFit(Protocol):
         """Refuses what was compiled for other outputs, after the first batch has shown them; see `compile`."""
         return None
 
-    def build_rewards(self, model: Any, arguments: Mapping[str, Any], *, is_overridden: bool) -> Any:
-        """Returns the rewards of a model, for the arguments of `compile` about them; None without any.
-
-        Raises:
-          ArgumentError: they contradict each other, or this Keras has none.
-        """
-
-    def rewards_of_layers(self, model: Any) -> list[Any]:
-        """Returns the rewards that layers have added in the last call of a model."""
-        return []
+    def weighted_metrics(self, model: Any) -> Any:
+        """Returns the argument `weighted_metrics` with which a model was compiled."""
 
     def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
         """Returns an optimizer, given as one or by its name, with a loss scale of float16 that does not change."""
@@ -72,7 +64,11 @@ class KerasFit(Protocol):
         """Updates what was compiled as metrics with `(x, y, outputs, sample_weight)`."""
 
     def measure_loss(self, model: Any, loss: tf.Tensor, x: Any) -> None:
-        """Updates the metric `loss`, where `compute_loss` does not."""
+        """Updates the metric `loss` with what a step minimises, where `compute_loss` does not."""
+        return None
+
+    def measure_reward(self, model: Any, reward: tf.Tensor, minimised: tf.Tensor, outputs: Any) -> None:
+        """Makes the metric `loss` what a step minimises, where `compute_loss` has updated it without the reward."""
         return None
 
     def minimize(self, optimizer: Any, loss: tf.Tensor, model: Any, tape: tf.GradientTape) -> None:

@@ -1,7 +1,7 @@
 """Compile and fit of tf_keras, that is Keras 2, as a Program needs them.
 
-Owns: this implementation of the contract in `__init__.py`. Does not own: the import of tf_keras (`lazy.py`), rewards
-(`program/rewards.py`).
+Owns: this implementation of the contract in `__init__.py`. Does not own: the import of tf_keras (`lazy.py`), or
+rewards (`program/rewards.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_trainer.lazy import keras, load, tf
-from official_trainer.program.data import ArgumentError, check_names, names_of_outputs
+from official_trainer.program.data import check_names, names_of_outputs
 from official_trainer.program.keras_fit import KerasFit
-from official_trainer.program.rewards import Rewards, added_by_layers, has_reward_layers
 from official_trainer.tasks.autograph import convert
 from official_trainer.tasks.keras import keras2
 
@@ -43,15 +42,8 @@ class Keras2Fit(KerasFit):
             if place in of_losses or isinstance(argument, Mapping):  # a list of metrics may be for one output, or all
                 check_names(place, argument, names)
 
-    def build_rewards(self, model: Any, arguments: Mapping[str, Any], *, is_overridden: bool) -> Any:
-        idle = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
-        if arguments["reward"] is None and idle and not is_overridden:
-            raise ArgumentError(f"{idle[0]} has no effect without a reward; give reward=… too, or leave it out")
-        has_rewards = arguments["reward"] is not None or is_overridden or has_reward_layers(model)
-        return Rewards(model, **arguments, is_overridden=is_overridden) if has_rewards else None
-
-    def rewards_of_layers(self, model: Any) -> list[Any]:
-        return added_by_layers(model)
+    def weighted_metrics(self, model: Any) -> Any:
+        return getattr(getattr(model, "compiled_metrics", None), "_user_weighted_metrics", None)
 
     def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
         inner = keras.optimizers.get(optimizer)
@@ -59,6 +51,18 @@ class Keras2Fit(KerasFit):
 
     def compute_loss(self, model: Any, batch: Sequence[Any], *, training: bool) -> Any:
         return convert(model.compute_loss)(*batch)
+
+    def measure_reward(self, model: Any, reward: tf.Tensor, minimised: tf.Tensor, outputs: Any) -> None:
+        size = tf.cast(tf.shape(tf.nest.flatten(outputs)[0])[0], tf.float32)
+        losses = model.compiled_loss
+        if not model.loss:  # then Keras has not measured it
+            if not losses.built:
+                losses.build(outputs)
+            whole = minimised * tf.distribute.get_strategy().num_replicas_in_sync
+            losses.metrics[0].update_state(whole, sample_weight=size)
+        else:
+            for mean in losses.metrics[:1]:  # none where a `compute_loss` of the model's does not call Keras's
+                mean.total.assign_sub(reward * size)
 
     def update_metrics(self, model: Any, batch: Sequence[Any]) -> None:
         model.compiled_metrics.update_state(*batch[1:])  # computes no results, which are not needed in a step

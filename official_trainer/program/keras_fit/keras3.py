@@ -47,14 +47,8 @@ class Keras3Fit(KerasFit):
         if model.distribute_strategy.num_replicas_in_sync > 1:
             model._symbolic_build(data_batch=element_spec)
 
-    def build_rewards(self, model: Any, arguments: Mapping[str, Any], *, is_overridden: bool) -> Any:
-        given = [name for name, value in arguments.items() if value is not None]
-        if given or is_overridden:
-            what = given[0] if given else "compute_reward"
-            raise ArgumentError(
-                f"{what}: rewards are for models of tf_keras (`from official_trainer.lazy import keras`), and "
-                f"{type(model).__name__} is of Keras 3; give the negative of a reward that has a gradient as a loss"
-            )
+    def weighted_metrics(self, model: Any) -> Any:
+        return getattr(model._compile_metrics, "_user_weighted_metrics", None)
 
     def with_fixed_scale(self, optimizer: Any, scale: Any) -> Any:
         """Refuses it: `compile` of Keras 3 has only scales that change."""

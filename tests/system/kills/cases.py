@@ -239,8 +239,6 @@ def predictions(strategy, format):
 PLAIN = fits.fit("fit-plain", fits.plain)
 FIT = fits.fit("fit-callbacks", fits.with_callbacks, named=2 + 3)  # the best two; the newest two and the one of step 9
 OF_KERAS_3 = fits.fit("fit-keras3", fits.of_keras_3, named=2)
-SCORED = fits.fit("fit-score", fits.rewarded, "score")
-EVOLVED = fits.fit("fit-evolution", fits.rewarded, "evolution")
 CONFIGURED = fits.fit("fit-settings", fits.with_settings)
 
 
@@ -358,8 +356,6 @@ AT_MOMENTS = table(
     *(Strikes(OF_KERAS_3, [at], name=moment, is_quick=moment == "in an epoch") for moment, at in MOMENTS.items()),
     Strikes(PLAIN, [Callback("on_train_batch_end", 7)], name="7"),
     Strikes(PLAIN, [Callback("on_train_batch_end", 13)], name="13"),
-    Strikes(SCORED, [Callback("on_train_batch_end", 10)], is_quick=True),
-    Strikes(EVOLVED, [Callback("on_train_batch_end", 10)]),
     Strikes(CONFIGURED, [Callback("on_train_batch_end", 5)]),
     *(Strikes(family(found), [Step(6, leaves=4)], sets=("trainer.steps_per_loop=2",)) for found in FAMILIES.values()),
     Strikes(LONGER, [Step(30), Step(70)], sets=("trainer.steps_per_loop=10",)),

