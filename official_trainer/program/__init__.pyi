@@ -1,5 +1,4 @@
 from .checkpoint import ProgramCheckpoint as ProgramCheckpoint
-from .compiled_model import BusyError as BusyError
 from .data import ArgumentError as ArgumentError
 from .loop import Loop as Loop
 from .loop import LoopError as LoopError

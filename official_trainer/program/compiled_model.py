@@ -1,45 +1,37 @@
 """A compiled model on the engine: one Trainer for each `compile`, and calls that run the loop of experiments.
 
 Owns: building the Trainer and the variables that need data; where each call begins: at the step of the one before, or
-at the step of the run directory; the outputs for all examples, in Keras's structure; that calls run one at a time, and
-in a thread for an event loop. Does not own: the config of a call (`settings.py`), what its arguments mean
-(`program.py`) or the inference step (`engine/inference.py`).
+at the step of the run directory; the outputs for all examples, in Keras's structure. Does not own: the config of a call
+(`settings.py`), what its arguments mean (`program.py`), running the loop (`running.py`), or the inference step
+(`engine/inference.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
-import contextvars
 import dataclasses
-import functools
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from official_trainer.actions.schedule import ActionError, Schedule
-from official_trainer.checkpoints.store import NoStore
 from official_trainer.config.modes import TRAINING_MODES, Evaluates
 from official_trainer.engine.events import DueSteps
 from official_trainer.engine.inference import Inference
-from official_trainer.engine.loop import Loop
 from official_trainer.engine.traces import batch_signature
 from official_trainer.engine.train_iterator import DatasetBuilder
-from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import DataError, InputContext
 from official_trainer.lazy import keras, tf
 from official_trainer.program import keras_fit
 from official_trainer.program.callbacks import CallbacksAction
 from official_trainer.program.data import ArgumentError, CallData, Source, unpacked
 from official_trainer.program.epochs import Epochs
+from official_trainer.program.running import run_in_directory, run_in_memory
 from official_trainer.program.settings import Settings
 from official_trainer.program.trainer import ProgramTrainer
-from official_trainer.runs import train
 from official_trainer.runs.build import best_checkpoint
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
@@ -48,81 +40,7 @@ from official_trainer.stopping import StopRequest
 from official_trainer.tasks import vocabularies
 from official_trainer.tasks.autograph import convert, do_not_convert
 from official_trainer.tasks.variables import has_unbuilt_layers
-from official_trainer.tracking import Tracker
 from official_trainer.user_code import during
-
-Result = TypeVar("Result")
-
-_CANCELLED = "the task that awaited it was cancelled"
-
-
-class BusyError(UserError, RuntimeError):
-    """A program is trained or evaluated by another thread."""
-
-    exit_code = ExitCode.CONFIG
-
-    def __init__(self) -> None:
-        super().__init__("the program is training or evaluating in another thread; await that call first")
-
-
-class Calls:
-    """The calls of one program."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # held by the thread of the call
-        self._stop: StopRequest | None = None
-        self._stop_reason: str | None = None
-        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
-
-    @contextlib.contextmanager
-    def running(self, trainer: ProgramTrainer | None) -> Iterator[None]:
-        """Marks a block as a call that trains, evaluates or predicts.
-
-        Args:
-          trainer: the trainer of earlier calls; None before the first that needs one.
-
-        Raises:
-          BusyError: another thread is in such a block.
-        """
-        if not self._lock.acquire(blocking=False):
-            raise BusyError
-        try:
-            if trainer is not None:
-                trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
-            with report.noted():
-                yield
-        finally:
-            self._stop = self._stop_reason = None
-            self._lock.release()
-
-    def new_stop(self) -> StopRequest:
-        """Returns the request to stop of the call that runs; it is set if the call was cancelled before."""
-        self._stop = StopRequest()
-        self._stop.reason = self._stop_reason
-        return self._stop
-
-    async def run_in_thread(self, call: Callable[[], Result]) -> Result:
-        """Returns the result of `call`, without blocking the event loop; calls run in the order of these requests.
-
-        If this is cancelled, a call that has not begun never runs; one that runs is asked to stop, and awaited.
-        """
-        if self._executor is None:
-            self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="program")
-        running = self._executor.submit(functools.partial(contextvars.copy_context().run, call))
-        awaited = asyncio.wrap_future(running)
-        try:
-            return await asyncio.shield(awaited)
-        except asyncio.CancelledError:
-            if running.cancel():
-                raise
-            self._stop_reason = _CANCELLED  # of the `fit` that is about to run, or runs
-            if self._stop is not None:
-                self._stop.reason = self._stop.reason or _CANCELLED
-            while not awaited.done():
-                with contextlib.suppress(asyncio.CancelledError):  # it is awaited also if this is cancelled again
-                    await asyncio.wait([awaited])
-            awaited.exception()  # retrieved, or asyncio logs the error of the stopped call
-            raise
 
 
 class _EpochSteps(DueSteps):
@@ -218,12 +136,11 @@ class CompiledModel:
     Attributes:
       model: the Keras model.
       settings: what all its calls have in common.
-      calls: the call that runs.
     """
 
     def __init__(self, model: keras.Model, settings: Settings, task: Any, data: CallData) -> None:
         """Takes the model, a Task for it, and where the Task finds the data of a call."""
-        self.model, self.settings, self.calls = model, settings, Calls()
+        self.model, self.settings = model, settings
         self._fit = keras_fit.of(model)
         self._task, self._data = task, data
         self._trainer: ProgramTrainer | None = None
@@ -340,7 +257,9 @@ class CompiledModel:
     @contextlib.contextmanager
     def _in_call(self) -> Iterator[None]:
         """For a block that trains or evaluates; in it layers are trainable as they were at `compile`, as in Keras."""
-        with self.calls.running(self._trainer), self._fit.as_compiled(self.model):
+        if self._trainer is not None:
+            self._trainer.process_group.use_stop(StopRequest())  # belongs to the thread that made it
+        with report.noted(), self._fit.as_compiled(self.model):
             yield
 
     def fit(
@@ -373,17 +292,22 @@ class CompiledModel:
                 if validation_steps is None and not validation.has_end:
                     raise ArgumentError("the validation data has no end; give validation_steps, the number of batches")
             trainer.use_config(settings.config(self.model, epochs, validation_steps))
-            action = CallbacksAction(callbacks, epochs, data)
-            run = self._run_in_directory if settings.model_dir else self._run_in_memory
             with trainer.in_call(callbacks, epochs, validation=validation):
                 try:
-                    run(trainer, epochs, action)
+                    self._run(trainer, epochs, CallbacksAction(callbacks, epochs, data))
                 except ActionError as error:
                     raise error.__cause__ or error from None  # the error of a callback, as Keras raises it
 
-    def _run_in_directory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
+    def _run(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
         config, settings = trainer.config, self.settings
         mode = "train" if self._data[False] is None else "train_and_eval"
+        due = _EpochSteps(config.trainer, TRAINING_MODES[mode], epochs, action)
+        if not settings.model_dir:
+            trainer.train_iterator.begin_next_epoch()
+            self._num_fits += 1
+            trainer.global_step.assign(action.begin(trainer))
+            run_in_memory(trainer, due, Schedule([action]))
+            return
         job = Job(
             experiment=PROGRAM,
             resolved=settings.resolved(config),
@@ -391,28 +315,11 @@ class CompiledModel:
             mode=mode,
             quiet=True,  # Keras's progress bar shows it
             argv=tuple(sys.argv),
-            prebuilt=Prebuilt(trainer=trainer, due=_EpochSteps(config.trainer, TRAINING_MODES[mode], epochs, action)),
+            prebuilt=Prebuilt(trainer=trainer, due=due, actions=[action]),
         )
         action.begin(trainer)
-        trainer.actions[:] = [action]
-        runtime = config.runtime
-        with self.calls.new_stop() as stop, trainer.evaluation.keeping_best(best_checkpoint(job)):
-            stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
-            train.train(job, stop, is_whole_command=False)
-
-    def _run_in_memory(self, trainer: ProgramTrainer, epochs: Epochs, action: CallbacksAction) -> None:
-        trainer.train_iterator.begin_next_epoch()
-        self._num_fits += 1
-        trainer.global_step.assign(action.begin(trainer))
-        # The caller keeps handling signals: there is nothing to save, and the process may be a notebook's.
-        Loop(
-            trainer=trainer,
-            store=NoStore(),
-            metric_writer=Tracker(),
-            due=_EpochSteps(trainer.config.trainer, "interval", epochs, action),
-            actions=Schedule([action]),
-            stop=self.calls.new_stop(),
-        ).run()
+        with trainer.evaluation.keeping_best(best_checkpoint(job)):
+            run_in_directory(job)
 
     def train_batch(self, batch: Source, *, reset_metrics: bool) -> dict[str, Any]:
         """Runs one step on the only batch of a source; returns the metrics after it."""
@@ -440,7 +347,7 @@ class CompiledModel:
 
     def predict(self, data: Source, steps: int | None, callbacks: Any) -> Any:
         """Returns the outputs for a source, or `steps` batches of it; see `Prediction.run`."""
-        with self.calls.running(self._trainer), self.scope():
+        with report.noted(), self.scope():
             if self._prediction is None or self._prediction.is_traced is self.model.run_eagerly:
                 self._prediction = Prediction(self.model, self._infer, seed=self.settings.base.runtime.seed)
             with self.weights_averaged():

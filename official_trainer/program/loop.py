@@ -16,17 +16,15 @@ from typing import Any
 from official_trainer import config as configuration
 from official_trainer.actions.action import Action, LoopState, Run
 from official_trainer.actions.schedule import Schedule
-from official_trainer.checkpoints.store import NoStore
 from official_trainer.config import TrainerConfig
 from official_trainer.engine.events import DueSteps
-from official_trainer.engine.loop import Loop as EngineLoop
 from official_trainer.errors import ExitCode, UserError
 from official_trainer.inputs import in_hand
 from official_trainer.program.data import read_length
+from official_trainer.program.running import run_in_directory, run_in_memory
 from official_trainer.runs.job import Job, Prebuilt
 from official_trainer.runs.mistakes import report
-from official_trainer.stopping import StopRequest
-from official_trainer.tracking import Tracker, flatten
+from official_trainer.tracking import flatten
 from official_trainer.triggers import AnyOf, AtEnd, Every, EverySeconds, Exponential, NTimes, Trigger
 
 Hook = Callable[[Any, Any], Any]
@@ -225,7 +223,7 @@ class Loop:
             self.dataset = dataset
         policy = "stop" if due.counts_epochs else trainer.config.trainer.on_data_end
         with report.noted(), trainer.strategy.scope(), trainer.train_iterator.on_end(policy):
-            metrics = self._run_in_directory(due) if self.model_dir else self._run_in_memory(due)
+            metrics = self._train(due)
         if due.counts_epochs and dataset is not None and self.state.stop_reason is None and not self.model_dir:
             self._begin_pass()
         return metrics
@@ -256,45 +254,28 @@ class Loop:
     def _actions(self) -> list[Action]:
         return [_Following(self), *self._hooks]
 
-    def _run_in_memory(self, due: _Steps) -> dict[str, float]:
+    def _train(self, due: _Steps) -> dict[str, float]:
         trainer = self.trainer
-        stop = StopRequest()
-        trainer.process_group.use_stop(stop)
-        of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)  # Model Garden's tasks have none
-        schedule = Schedule([*of_task, *trainer.actions, *self._actions])
-        # This call makes no call of a step before it: there is no restart that would have to make up for one.
-        called = {action.name: trainer.context.step for action in schedule.actions}
-        loop = EngineLoop(
-            trainer=trainer,
-            store=NoStore(),
-            metric_writer=Tracker(),
-            due=due,
-            actions=schedule,
-            stop=stop,
-            extra={**self._extra, "called": called},
-        )
-        try:
-            return flatten(loop.run())
-        finally:
-            self._extra = {**schedule.state(), "stopped": None}  # the next call goes on
-
-    def _run_in_directory(self, due: _Steps) -> dict[str, float]:
-        from official_trainer.runs import train  # imports TensorFlow
-
-        experiment, config = type(self.trainer.task).__name__, self.trainer.config
+        if not self.model_dir:
+            of_task = getattr(trainer.task, "build_actions", lambda trainer: ())(trainer)  # Model Garden's have none
+            schedule = Schedule([*of_task, *trainer.actions, *self._actions])
+            # This call makes no call of a step before it: there is no restart that would have to make up for one.
+            called = {action.name: trainer.context.step for action in schedule.actions}
+            try:
+                return flatten(run_in_memory(trainer, due, schedule, {**self._extra, "called": called}))
+            finally:
+                self._extra = {**schedule.state(), "stopped": None}  # the next call goes on
+        experiment = type(trainer.task).__name__
         job = Job(
             experiment=experiment,
-            resolved=configuration.resolve(config, experiment=experiment),
+            resolved=configuration.resolve(trainer.config, experiment=experiment),
             model_dir=self.model_dir,
             mode="train",
             quiet=True,
             argv=tuple(sys.argv),
-            prebuilt=Prebuilt(trainer=self.trainer, due=due, actions=self._actions),
+            prebuilt=Prebuilt(trainer=trainer, due=due, actions=self._actions),
         )
-        runtime = config.runtime
-        with StopRequest() as stop:
-            stop.set_limits(grace_seconds=runtime.stop_grace_seconds, max_wall_seconds=runtime.max_wall_seconds)
-            return train.train(job, stop, is_whole_command=False)
+        return run_in_directory(job)
 
     def follow(self, run: Run) -> None:
         """A call has begun; what hooks share goes on from the call before."""

@@ -36,55 +36,26 @@ TASK = TaskConfig(train_data=DataConfig(is_training=True), validation_data=DataC
 """The section of a task that is a model in memory."""
 NEVER = 2**62  # an interval that no run gets to
 
-_BUILDS = "it takes effect during building; give Program a function that builds the model, in place of the model"
-_ALONE = "fit runs in one process; use train.py with an experiment"
 _TRACING = ("train_tf_function", "train_tf_while_loop", "eval_tf_function", "eval_tf_while_loop")
 
-_INSTEAD = {
-    "give fit(epochs=…)": ("trainer.train_steps", "trainer.train_epochs"),
-    "give fit(steps_per_epoch=…)": ("trainer.on_data_end",),
-    "fit writes a summary at the end of each epoch; give fit(steps_per_epoch=…)": ("trainer.summary_interval",),
-    "give fit(validation_freq=…)": ("trainer.validation_interval",),
-    "give fit(validation_steps=…)": ("trainer.validation_steps",),
-    "fit does not wait for checkpoints of another process; leave it out": ("trainer.continuous_eval_timeout",),
-    "give compile(run_eagerly=True)": (*(f"trainer.{name}" for name in _TRACING), "runtime.run_eagerly"),
-    "give compile(optimizer=…)": (
-        "trainer.optimizer_config.optimizer",
-        "trainer.optimizer_config.learning_rate",
-        "trainer.optimizer_config.warmup",
-    ),
-    "give Program(seed=…)": ("runtime.seed",),
-    _ALONE: (
-        "runtime.worker_hosts",
-        "runtime.task_index",
-        "runtime.rendezvous_timeout_seconds",
-        "runtime.collective_timeout_seconds",
-        "runtime.tpu",
-    ),
-}
-"""What to use instead of fields that repeat an argument, or have no effect in `fit`."""
+_OF_ARGUMENTS = (
+    *("trainer.train_steps", "trainer.train_epochs", "trainer.summary_interval", "trainer.on_data_end"),
+    *("trainer.validation_interval", "trainer.validation_steps", "trainer.continuous_eval_timeout"),
+    *(f"trainer.optimizer_config.{name}" for name in ("optimizer", "learning_rate", "warmup")),
+    *(f"trainer.{name}" for name in _TRACING),
+    *(f"runtime.{name}" for name in ("seed", "run_eagerly", "tpu", "worker_hosts", "task_index")),
+    *("runtime.rendezvous_timeout_seconds", "runtime.collective_timeout_seconds"),
+)
+"""Fields that arguments of Program, `compile` and `fit` say; and those of several processes, of which `fit` is one."""
 
 _OF_BUILDING = (
-    "distribution_strategy",
-    "num_gpus",
-    "num_logical_cpus",
-    "all_reduce_alg",
-    "num_packs",
-    "mixed_precision_dtype",
-    "loss_scale",
-    "enable_op_determinism",
+    *("distribution_strategy", "num_gpus", "num_logical_cpus", "all_reduce_alg", "num_packs"),
+    *("mixed_precision_dtype", "loss_scale", "enable_op_determinism"),
 )
 """Fields of the runtime that take effect while a model is built."""
 
-_WITHOUT_DIRECTORY = (
-    "steps_per_loop",
-    "gradient_accumulation_steps",
-    "max_traces",
-    "optimizer_config",
-    "export",
-    "runtime.enable_xla",
-)
-"""Fields that need no run directory, in addition to those above; without one, only an export that does nothing."""
+_WITHOUT_DIRECTORY = ("steps_per_loop", "gradient_accumulation_steps", "max_traces", "optimizer_config", "enable_xla")
+"""Fields that need no run directory, in addition to those above."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,22 +83,25 @@ class Settings:
           ConfigError: values are wrong.
         """
         runtime, usual = runtime or RuntimeConfig(), TrainerConfig()
-        changed = {f"runtime.{name}": each for name, each in _changed(runtime, RuntimeConfig())}
-        changed |= {f"trainer.{name}": each for name, each in _changed(trainer or usual, usual)}
-        for path, value in changed.items():
-            section, _, name = path.partition(".")
-            why = next((instead for instead, paths in _INSTEAD.items() if path in paths), None)
-            if why is None and section == "runtime" and name in _OF_BUILDING:
-                why = None if builds else _BUILDS
-            elif why is None and not model_dir:
-                field = name.partition(".")[0] if section == "trainer" else path
-                is_free = field in _WITHOUT_DIRECTORY and field != "export"
-                why = None if is_free else "it needs a run directory; give Program(model_dir=…)"
-            if why is not None:
-                what = path if dataclasses.is_dataclass(value) or isinstance(value, tuple) else f"{path}={value!r}"
-                raise ArgumentError(f"{what}: {why}")
+        for path in [*_changed("runtime", runtime, RuntimeConfig()), *_changed("trainer", trainer or usual, usual)]:
+            name = path.split(".")[1]
+            if path in _OF_ARGUMENTS:
+                raise ArgumentError(
+                    f"{path}: leave it out; arguments of Program, compile and fit say it in one process"
+                )
+            if path.startswith("runtime.") and name in _OF_BUILDING:
+                if not builds:
+                    raise ArgumentError(
+                        f"{path}: it takes effect during building; give Program a function that builds the model, in "
+                        "place of the model"
+                    )
+            elif not model_dir and name not in _WITHOUT_DIRECTORY:
+                raise ArgumentError(f"{path}: it needs a run directory; give Program(model_dir=…)")
         if runtime.distribution_strategy in ("multi_worker_mirrored", "parameter_server", "tpu"):
-            raise ArgumentError(f"runtime.distribution_strategy={runtime.distribution_strategy}: {_ALONE}")
+            raise ArgumentError(
+                f"runtime.distribution_strategy={runtime.distribution_strategy}: fit runs in one process; use train.py "
+                "with an experiment"
+            )
         trainer = trainer or TrainerConfig(export=ExportConfig(at_end=False))
         saves_each_epoch = trainer.checkpoint_interval == usual.checkpoint_interval
         trainer = trainer.replace(on_data_end="stop")  # as Keras, which warns
@@ -190,11 +164,11 @@ class Settings:
         return configuration.resolve(config, experiment=PROGRAM)
 
 
-def _changed(section: Any, default: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the fields of a section that are not at their defaults; those of the optimizer's one by one."""
+def _changed(path: str, section: Any, default: Any) -> Iterator[str]:
+    """Yields the paths of the fields of a section that are not at their defaults, in that of the optimizer too."""
     for field in dataclasses.fields(section):
         value, usual = getattr(section, field.name), getattr(default, field.name)
         if isinstance(value, OptimizationConfig):
-            yield from ((f"{field.name}.{name}", each) for name, each in _changed(value, usual))
+            yield from _changed(f"{path}.{field.name}", value, usual)
         elif value != usual:
-            yield field.name, value
+            yield f"{path}.{field.name}"

@@ -38,6 +38,7 @@ ATTRIBUTES = {
         *("_is_graph_network", "_keras_call_info_injected"),
         *("_keras_logits", "_keras_mask", "_learning_rate", "_loss_tracker"),
         *(
+            "_compile_metrics",
             "_maybe_load_initial_counters_from_ckpt",
             "_non_trainable_variables",
             "_output_names",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from official_trainer.actions.early_stopping import EarlyStoppingConfig
-from official_trainer.config import ConfigError, ExportConfig, OptimizationConfig, RuntimeConfig, TrainerConfig
+from official_trainer.config import ConfigError, OptimizationConfig, RuntimeConfig, TrainerConfig
 from official_trainer.config.optimization import EMAConfig, LrConfig
 from official_trainer.lazy import keras, tf
 from official_trainer.program import ArgumentError, Program
@@ -204,19 +204,20 @@ def test_a_time_limit_ends_fit_with_all_saved(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"trainer": TrainerConfig(train_steps=9)}, r"trainer\.train_steps=9: give fit\(epochs=…\)"),
-        ({"trainer": TrainerConfig(validation_interval=9)}, r"validation_interval=9: give fit\(validation_freq=…\)"),
-        ({"trainer": TrainerConfig(eval_tf_while_loop=True)}, r"give compile\(run_eagerly=True\)"),
+        (
+            {"trainer": TrainerConfig(train_steps=9)},
+            r"^trainer\.train_steps: leave it out; arguments of Program, compile",
+        ),
         (
             {"trainer": TrainerConfig(optimizer_config=OptimizationConfig(learning_rate=LrConfig(type="constant")))},
-            r"trainer\.optimizer_config\.learning_rate: give compile\(optimizer=…\)",
+            r"^trainer\.optimizer_config\.learning_rate: leave it out",
         ),
-        ({"runtime": RuntimeConfig(seed=3)}, r"runtime\.seed=3: give Program\(seed=…\)"),
-        ({"runtime": RuntimeConfig(run_eagerly=True)}, r"give compile\(run_eagerly=True\)"),
+        ({"runtime": RuntimeConfig(seed=3)}, r"^runtime\.seed: leave it out"),
         ({"runtime": RuntimeConfig(distribution_strategy="tpu")}, "distribution_strategy=tpu: fit runs in one process"),
-        ({"runtime": RuntimeConfig(tpu="local")}, "fit runs in one process; use train.py with an experiment"),
-        ({"trainer": TrainerConfig(max_to_keep=3)}, r"it needs a run directory; give Program\(model_dir=…\)"),
-        ({"trainer": TrainerConfig(export=ExportConfig(best=True))}, r"give Program\(model_dir=…\)"),
+        (
+            {"trainer": TrainerConfig(max_to_keep=3)},
+            r"^trainer\.max_to_keep: it needs a run directory; give Program\(mod",
+        ),
         ({"runtime": RuntimeConfig(max_wall_seconds=3)}, r"give Program\(model_dir=…\)"),
     ],
 )
